@@ -1,0 +1,92 @@
+"""Every error of this library, in one tree, split by whose fault it is.
+
+    RunnerError
+    ├── UsageError            the caller's: refused at the door, never retried
+    │   ├── DefinitionError   the graph or agent is wrong: raised when it is built
+    │   ├── UnstorableError   a value can't be stored: raised where it was produced
+    │   ├── ResponseError     a set of answers can't be used: none of it was applied
+    │   └── NotFoundError     no such run, graph, node or interrupt
+    ├── ConflictError         stale or duplicate: drop the work, somebody else did it
+    │   └── LeaseLost         this worker no longer owns the node
+    ├── CorruptDocument       a stored document is not what it must be: nothing is guessed
+    ├── NodeFailed            a node ended in an error that can't be raised as itself
+    └── StoreError            the world's: nothing changed, try again
+        └── BrokerError       the queue could not be reached; the sweeper rings again
+
+`InterruptRaised` is not an error: it is how `interrupt()` leaves user code. It derives from
+BaseException so that `except Exception` in a tool or function can't swallow it.
+"""
+
+from __future__ import annotations
+
+
+class RunnerError(Exception):
+    """Something went wrong in the runner."""
+
+    retryable: bool = False
+    http_status: int = 500
+
+    def __init__(self, message: str | None = None) -> None:
+        """Use the class docstring where no message is given, so that the two can't drift."""
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class UsageError(RunnerError):
+    """The request can't be carried out as it was made; correct it and try again."""
+
+    http_status = 400
+
+
+class DefinitionError(UsageError):
+    """The graph or agent is not well formed; nothing was built."""
+
+
+class UnstorableError(UsageError):
+    """A value can't be stored; use JSON data, bytes or pydantic models."""
+
+    http_status = 422
+
+
+class ResponseError(UsageError):
+    """The answers can't be used; none was applied and every question stays as it was."""
+
+    http_status = 409
+
+
+class NotFoundError(UsageError):
+    """There is no such run, graph, node or interrupt in this store."""
+
+    http_status = 404
+
+
+class ConflictError(RunnerError):
+    """Somebody else has already done this; the work was dropped and nothing changed."""
+
+    http_status = 409
+
+
+class LeaseLost(ConflictError):
+    """This worker no longer owns the node; its result is refused and another worker goes on."""
+
+
+class CorruptDocument(RunnerError):
+    """A stored document is damaged or of an unknown form; it was left untouched."""
+
+
+class NodeFailed(RunnerError):
+    """A node failed with an error that can't be raised as itself in this process."""
+
+
+class StoreError(RunnerError):
+    """The store could not be reached or refused the write; nothing changed, try again."""
+
+    retryable = True
+    http_status = 503
+
+
+class BrokerError(StoreError):
+    """The queue could not be reached; the sweeper rings the node again when it is back."""
+
+
+class InterruptRaised(BaseException):  # noqa: N818 - not an error: it leaves user code to ask a person
+    """Leave user code because a question was asked; caught in one place, never by users."""

@@ -1,0 +1,126 @@
+"""How one execution of a node ends: a value, decided by the executor, applied by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runner.failures import ErrorRecord
+from runner.interrupts import Address, Interrupt
+
+JSON = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a node keeps across a pause: its document, and the messages after the first `keep`.
+
+    `document` is packed JSON data with a field `v`. Messages are stored as deltas: the stored list
+    is cut to `keep` and `messages` are appended.
+    """
+
+    document: dict[str, JSON]
+    keep: int = 0
+    messages: list[JSON] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The node is done. `result` is packed and comes back as NodeResult.result, `output` is its
+    plain JSON form and goes to the next nodes; `saved` is kept for a later visit (agents' memory).
+    """
+
+    result: JSON
+    output: JSON
+    usage: dict[str, int] = field(default_factory=dict)
+    saved: Saved | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The node's own code raised."""
+
+    error: ErrorRecord
+    saved: Saved | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The node waits for a person. `interrupts` are all that are open; `saved` is what resumes it.
+
+    `seen` names the answers that the node had when it stopped, so that one which came in between
+    wakes it at once.
+    """
+
+    interrupts: list[Interrupt]
+    saved: Saved | None = None
+    seen: list[str] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delegated:
+    """The node is a graph: a child run does its work, and its end wakes the node."""
+
+    task: JSON
+
+
+Outcome = Succeeded | Failed | Interrupted | Delegated
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One live incoming edge: the upstream node, its visit and its output as plain JSON data."""
+
+    node_id: str
+    visit: int
+    output: JSON
+
+
+class Visit(Protocol):
+    """What an executor may know and do during one execution of its node.
+
+    All values given out are plain or unpacked copies; methods that write raise LeaseLost when the
+    node now belongs to another worker.
+    """
+
+    address: Address
+    graph_id: str
+    attempt: int
+    task: Any
+    inputs: Sequence[Input]
+    invocation_state: dict[str, Any]
+    answers: Mapping[str, Interrupt]
+    document: dict[str, JSON] | None
+    messages: list[JSON]
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every start of this visit: `run.node.visit`."""
+
+    def save(self, saved: Saved) -> None:
+        """Checkpoint: what is saved here is what the next attempt starts with."""
+
+    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+        """Publish questions at once, while other work of this node goes on."""
+
+    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Add an event (progress, text delta …) to the run's events."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease is lost, the run is cancelled or the deadline has passed."""
+
+
+class Executor(Protocol):
+    """Anything that can be a node: it runs one execution and says how it ended.
+
+    `execute` must not raise for an error of the node's own code: that is `Failed`. It may block;
+    it is called on a thread of its own.
+    """
+
+    kind: str
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the node until it is done, failed or waits for a person."""

@@ -1,0 +1,47 @@
+"""When a failed node runs again: a value that the store keeps, never a broker's countdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.errors import DefinitionError
+from runner.failures import ErrorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, when and for which errors a failed node runs again.
+
+    `max_attempts` counts the first one. The n-th retry waits `backoff * 2**(n-1)` seconds, at most
+    `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
+    classes; an error of another type fails the node at once.
+    """
+
+    max_attempts: int = 3
+    backoff: float = 1.0
+    jitter: float = 0.5
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    max_backoff: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse what could never work, where it is written."""
+        if self.max_attempts < 1 or self.backoff < 0 or not 0 <= self.jitter <= 1:
+            raise DefinitionError(
+                "RetryPolicy needs max_attempts >= 1, backoff >= 0 seconds and 0 <= jitter <= 1."
+            )
+        object.__setattr__(self, "retry_on", tuple(self.retry_on))
+
+    def delay(self, attempt: int, error: ErrorRecord, random: float) -> float | None:
+        """Return the seconds to wait before the next attempt, or None when there is none.
+
+        `attempt` is the one that failed, from 1; `random` is a number from 0 to 1.
+        """
+        if attempt >= self.max_attempts or not self.covers(error):
+            return None
+        full: float = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 32))
+        return full * (1 - self.jitter) + full * self.jitter * random
+
+    def covers(self, error: ErrorRecord) -> bool:
+        """Tell whether an error is of a type that is retried, by names: it may be of another process."""
+        names = {f"{cls.__module__}:{cls.__qualname__}" for cls in self.retry_on}
+        return not names.isdisjoint([error.type, *error.bases])
