@@ -1,0 +1,57 @@
+# One command each, on a machine with Python 3.11 to 3.13 and a package index; `make` lists them.
+PY ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all check format bench clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(STAMP) ## Run the release example on a real worker, to the end
+	$(BIN)/python -m examples.release
+
+test: $(STAMP) ## Run the quick test suite
+	$(BIN)/pytest -q -m "not slow"
+
+test-all: $(STAMP) ## Run every test, the slow ones too
+	$(BIN)/pytest -q
+
+check: $(STAMP) ## Check format, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Compare the cost per node with bare Celery
+	$(BIN)/python -m bench.overhead
+
+clean: ## Remove the virtual environment and everything made
+	rm -rf $(VENV) build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv is quicker where it is on PATH, and never needed. The stamp is touched last, so that an
+# installation that was cut short is done again.
+$(STAMP): pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+		echo "Installing into $(VENV) with uv."; \
+		[ -x $(BIN)/python ] || uv venv --quiet --python '>=3.11,<3.14' $(VENV) || exit 1; \
+		uv pip install --quiet --python $(BIN)/python --editable '.[dev,embedded]' || exit 1; \
+	else \
+		$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+			echo "$(PY) is not Python 3.11, 3.12 or 3.13, so nothing was installed." >&2; \
+			echo "Install one of them, or name it: make PY=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }; \
+		$(PY) -c 'import ensurepip, venv' 2>/dev/null || { \
+			echo "$(PY) can't make virtual environments, so nothing was installed." >&2; \
+			echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+		echo "Installing into $(VENV); the first time takes about a minute."; \
+		[ -x $(BIN)/pip ] || $(PY) -m venv $(VENV) || exit 1; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,embedded]' || exit 1; \
+	fi
+	@touch $@
