@@ -14,7 +14,6 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import pydantic
@@ -175,14 +174,19 @@ def _bounded(digits: str) -> int:
     return int(digits)
 
 
-@lru_cache(maxsize=256)
-def _adapter(cls: type[Document]) -> pydantic.TypeAdapter[Document]:
-    return pydantic.TypeAdapter(cls)
+_adapters: dict[type[Any], pydantic.TypeAdapter[Any]] = {}
+
+
+def _adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
+    """Building an adapter costs a millisecond and more, so each class has one."""
+    if cls not in _adapters:
+        _adapters[cls] = pydantic.TypeAdapter(cls)
+    return _adapters[cls]
 
 
 def encode(document: object) -> bytes:
     """Write a document (a dataclass of ours whose values are packed) as bytes."""
-    return _adapter(cast("type[object]", type(document))).dump_json(document)
+    return _adapter(type(document)).dump_json(document)
 
 
 def decode(cls: type[Document], data: bytes | str) -> Document:
@@ -192,7 +196,7 @@ def decode(cls: type[Document], data: bytes | str) -> Document:
         CorruptDocument: a field is missing, unknown or of the wrong kind.
     """
     try:
-        return _adapter(cls).validate_json(data, strict=True)
+        return cast("Document", _adapter(cls).validate_json(data, strict=True))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"

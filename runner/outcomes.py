@@ -48,15 +48,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The node waits for a person. `interrupts` are all that are open; `saved` is what resumes it.
-
-    `seen` names the answers that the node had when it stopped, so that one which came in between
-    wakes it at once.
-    """
+    """The node waits for a person: `interrupts` are all that are open, `saved` is what resumes it."""
 
     interrupts: list[Interrupt]
     saved: Saved | None = None
-    seen: list[str] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
 
 

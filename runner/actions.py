@@ -1,0 +1,90 @@
+"""What a transition asks its store to do besides writing records, in the same atomic step."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from runner.events import EventKind
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Ring the queue for a node that is ready; `attempt` tells a stale doorbell from this one."""
+
+    node: str
+    visit: int
+    attempt: int
+    queue: str
+    priority: int
+
+
+class TimerKind(enum.StrEnum):
+    """What time does: each kind has one entry per node, interrupt or run."""
+
+    RING = "ring"
+    LEASE = "lease"
+    RETRY = "retry"
+    EXPIRE = "expire"
+    DRAIN = "drain"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Do something at `at` (milliseconds of the store's clock); replaces an earlier entry."""
+
+    kind: TimerKind
+    key: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropTimer:
+    """Forget a timer; one that is gone already is no error."""
+
+    kind: TimerKind
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Add an event to the run's stream, and to the notices where its kind is one of those."""
+
+    kind: EventKind
+    node: str = ""
+    visit: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Give a question its final state, "expired" or "withdrawn"."""
+
+    interrupt_id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellParent:
+    """The run's status changed and it is a child: its parent's node must know."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopChild:
+    """A cancelled node has a child run: cancel that, too."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """A node killed every worker that took it: write its error and a dead letter."""
+
+    node: str
+    visit: int
+
+
+Action = Bury | Dispatch | SetTimer | DropTimer | Announce | Close | TellParent | StopChild

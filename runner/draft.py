@@ -1,0 +1,126 @@
+"""The records of one transition while it is being worked out, and the value it ends in.
+
+A `Draft` reads through a `View`, each record at most once it is needed, and keeps the run's
+counters in step with the nodes. What a transition decides is in `schedule.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from runner.actions import Action, Announce, DropTimer, TellParent, TimerKind
+from runner.events import EventKind
+from runner.graph import ROOT, Topology
+from runner.run import ACTIVE, FINAL, Arrivals, LoopRecord, NodeRecord, RunRecord, Status, status_of
+
+
+class View(Protocol):
+    """What a transition may look at: the records of one run, each read only when it is needed."""
+
+    def run(self) -> RunRecord:
+        """Return the run's counters."""
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record, or the defaults."""
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record, or the defaults."""
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        """Return what has arrived at a node over the edges of one scope."""
+
+    def live(self) -> Iterable[str]:
+        """Name the nodes that are neither pending nor settled."""
+
+    def standing(self, interrupt_id: str) -> str:
+        """Return "" for a question never asked, else open, answered, expired or withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a transition decided: a word for the caller, the changed records, and what to do."""
+
+    reply: str
+    run: RunRecord
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[int, LoopRecord]
+    arrivals: Mapping[tuple[int, str], Arrivals]
+    actions: Sequence[Action]
+
+
+class Draft:
+    """What one transition has read and changed so far."""
+
+    def __init__(self, view: View, topology: Topology, now: int, lease_ms: int) -> None:
+        """Start from a view; `now` and `lease_ms` are milliseconds."""
+        self.view, self.topology, self.now, self.lease_ms = view, topology, now, lease_ms
+        self.run = view.run()
+        self.before = self.run.status
+        self.nodes: dict[str, NodeRecord] = {}
+        self.loops: dict[int, LoopRecord] = {}
+        self.arrived: dict[tuple[int, str], Arrivals] = {}
+        self.actions: list[Action] = []
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node as it stands in this round: settled in an older one means pending."""
+        record = self.nodes.get(node) or self.view.node(node)
+        stamp = self.round(self.topology.nodes[node].scope)
+        if record.stamp == stamp:
+            return record
+        return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp)
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop as it stands in this step."""
+        return self.loops.get(loop) or self.view.loop(loop)
+
+    def round(self, scope: int) -> int:
+        """Return the number that marks what belongs to the present round of a scope."""
+        return 0 if scope == ROOT else self.loop(scope).round
+
+    def put(self, node: str, record: NodeRecord) -> None:
+        """Write a node and keep the run's counters in step with it."""
+        old = self.node(node)
+        self.count(
+            active=_is_active(record) - _is_active(old),
+            waiting=_is_waiting(record) - _is_waiting(old),
+            held=record.held - old.held,
+        )
+        self.nodes[node] = record
+
+    def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
+        """Move the run's counters."""
+        run = self.run
+        self.run = replace(
+            run, active=run.active + active, waiting=run.waiting + waiting, held=run.held + held
+        )
+
+    def add(self, *actions: Action) -> None:
+        """Ask the store for something."""
+        self.actions.extend(actions)
+
+    def step(self, reply: str) -> Step:
+        """Close the transition: work out the run's status and tell what became of it."""
+        status = status_of(self.run)
+        if status is not self.before:
+            self.run = replace(self.run, status=status)
+            kind = EventKind.RUN_ENDED if status in FINAL else EventKind.RUN_STATUS
+            self.add(Announce(kind, detail=status))
+            if status in FINAL and self.topology.timeout_ms:
+                self.add(DropTimer(TimerKind.DEADLINE, ""))
+            if self.run.parent:
+                self.add(TellParent(status))
+        return Step(reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions))
+
+    def refuse(self, reply: str) -> Step:
+        """Change nothing and say why."""
+        return Step(reply, self.view.run(), {}, {}, {}, ())
+
+
+def _is_active(record: NodeRecord) -> bool:
+    return record.status in ACTIVE or (record.status is Status.WAITING and record.busy)
+
+
+def _is_waiting(record: NodeRecord) -> bool:
+    return record.status is Status.WAITING and not record.busy and not record.held

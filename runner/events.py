@@ -1,0 +1,47 @@
+"""What happened in a run, in the words of its event stream and of the notices.
+
+Events are for whoever watches a run; notices are for services that act on questions and on ends.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class EventKind(enum.StrEnum):
+    """The kinds of event in a run's stream."""
+
+    RUN_STARTED = "run.started"
+    RUN_STATUS = "run.status"
+    RUN_STOPPING = "run.stopping"
+    RUN_ENDED = "run.ended"
+    NODE_READY = "node.ready"
+    NODE_STARTED = "node.started"
+    NODE_COMPLETED = "node.completed"
+    NODE_FAILED = "node.failed"
+    NODE_SKIPPED = "node.skipped"
+    NODE_CANCELLED = "node.cancelled"
+    NODE_WAITING = "node.waiting"
+    NODE_RESUMED = "node.resumed"
+    NODE_RETRYING = "node.retrying"
+    NODE_HELD = "node.held"
+    NODE_LOST = "node.lost"
+    INTERRUPT_ASKED = "interrupt.asked"
+    INTERRUPT_ANSWERED = "interrupt.answered"
+    INTERRUPT_EXPIRED = "interrupt.expired"
+    INTERRUPT_WITHDRAWN = "interrupt.withdrawn"
+    RECEIPT = "receipt"
+    PROGRESS = "progress"
+    AGENT = "agent"
+
+
+NOTICES = frozenset(
+    {
+        EventKind.INTERRUPT_ASKED,
+        EventKind.INTERRUPT_ANSWERED,
+        EventKind.INTERRUPT_EXPIRED,
+        EventKind.INTERRUPT_WITHDRAWN,
+        EventKind.RUN_ENDED,
+    }
+)
+"""Events that also go to the partition's notices, for approval services."""

@@ -1,0 +1,361 @@
+"""What a graph is, as plain values: nodes, edges, loops, and the fingerprint of it all.
+
+`Definition` is what the builder collected; `Topology` is what scheduling needs of it, worked out
+once: joins as counts, loops as numbered groups, each edge with its kind. The topology is stored
+beside the runs, so that a transition looks up only the nodes that it touches.
+
+Loops (see docs/decisions/0002-loops.md). Depth first from the entry points in insertion order, an
+edge to a node on the stack is a back edge; its target is the loop's header. The loop is every
+node on forward paths from the header to a source of its back edges, with the loops of the headers
+among them. Loops nest; an edge that leaves loops belongs to the outermost loop that it leaves.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.errors import DefinitionError
+from runner.retries import RetryPolicy
+
+ROOT = -1
+"""The scope of an edge that lies in no loop."""
+
+
+class Join(enum.StrEnum):
+    """When a node with several incoming edges is ready."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class EdgeKind(enum.StrEnum):
+    """What an edge does to loops: nothing, leaves one, or asks for another round of one."""
+
+    FORWARD = "forward"
+    EXIT = "exit"
+    BACK = "back"
+
+
+class FailurePolicy(enum.StrEnum):
+    """What a failed node does to the rest of its run."""
+
+    FAIL_FAST = "fail_fast"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9."""
+
+    id: str
+    executor: Any
+    kind: str
+    join: Join = Join.ALL
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    queue: str | None = None
+    priority: int | None = None
+    resume: str = "all"
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """One edge as it was declared; `condition` takes the state, `back` overrides the search."""
+
+    source: str
+    target: str
+    condition: Callable[..., object] | None = None
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A whole graph as it was declared, already checked. Timeouts in seconds."""
+
+    id: str
+    nodes: Mapping[str, NodeSpec]
+    edges: tuple[EdgeSpec, ...]
+    entries: tuple[str, ...]
+    policy: FailurePolicy = FailurePolicy.FAIL_FAST
+    max_node_executions: int | None = None
+    execution_timeout: float | None = None
+    node_timeout: float | None = None
+    reset_on_revisit: bool = False
+    hooks: tuple[Any, ...] = ()
+    version: str = ""
+
+    def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
+        """Group the edges by source, in the order of the bits of `NodeRecord.edges`."""
+        found: dict[str, list[EdgeSpec]] = {node: [] for node in self.nodes}
+        for edge in self.edges:
+            found[edge.source].append(edge)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class OutEdge:
+    """An edge seen from its source. `scope` is the innermost loop around both ends, `loop` the one
+    that it leaves (exit) or repeats (back).
+    """
+
+    target: str
+    kind: EdgeKind
+    scope: int = ROOT
+    loop: int = ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class InEdge:
+    """The same edge seen from its target; `position` is its place among the source's edges."""
+
+    source: str
+    position: int
+    kind: EdgeKind
+    loop: int = ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """What a transition must know of one node; its edges are kept apart, as they may be many."""
+
+    needs: int
+    join: Join
+    loops: tuple[int, ...]
+    queue: str
+    priority: int
+    each: bool
+    signature: str
+
+    @property
+    def scope(self) -> int:
+        """The innermost loop around the node, or ROOT."""
+        return self.loops[0] if self.loops else ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTopology:
+    """One loop: `inner` and `outer` are the loops inside and around it, innermost first."""
+
+    header: str
+    size: int
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+    exits: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shape of a graph, worked out for scheduling."""
+
+    graph_id: str
+    fingerprint: str
+    entries: tuple[str, ...]
+    policy: FailurePolicy
+    limit: int
+    timeout_ms: int
+    nodes: Mapping[str, NodeTopology]
+    outgoing: Mapping[str, tuple[OutEdge, ...]]
+    incoming: Mapping[str, tuple[InEdge, ...]]
+    loops: tuple[LoopTopology, ...] = field(default=())
+
+
+DEFAULT_QUEUE = "runner"
+DEFAULT_PRIORITY = 5
+
+
+def topology(definition: Definition) -> Topology:
+    """Work out the shape of a checked definition.
+
+    Raises:
+        DefinitionError: two loops overlap without one holding the other.
+    """
+    back = _back_edges(definition)
+    loops = _loops(definition, back)
+    around = {
+        node: tuple(sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1])))
+        for node in definition.nodes
+    }
+    outgoing: dict[str, list[OutEdge]] = {node: [] for node in definition.nodes}
+    incoming: dict[str, list[InEdge]] = {node: [] for node in definition.nodes}
+    exits: dict[int, list[tuple[str, int]]] = {k: [] for k in range(len(loops))}
+    signatures = _signatures(definition)
+    headers = {header: k for k, (header, _) in enumerate(loops)}
+    for index, edge in enumerate(definition.edges):
+        out = _classify(edge, around, headers[edge.target] if index in back else None)
+        position = len(outgoing[edge.source])
+        if out.kind is EdgeKind.EXIT:
+            exits[out.loop].append((edge.source, position))
+        outgoing[edge.source].append(out)
+        incoming[edge.target].append(InEdge(edge.source, position, out.kind, out.loop))
+    return Topology(
+        graph_id=definition.id,
+        fingerprint=fingerprint(definition),
+        entries=definition.entries,
+        policy=definition.policy,
+        limit=definition.max_node_executions or 0,
+        timeout_ms=round((definition.execution_timeout or 0) * 1000),
+        nodes={
+            node: _node(definition, node, incoming[node], around[node], signatures[node])
+            for node in definition.nodes
+        },
+        outgoing={node: tuple(found) for node, found in outgoing.items()},
+        incoming={node: tuple(found) for node, found in incoming.items()},
+        loops=tuple(_loop(k, loops, exits[k]) for k in range(len(loops))),
+    )
+
+
+def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
+    if header is not None:
+        return OutEdge(edge.target, EdgeKind.BACK, loop=header)
+    shared = [k for k in around[edge.source] if k in around[edge.target]]
+    left = [k for k in around[edge.source] if k not in around[edge.target]]
+    scope = shared[0] if shared else ROOT
+    if left:
+        return OutEdge(edge.target, EdgeKind.EXIT, scope, left[-1])
+    return OutEdge(edge.target, EdgeKind.FORWARD, scope)
+
+
+def _node(
+    definition: Definition, node: str, incoming: list[InEdge], around: tuple[int, ...], signature: str
+) -> NodeTopology:
+    spec = definition.nodes[node]
+    needs = sum(edge.kind is not EdgeKind.BACK for edge in incoming)
+    return NodeTopology(
+        needs=needs + (node in definition.entries),
+        join=spec.join,
+        loops=around,
+        queue=spec.queue or DEFAULT_QUEUE,
+        priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
+        each=spec.resume == "each",
+        signature=signature,
+    )
+
+
+def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]) -> LoopTopology:
+    header, body = loops[k]
+    others = sorted((j for j in range(len(loops)) if j != k), key=lambda j: len(loops[j][1]))
+    return LoopTopology(
+        header=header,
+        size=len(body),
+        inner=tuple(j for j in others if loops[j][1] < body or (loops[j][1] == body and j > k)),
+        outer=tuple(j for j in others if body < loops[j][1] or (loops[j][1] == body and j < k)),
+        exits=tuple(exits),
+    )
+
+
+def _back_edges(definition: Definition) -> set[int]:
+    """Find the indexes of the edges that close a cycle, depth first without recursion."""
+    leaving: dict[str, list[tuple[int, str]]] = {node: [] for node in definition.nodes}
+    back = set()
+    for index, edge in enumerate(definition.edges):
+        if edge.back:
+            back.add(index)
+        else:
+            leaving[edge.source].append((index, edge.target))
+    done: set[str] = set()
+    for start in (*definition.entries, *definition.nodes):
+        _search(start, leaving, done, back)
+    return back
+
+
+def _search(start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[str], back: set[int]) -> None:
+    if start in done:
+        return
+    open_nodes = {start}
+    stack = [(start, iter(leaving[start]))]
+    while stack:
+        node, edges = stack[-1]
+        for index, target in edges:
+            if target in open_nodes:
+                back.add(index)
+            elif target not in done:
+                open_nodes.add(target)
+                stack.append((target, iter(leaving[target])))
+                break
+        else:
+            stack.pop()
+            open_nodes.discard(node)
+            done.add(node)
+
+
+def _loops(definition: Definition, back: set[int]) -> list[tuple[str, set[str]]]:
+    sources: dict[str, list[str]] = {}
+    forward: dict[str, list[str]] = {node: [] for node in definition.nodes}
+    backward: dict[str, list[str]] = {node: [] for node in definition.nodes}
+    for index, edge in enumerate(definition.edges):
+        if index in back:
+            sources.setdefault(edge.target, []).append(edge.source)
+        else:
+            forward[edge.source].append(edge.target)
+            backward[edge.target].append(edge.source)
+    bodies = {}
+    for header, ends in sources.items():
+        bodies[header] = (reach([header], forward) & reach(ends, backward)) | {header, *ends}
+    _close(bodies)
+    found = sorted(bodies.items(), key=lambda item: len(item[1]))
+    for i, (header, body) in enumerate(found):
+        for other, larger in found[i + 1 :]:
+            if body & larger and not body <= larger:
+                raise DefinitionError(
+                    f"the loops that start at {header!r} and {other!r} overlap without one holding the "
+                    "other; remove back=True from one of their edges, or give them one common header."
+                )
+    return found
+
+
+def _close(bodies: dict[str, set[str]]) -> None:
+    """A loop holds the whole of every loop whose header it holds."""
+    changed = True
+    while changed:
+        changed = False
+        for body in bodies.values():
+            for inner in [other for other in body if other in bodies]:
+                if not bodies[inner] <= body:
+                    body |= bodies[inner]
+                    changed = True
+
+
+def reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
+    """Collect every node that can be reached from `starts`, these included."""
+    found, todo = set(starts), list(starts)
+    while todo:
+        for target in edges[todo.pop()]:
+            if target not in found:
+                found.add(target)
+                todo.append(target)
+    return found
+
+
+def _signatures(definition: Definition) -> dict[str, str]:
+    """Hash what each waiting node needs to go on: kind, version, join and its own edges."""
+    touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
+    for edge in definition.edges:
+        shape = [edge.source, edge.target, edge.condition is not None, edge.back]
+        for node in {edge.source, edge.target}:
+            touching[node].append(shape)
+    return {
+        node: _hash([node, spec.kind, spec.version, spec.join, spec.resume, touching[node]])
+        for node, spec in definition.nodes.items()
+    }
+
+
+def fingerprint(definition: Definition) -> str:
+    """Hash the shape of a graph: ids, edges, kinds and declared versions, never code."""
+    nodes = [
+        [spec.id, spec.kind, spec.version, spec.join, spec.resume, spec.queue, spec.priority]
+        for spec in definition.nodes.values()
+    ]
+    edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
+    limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
+    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits])
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()

@@ -1,0 +1,233 @@
+"""What the core needs of the world: a store and a way to ring for work.
+
+A store keeps runs and applies the transitions of `schedule.py`, each atomically. Every writing
+call carries a nonce or is idempotent by its state: repeating it after a lost reply changes
+nothing and gives the first reply. All times are milliseconds of the store's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runner.graph import Topology
+from runner.interrupts import Answer, Interrupt, Receipt
+from runner.outcomes import Saved
+from runner.run import NodeRecord, RunRecord, Status
+
+JSON = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Doorbell:
+    """A wake-up: which visit to claim, and the queue to ring it on. It carries no data."""
+
+    run_id: str
+    node: str
+    visit: int
+    attempt: int
+    queue: str
+    priority: int
+    graph_id: str
+
+    @property
+    def task_id(self) -> str:
+        """The name of the message: `run.node.visit.attempt`."""
+        return f"{self.run_id}.{self.node}.{self.visit}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A worker's right to write for one visit: only the newest fence is obeyed."""
+
+    run_id: str
+    node: str
+    visit: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data.
+
+    With `parent` set it is a child run, and that node waits for it.
+    """
+
+    run_id: str
+    graph_id: str
+    fingerprint: str | None
+    task: JSON
+    given: JSON = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    parent: Token | None = None
+    root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a transition answered, with the doorbells that the caller must ring itself."""
+
+    word: str
+    doorbells: Sequence[Doorbell] = ()
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order."""
+
+    token: Token
+    graph_id: str
+    fingerprint: str
+    current: str
+    record: NodeRecord
+    task: JSON
+    given: JSON
+    inputs: Sequence[tuple[str, int, JSON]]
+    answers: Sequence[Interrupt]
+    document: JSON | None
+    messages: Sequence[JSON]
+    child: RunSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
+
+    `entry` is the rest of a NodeResult (packed result or error, usage, times).
+    """
+
+    status: Status
+    edges: str
+    output: JSON
+    entry: dict[str, JSON]
+    saved: Saved | None = None
+    reads: Sequence[tuple[str, int, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a run; `position` orders them and resumes a reader."""
+
+    position: str
+    kind: str
+    at: int
+    node: str = ""
+    visit: int = 0
+    detail: str = ""
+    data: JSON = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """A whole run as read in one go. `outputs` and `entries` are by (node, visit)."""
+
+    record: RunRecord
+    nodes: Mapping[str, NodeRecord]
+    task: JSON
+    given: JSON
+    tags: Mapping[str, str]
+    created_at: int
+    ended_at: int
+    order: Sequence[str]
+    outputs: Mapping[tuple[str, int], JSON]
+    entries: Mapping[tuple[str, int], dict[str, JSON]]
+    interrupts: Sequence[Interrupt]
+    messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line of a listing of runs."""
+
+    run_id: str
+    graph_id: str
+    status: Status
+    created_at: int
+    tags: Mapping[str, str]
+
+
+class Store(Protocol):
+    """Where runs live. Raises StoreError when it can't be reached; then nothing has changed."""
+
+    def publish(self, topologies: Sequence[Topology]) -> None:
+        """Make graphs known by name; the last one published under a name is the current one."""
+
+    def graphs(self) -> dict[str, str]:
+        """Return the fingerprint of every known graph, by name."""
+
+    def start(self, start: Start, nonce: str) -> Reply:
+        """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph"."""
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        """Take a ready visit, or be told "stale", "cancelled" or "unknown"."""
+
+    def save(self, token: Token, saved: Saved) -> Reply:
+        """Checkpoint a running visit: "saved" or "stale"."""
+
+    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        """Publish questions of a running visit at once: "asked", "stopping" or "stale"."""
+
+    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        """Let a visit wait: "waiting", "ready", "cancelled", "nothing_open" or "stale"."""
+
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        """End a visit: "settled", "changed" (ask the conditions again) or "stale"."""
+
+    def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
+        """Run a visit again later; with an `entry` (its error) that is a new attempt."""
+
+    def hold(self, token: Token) -> Reply:
+        """Set a visit aside until its run is migrated."""
+
+    def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
+        """Apply a set of checked answers: all of them or none."""
+
+    def cancel(self, run_id: str, reason: str) -> Reply:
+        """Stop a run: "cancelled", "already" or "unknown"."""
+
+    def renew(self, tokens: Sequence[Token]) -> list[str]:
+        """Extend leases: "ok", "stopping" or "stale" for each."""
+
+    def sweep(self, limit: int = 100) -> Reply:
+        """Do what is due; the word is the number of timers handled."""
+
+    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
+        """Add an event to a run's stream."""
+
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        """Read questions by id, each as it stands."""
+
+    def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
+        """List open questions, oldest first."""
+
+    def read(self, run_id: str) -> RunSnapshot | None:
+        """Read a whole run."""
+
+    def peek(self, run_id: str) -> RunRecord | None:
+        """Read a run's counters and status only."""
+
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
+        """Read nodes with their latest output and entry, for conditions."""
+
+    def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
+        """List runs, newest first."""
+
+    def children(self, run_id: str) -> list[str]:
+        """Name the child runs of a run, oldest first."""
+
+    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+        """Read events after a position; wait up to so many seconds for the first one."""
+
+
+class Dispatcher(Protocol):
+    """Rings the queue for doorbells that the store did not ring itself."""
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Ring each; raising is safe, for the sweeper rings again."""
+
+
+Ids = Callable[[], str]
+"""Makes a new unique text: run ids (sorted by time) and nonces."""

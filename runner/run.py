@@ -1,0 +1,124 @@
+"""What a run is: small records, one for the run, each node, each loop and each place of arrival.
+
+A store keeps exactly these; scheduling reads and writes nothing else. All are values: a
+transition makes new ones. A record that was never written has the defaults.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Status(enum.StrEnum):
+    """Where a run or a node stands.
+
+    A run is executing, needs_migration, interrupted, failed, cancelled or completed; only the
+    last three are final. A node is pending, ready, running, waiting, retrying, completed, failed,
+    skipped or cancelled.
+    """
+
+    PENDING = "pending"
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+    EXECUTING = "executing"
+    INTERRUPTED = "interrupted"
+    NEEDS_MIGRATION = "needs_migration"
+
+
+FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+SETTLED = FINAL | {Status.SKIPPED}
+ACTIVE = frozenset({Status.READY, Status.RUNNING, Status.RETRYING})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node of a run. `stamp` is the round of its innermost loop in which all this holds.
+
+    `edges` has a "1" or "0" for each outgoing edge once the node has completed; `via` lists the
+    (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
+    `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
+    """
+
+    status: Status = Status.PENDING
+    visit: int = 0
+    attempt: int = 0
+    fence: int = 0
+    stamp: int = 0
+    crashes: int = 0
+    edges: str = ""
+    via: tuple[tuple[str, int], ...] = ()
+    questions: tuple[str, ...] = ()
+    unseen: int = 0
+    child: str = ""
+    busy: bool = False
+    held: bool = False
+    nonce: str = ""
+    rings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecord:
+    """One loop of a run: its round, how many of its nodes have settled in it, who asked for
+    another round, and which of its exits were taken, each with the visit of its source.
+    """
+
+    round: int = 0
+    settled: int = 0
+    asked: tuple[tuple[str, int], ...] = ()
+    taken: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What has arrived at one node over the edges of one scope, in that scope's round `stamp`."""
+
+    stamp: int = 0
+    arrived: int = 0
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run's own counters. `active` counts nodes that are ready, running or retrying and
+    executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
+    """
+
+    run_id: str
+    graph_id: str
+    fingerprint: str
+    status: Status = Status.EXECUTING
+    active: int = 0
+    waiting: int = 0
+    held: int = 0
+    failed: int = 0
+    started: int = 0
+    stopping: str = ""
+    reason: str = ""
+    parent: str = ""
+    parent_node: str = ""
+    root: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether nothing more will happen to the run."""
+        return self.status in FINAL
+
+
+def status_of(run: RunRecord) -> Status:
+    """Work out a run's status from its counters."""
+    if run.active:
+        return Status.EXECUTING
+    if run.held:
+        return Status.NEEDS_MIGRATION
+    if run.waiting:
+        return Status.INTERRUPTED
+    if run.failed or run.stopping == Status.FAILED:
+        return Status.FAILED
+    return Status.CANCELLED if run.stopping else Status.COMPLETED

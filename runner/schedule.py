@@ -1,0 +1,540 @@
+"""Every transition of a run.
+
+Two rules hold this file together. Everything that changes a node's, a loop's or a run's status is
+written here and, in the same words, in `store/lua`; a property test holds the two equal. And a
+transition looks only at the node, its direct neighbours and the run's counters: its cost does not
+grow with the graph.
+
+The life of a node:
+
+    pending -> ready -> running -> completed | failed
+                 ^         |-> waiting   (it asked, or a child run works for it)
+                 |         |-> retrying  (its policy says again, later)
+                 +---------+             (answered, due, child ended, lease lost)
+    pending -> skipped      every way to it is dead
+    ready, waiting, retrying -> cancelled   its run stops
+
+A node that settles sends an arrival, live or dead, along each of its edges. Join `all` is ready
+when every edge has arrived and one is live; `any` at the first live one; a node all of whose
+edges are dead is skipped, and its own edges die.
+
+Loops. A live back edge only notes that another round is asked. When every node of a loop has
+settled, the loop either starts its next round (asked, and no loop around it is asked as well) or
+ends. A round begins by growing the loop's number: what carries an older number is forgotten, at
+no cost. An edge out of a loop arrives once per run of that loop: live when first taken, dead when
+the loop ends without it.
+
+Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
+stops (a failure under fail_fast, a limit, a cancel) makes nothing ready any more; what waits is
+cancelled at once, what runs is recorded, and the last one ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
+from runner.draft import Draft, Step
+from runner.events import EventKind
+from runner.graph import ROOT, EdgeKind, FailurePolicy, InEdge, Join
+from runner.interrupts import address_of
+from runner.run import FINAL, SETTLED, Arrivals, LoopRecord, NodeRecord, Status
+
+CRASH_BUDGET = 5
+"""Leases lost in a row before a node fails into the dead letters."""
+
+DRAIN_LIMIT = 500
+"""Nodes cancelled in one step; the rest follow by a timer, so that no step blocks the store."""
+
+MAX_RING_MS = 300_000
+
+
+# -- a run begins ------------------------------------------------------------------------------------
+
+
+def start(draft: Draft) -> Step:
+    """Begin a run: one live arrival at each entry point."""
+    draft.add(Announce(EventKind.RUN_STARTED))
+    if draft.topology.timeout_ms:
+        draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
+    settled: list[str] = []
+    for node in draft.topology.entries:
+        _arrive(draft, node, ROOT, live=True, settled=settled)
+    return draft.step("started")
+
+
+# -- arrivals, loops, readiness ------------------------------------------------------------------------
+
+
+def _spread(draft: Draft, first: str) -> None:
+    """Carry a settled node's arrivals as far as they settle other nodes."""
+    todo = [first]
+    while todo:
+        node = todo.pop(0)
+        record = draft.node(node)
+        for position, edge in enumerate(draft.topology.outgoing[node]):
+            live = record.edges[position : position + 1] == "1"
+            if edge.kind is EdgeKind.FORWARD:
+                _arrive(draft, edge.target, edge.scope, live=live, settled=todo)
+            elif live and edge.kind is EdgeKind.BACK:
+                loop = draft.loop(edge.loop)
+                draft.loops[edge.loop] = replace(loop, asked=(*loop.asked, (node, record.visit)))
+            elif live:
+                _leave(draft, node, position, todo)
+        for loop_id in draft.topology.nodes[node].loops:
+            loop = draft.loop(loop_id)
+            draft.loops[loop_id] = replace(loop, settled=loop.settled + 1)
+            if loop.settled + 1 == draft.topology.loops[loop_id].size:
+                _turn(draft, loop_id, todo)
+
+
+def _arrive(draft: Draft, node: str, scope: int, *, live: bool, settled: list[str]) -> None:
+    """Count one arrival; it may make the node ready, or skip it and so settle it."""
+    stamp = draft.round(scope)
+    old = draft.arrived.get((scope, node)) or draft.view.arrivals(scope, node)
+    if old.stamp != stamp:
+        old = Arrivals(stamp)
+    draft.arrived[scope, node] = Arrivals(stamp, old.arrived + 1, old.live + live)
+    record = draft.node(node)
+    if record.status is not Status.PENDING:
+        return
+    shape = draft.topology.nodes[node]
+    arrived, alive = _total(draft, node)
+    if arrived >= shape.needs and not alive:
+        draft.put(node, replace(record, status=Status.SKIPPED))
+        draft.add(Announce(EventKind.NODE_SKIPPED, node, record.visit))
+        settled.append(node)
+    elif (live and shape.join is Join.ANY) or (arrived >= shape.needs and alive):
+        _ready(draft, node, visit=record.visit + 1, attempt=1)
+
+
+def _total(draft: Draft, node: str) -> tuple[int, int]:
+    """Sum a node's arrivals over its scopes, leaving out what belongs to an older round."""
+    arrived = alive = 0
+    for scope in (*draft.topology.nodes[node].loops, ROOT):
+        found = draft.arrived.get((scope, node)) or draft.view.arrivals(scope, node)
+        if found.stamp == draft.round(scope):
+            arrived, alive = arrived + found.arrived, alive + found.live
+    return arrived, alive
+
+
+def _leave(draft: Draft, node: str, position: int, settled: list[str]) -> None:
+    """Take an edge out of a loop: it arrives the first time only."""
+    edge = draft.topology.outgoing[node][position]
+    loop = draft.loop(edge.loop)
+    if any((source, place) == (node, position) for source, place, _ in loop.taken):
+        return
+    taken = (*loop.taken, (node, position, draft.node(node).visit))
+    draft.loops[edge.loop] = replace(loop, taken=taken)
+    _arrive(draft, edge.target, edge.scope, live=True, settled=settled)
+
+
+def _turn(draft: Draft, loop_id: int, settled: list[str]) -> None:
+    """Every node of a loop has settled: begin its next round, or end it."""
+    shape, loop = draft.topology.loops[loop_id], draft.loop(loop_id)
+    if loop.asked and not any(draft.loop(outer).asked for outer in shape.outer):
+        _again(draft, loop_id)
+        return
+    draft.loops[loop_id] = replace(loop, asked=())
+    taken = {(source, position) for source, position, _ in loop.taken}
+    for source, position in shape.exits:
+        if (source, position) not in taken:
+            edge = draft.topology.outgoing[source][position]
+            _arrive(draft, edge.target, edge.scope, live=False, settled=settled)
+
+
+def _again(draft: Draft, loop_id: int) -> None:
+    """Begin a loop's next round; the loops inside it begin anew, those around it wait for it."""
+    shape, loop = draft.topology.loops[loop_id], draft.loop(loop_id)
+    draft.loops[loop_id] = LoopRecord(loop.round + 1, taken=loop.taken)
+    for inner in shape.inner:
+        draft.loops[inner] = LoopRecord(draft.loop(inner).round + 1)
+    for outer in shape.outer:
+        around = draft.loop(outer)
+        draft.loops[outer] = replace(around, settled=around.settled - shape.size)
+    record = draft.node(shape.header)
+    _ready(draft, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
+
+
+def _ready(draft: Draft, node: str, *, visit: int, attempt: int, via: tuple[tuple[str, int], ...] = ()) -> None:
+    """Make a node ready for a new visit, unless the run stops or has used up its executions."""
+    if draft.run.stopping:
+        return
+    limit = draft.topology.limit
+    if limit and draft.run.started >= limit:
+        _stop(draft, Status.FAILED, f"max_node_executions ({limit}) reached before {node!r}")
+        return
+    draft.run = replace(draft.run, started=draft.run.started + 1)
+    record = draft.node(node)
+    _ring(draft, node, replace(record, status=Status.READY, visit=visit, attempt=attempt, via=via, edges=""))
+
+
+def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
+    """Write a ready node and ring its doorbell; the timer rings again should it be lost."""
+    shape = draft.topology.nodes[node]
+    draft.put(node, replace(record, status=Status.READY, rings=0, busy=False, held=False))
+    draft.add(
+        Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
+        SetTimer(TimerKind.RING, node, draft.now + draft.lease_ms),
+    )
+
+
+# -- one execution of a node ---------------------------------------------------------------------------
+
+
+def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step:
+    """Give a ready node to one worker: "claimed", or "stale", or "cancelled" when the run stops."""
+    record = draft.node(node)
+    if record.status is Status.RUNNING and record.nonce == nonce:
+        return draft.refuse("claimed")
+    if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
+        return draft.refuse("stale")
+    draft.add(DropTimer(TimerKind.RING, node))
+    if draft.run.stopping:
+        _cancel_node(draft, node)
+        return draft.step("cancelled")
+    claimed = replace(
+        record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0
+    )
+    draft.put(node, claimed)
+    draft.add(
+        SetTimer(TimerKind.LEASE, node, draft.now + draft.lease_ms),
+        Announce(EventKind.NODE_STARTED, node, visit, str(attempt)),
+    )
+    return draft.step("claimed")
+
+
+def holds(record: NodeRecord, visit: int, fence: int) -> bool:
+    """Tell whether a worker that claimed with this fence still owns the node."""
+    return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
+
+
+def ask(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Step:
+    """Publish questions of a running node, each once; "stopping" withdraws them in the same step."""
+    if not holds(draft.node(node), visit, fence):
+        return draft.refuse("stale")
+    if _publish(draft, node, interrupts):
+        return draft.step("asked")
+    return draft.step("stopping")
+
+
+def _publish(draft: Draft, node: str, interrupts: Sequence[str]) -> bool:
+    """Open the questions that are new; one that was withdrawn may be asked again."""
+    record = draft.node(node)
+    new = [interrupt for interrupt in interrupts if draft.view.standing(interrupt) in {"", "withdrawn"}]
+    for interrupt in new:
+        draft.add(Announce(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
+    if draft.run.stopping:
+        draft.add(*_withdraw(node, record.visit, new))
+        return False
+    draft.put(node, replace(record, questions=(*record.questions, *new)))
+    return True
+
+
+def _withdraw(node: str, visit: int, interrupts: Iterable[str]) -> list[Action]:
+    actions: list[Action] = []
+    for interrupt in interrupts:
+        actions.append(Close(interrupt, "withdrawn"))
+        actions.append(DropTimer(TimerKind.EXPIRE, interrupt))
+        actions.append(Announce(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt))
+    return actions
+
+
+def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Step:
+    """Let a running node wait for people: "waiting", or "ready" when an unseen answer suffices.
+
+    `interrupts` are all that the node has open: new ones are asked with this step, others of this
+    visit are withdrawn. A node that would wait for nothing is refused: "nothing_open".
+    """
+    if not holds(draft.node(node), visit, fence):
+        return draft.refuse("stale")
+    draft.add(DropTimer(TimerKind.LEASE, node))
+    if not _publish(draft, node, interrupts):
+        _cancel_node(draft, node)
+        return draft.step("cancelled")
+    record = draft.node(node)
+    draft.add(*_withdraw(node, visit, [each for each in record.questions if each not in interrupts]))
+    kept = tuple(each for each in record.questions if each in interrupts)
+    if not kept and not record.unseen:
+        return draft.refuse("nothing_open")
+    parked = replace(record, status=Status.WAITING, questions=kept, crashes=0)
+    if _satisfied(draft, node, parked):
+        _ring(draft, node, parked)
+        return draft.step("ready")
+    draft.put(node, parked)
+    draft.add(Announce(EventKind.NODE_WAITING, node, visit))
+    return draft.step("waiting")
+
+
+def _satisfied(draft: Draft, node: str, record: NodeRecord) -> bool:
+    return record.unseen > 0 and (draft.topology.nodes[node].each or not record.questions)
+
+
+def answer(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> Step:
+    """Take the answers to open questions of one node; the caller has checked that each is open."""
+    for interrupt in interrupts:
+        draft.add(Announce(EventKind.INTERRUPT_ANSWERED, node, visit, interrupt))
+    return _resolve(draft, node, visit, interrupts)
+
+
+def _expire(draft: Draft, interrupt: str) -> Step:
+    """Nobody answered in time: the node goes on and learns so from its own question."""
+    address = address_of(interrupt)
+    if address is None or draft.view.standing(interrupt) != "open":
+        return draft.refuse("stale")
+    draft.add(
+        Close(interrupt, "expired"),
+        Announce(EventKind.INTERRUPT_EXPIRED, address.node_id, address.visit, interrupt),
+    )
+    return _resolve(draft, address.node_id, address.visit, [interrupt])
+
+
+def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> Step:
+    record = draft.node(node)
+    left = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
+    unseen = record.unseen + len(record.questions) - len(left)
+    resolved = replace(record, questions=left, unseen=unseen)
+    draft.add(*(DropTimer(TimerKind.EXPIRE, interrupt) for interrupt in interrupts))
+    if record.status is Status.WAITING and not record.held and _satisfied(draft, node, resolved):
+        draft.add(Announce(EventKind.NODE_RESUMED, node, visit))
+        _ring(draft, node, resolved)
+    else:
+        draft.put(node, resolved)
+    return draft.step("accepted")
+
+
+def settle(  # noqa: PLR0913 - a settle is one step and has this many parts
+    draft: Draft,
+    node: str,
+    visit: int,
+    fence: int,
+    *,
+    nonce: str,
+    status: Status,
+    edges: str,
+    reads: Sequence[tuple[str, int, str]] = (),
+) -> Step:
+    """End a visit: record the status, spread the arrivals. "settled", "stale" or "changed".
+
+    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) that the conditions
+    looked at; "changed" means that one is different now and the conditions must be asked again.
+    """
+    record = draft.node(node)
+    if record.nonce == nonce and record.visit == visit and record.status in SETTLED:
+        return draft.refuse("settled")
+    if not holds(record, visit, fence):
+        return draft.refuse("stale")
+    if any((draft.node(read).visit, draft.node(read).status) != (seen, word) for read, seen, word in reads):
+        return draft.refuse("changed")
+    draft.add(DropTimer(TimerKind.LEASE, node), *_withdraw(node, visit, record.questions))
+    _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
+    return draft.step("settled")
+
+
+def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: str) -> None:
+    taken = edges if status is Status.COMPLETED else ""
+    draft.put(node, replace(record, status=status, edges=taken, crashes=0, busy=False, held=False))
+    kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
+    draft.add(Announce(kind, node, record.visit))
+    if status is Status.FAILED:
+        draft.run = replace(draft.run, failed=draft.run.failed + 1)
+        if draft.topology.policy is FailurePolicy.FAIL_FAST:
+            _stop(draft, Status.FAILED, f"node {node!r} failed")
+    if not draft.run.stopping:
+        _spread(draft, node)
+
+
+def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, counts: bool) -> Step:
+    """Put a running node back to run again after a delay; `counts` makes it a new attempt."""
+    record = draft.node(node)
+    if not holds(record, visit, fence):
+        return draft.refuse("stale")
+    draft.add(DropTimer(TimerKind.LEASE, node))
+    if draft.run.stopping:
+        _cancel_node(draft, node)
+        return draft.step("cancelled")
+    child = "" if counts else record.child
+    draft.put(node, replace(record, status=Status.RETRYING, attempt=record.attempt + counts, child=child))
+    draft.add(
+        SetTimer(TimerKind.RETRY, node, draft.now + delay_ms),
+        Announce(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
+    )
+    return draft.step("retrying")
+
+
+def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
+    """Set a node aside whose graph has changed under it: the run needs migration."""
+    record = draft.node(node)
+    if not holds(record, visit, fence):
+        return draft.refuse("stale")
+    draft.put(node, replace(record, status=Status.WAITING, held=True))
+    draft.add(DropTimer(TimerKind.LEASE, node), Announce(EventKind.NODE_HELD, node, visit))
+    return draft.step("held")
+
+
+# -- child runs ------------------------------------------------------------------------------------------
+
+
+def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Step:
+    """Let a running node wait for the child run that does its work."""
+    record = draft.node(node)
+    if record.status is Status.WAITING and record.child == child:
+        return draft.refuse("delegated")
+    if not holds(record, visit, fence):
+        return draft.refuse("stale")
+    draft.add(DropTimer(TimerKind.LEASE, node))
+    if draft.run.stopping:
+        _cancel_node(draft, node)
+        return draft.step("cancelled")
+    draft.put(node, replace(record, status=Status.WAITING, child=child, busy=True, crashes=0))
+    return draft.step("delegated")
+
+
+def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
+    """Follow a child run: its pause is the node's pause, its end makes the node ready."""
+    record = draft.node(node)
+    if record.child != child or record.status is not Status.WAITING:
+        return draft.refuse("stale")
+    if status not in FINAL:
+        draft.put(node, replace(record, busy=status is Status.EXECUTING))
+    elif draft.run.stopping:
+        _cancel_node(draft, node)
+    else:
+        _ring(draft, node, record)
+    return draft.step("moved")
+
+
+# -- stopping ----------------------------------------------------------------------------------------------
+
+
+def cancel(draft: Draft, reason: str) -> Step:
+    """Stop a run because somebody asked for it."""
+    if draft.run.is_final or draft.run.stopping:
+        return draft.refuse("already")
+    _stop(draft, Status.CANCELLED, reason)
+    return draft.step("cancelled")
+
+
+def _stop(draft: Draft, status: Status, reason: str) -> None:
+    if draft.run.stopping:
+        return
+    draft.run = replace(draft.run, stopping=status, reason=reason)
+    draft.add(Announce(EventKind.RUN_STOPPING, detail=reason))
+    _drain(draft)
+
+
+def drain(draft: Draft) -> Step:
+    """Go on with cancelling what a stopping run still has waiting."""
+    if draft.run.stopping and not draft.run.is_final:
+        _drain(draft)
+    return draft.step("drained")
+
+
+def _drain(draft: Draft) -> None:
+    names = sorted({*draft.view.live(), *draft.nodes})
+    idle = [name for name in names if draft.node(name).status in {Status.READY, Status.RETRYING, Status.WAITING}]
+    for name in idle[:DRAIN_LIMIT]:
+        if draft.node(name).child:
+            draft.add(StopChild(draft.node(name).child))
+        if not draft.node(name).busy:
+            _cancel_node(draft, name)
+    if len(idle) > DRAIN_LIMIT:
+        draft.add(SetTimer(TimerKind.DRAIN, "", draft.now))
+
+
+def _cancel_node(draft: Draft, node: str) -> None:
+    record = draft.node(node)
+    draft.add(*_withdraw(node, record.visit, record.questions))
+    draft.add(DropTimer(TimerKind.RING, node), DropTimer(TimerKind.RETRY, node))
+    draft.put(
+        node, replace(record, status=Status.CANCELLED, questions=(), unseen=0, busy=False, held=False)
+    )
+    draft.add(Announce(EventKind.NODE_CANCELLED, node, record.visit))
+
+
+# -- what time does --------------------------------------------------------------------------------------
+
+
+def due(draft: Draft, kind: TimerKind, key: str) -> Step:
+    """Do what a timer was set for; one that no longer applies changes nothing."""
+    if draft.run.is_final:
+        return draft.refuse("stale")
+    match kind:
+        case TimerKind.DRAIN:
+            return drain(draft)
+        case TimerKind.DEADLINE:
+            _stop(draft, Status.FAILED, f"execution timeout of {draft.topology.timeout_ms / 1000:g} s reached")
+            return draft.step("stopped")
+        case TimerKind.RING:
+            return _ring_again(draft, key)
+        case TimerKind.RETRY:
+            return _due_retry(draft, key)
+        case TimerKind.LEASE:
+            return _lost(draft, key)
+        case TimerKind.EXPIRE:
+            return _expire(draft, key)
+
+
+def _ring_again(draft: Draft, node: str) -> Step:
+    record = draft.node(node)
+    if record.status is not Status.READY:
+        return draft.refuse("stale")
+    shape, rings = draft.topology.nodes[node], record.rings + 1
+    wait = min(MAX_RING_MS, draft.lease_ms * 2**min(rings, 16))
+    draft.put(node, replace(record, rings=rings))
+    draft.add(
+        Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
+        SetTimer(TimerKind.RING, node, draft.now + wait),
+    )
+    return draft.step("rung")
+
+
+def _due_retry(draft: Draft, node: str) -> Step:
+    record = draft.node(node)
+    if record.status is not Status.RETRYING:
+        return draft.refuse("stale")
+    _ring(draft, node, record)
+    return draft.step("ready")
+
+
+def _lost(draft: Draft, node: str) -> Step:
+    """A lease ran out: another worker goes on, until the node has used up its crash budget."""
+    record = draft.node(node)
+    if record.status is not Status.RUNNING:
+        return draft.refuse("stale")
+    draft.add(Announce(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
+    lost = replace(record, attempt=record.attempt + 1, crashes=record.crashes + 1)
+    if draft.run.stopping:
+        _cancel_node(draft, node)
+        return draft.step("cancelled")
+    if lost.crashes >= CRASH_BUDGET:
+        draft.add(Bury(node, record.visit), *_withdraw(node, record.visit, record.questions))
+        _settle(draft, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
+        return draft.step("dead")
+    _ring(draft, node, lost)
+    return draft.step("ready")
+
+
+# -- what a claimed node is told -------------------------------------------------------------------------
+
+
+def live_inputs(draft: Draft, node: str) -> list[tuple[str, int]]:
+    """List the (node, visit) whose outputs reach this visit, in edge order, each once."""
+    record = draft.node(node)
+    found: dict[tuple[str, int], None] = {}
+    for edge in draft.topology.incoming[node]:
+        for arrival in _source(draft, record, edge):
+            found[arrival] = None
+    return list(found)
+
+
+def _source(draft: Draft, record: NodeRecord, edge: InEdge) -> list[tuple[str, int]]:
+    if edge.kind is EdgeKind.BACK:
+        return [pair for pair in record.via if pair[0] == edge.source]
+    if edge.kind is EdgeKind.EXIT:
+        taken = draft.loop(edge.loop).taken
+        return [(name, visit) for name, place, visit in taken if (name, place) == (edge.source, edge.position)]
+    source = draft.node(edge.source)
+    live = source.edges[edge.position : edge.position + 1] == "1"
+    return [(edge.source, source.visit)] if live else []
