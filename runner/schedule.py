@@ -49,6 +49,9 @@ DRAIN_LIMIT = 500
 
 MAX_RING_MS = 300_000
 
+LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
+"""Nodes that are neither pending nor settled."""
+
 
 # -- a run begins ------------------------------------------------------------------------------------
 

@@ -1,0 +1,76 @@
+"""Which answers of a set can be applied, and what each sender is told.
+
+A set is checked as one: when any of it can't be applied none is, and the answers that were fine
+are told so. Repeating a request (same nonce or idempotency key) gets its first receipt again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from runner.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
+
+CRASHED: Final[dict[str, Any]] = {
+    "type": "runner.errors:NodeFailed",
+    "message": "the worker process died five times in a row while it ran this node; "
+    "see `runner dead list`, mend the node and start the run again.",
+    "bases": ["runner.errors:RunnerError", "builtins:Exception", "builtins:BaseException"],
+}
+"""The error of a node that used up its crash budget."""
+
+
+def receipts_for(
+    answers: Sequence[Answer],
+    found: Sequence[Interrupt | None],
+    winner: Callable[[str], str],
+    nonce: str,
+    now: int,
+) -> tuple[list[Receipt], list[Answer]]:
+    """Judge a set of answers; the second value lists those to apply, empty when any is refused."""
+    receipts, fresh = [], []
+    seen: set[str] = set()
+    for answer, interrupt in zip(answers, found, strict=True):
+        receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
+        if answer.interrupt_id in seen:
+            receipt = _receipt(answer, ReceiptStatus.REJECTED, "the set answers this question twice")
+        elif receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open:
+            fresh.append(answer)
+        seen.add(answer.interrupt_id)
+        receipts.append(receipt)
+    if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
+        return receipts, fresh
+    detail = "another answer of the same set was refused, so none was applied"
+    return [
+        _receipt(answer, ReceiptStatus.REJECTED, detail) if receipt.status is ReceiptStatus.ACCEPTED else receipt
+        for answer, receipt in zip(answers, receipts, strict=True)
+    ], []
+
+
+def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
+    """Say what becomes of one answer to a question as it stands."""
+    if interrupt is None:
+        return _receipt(answer, ReceiptStatus.UNKNOWN, "no such question was asked")
+    same_key = answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
+    match interrupt.status:
+        case InterruptStatus.ANSWERED if repeated or same_key:
+            return _receipt(answer, ReceiptStatus.ACCEPTED, "")
+        case InterruptStatus.ANSWERED:
+            who = interrupt.responder or "somebody"
+            return _receipt(answer, ReceiptStatus.DUPLICATE, f"already answered by {who}")
+        case InterruptStatus.EXPIRED:
+            return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
+        case InterruptStatus.WITHDRAWN:
+            return _receipt(answer, ReceiptStatus.SUPERSEDED, "the question was withdrawn")
+    if interrupt.expires_in is not None and now >= interrupt.asked_at + round(interrupt.expires_in * 1000):
+        return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
+    if answer.digest is not None and answer.digest != interrupt.digest:
+        return _receipt(answer, ReceiptStatus.REJECTED, "the digest is not that of the open question")
+    if interrupt.assignees and answer.responder not in interrupt.assignees:
+        return _receipt(answer, ReceiptStatus.FORBIDDEN, "the question is assigned to other people")
+    return _receipt(answer, ReceiptStatus.ACCEPTED, "")
+
+
+def _receipt(answer: Answer, status: ReceiptStatus, detail: str) -> Receipt:
+    address = address_of(answer.interrupt_id)
+    return Receipt(status, answer.interrupt_id, address.run_id if address else None, detail)
