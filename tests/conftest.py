@@ -1,0 +1,49 @@
+"""What every test can ask for: a clean environment and a real, private store."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+import redis
+
+from runner.embedded import embedded_store, find_server
+from runner.errors import StoreError
+
+# No deadline: on a busy machine one example may take long, and that is no fault of the code.
+hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_configure():
+    """Forget the settings of whoever runs the tests, before anything reads them."""
+    for name in [name for name in os.environ if name.startswith("RUNNER_")]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend():
+    """Async tests run on asyncio, as workers do."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def store_server():
+    """One real server for the session (one for each xdist worker), gone with it."""
+    try:
+        find_server()
+    except StoreError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    with embedded_store() as store:
+        yield store
+
+
+@pytest.fixture
+def redis_url(store_server):
+    """Give the address of an empty database on the session's server."""
+    with redis.Redis.from_url(store_server.url) as client:
+        client.flushall()
+    return store_server.url
