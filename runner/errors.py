@@ -7,7 +7,9 @@
     │   ├── ResponseError     a set of answers can't be used: none of it was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
     ├── ConflictError         stale or duplicate: drop the work, somebody else did it
-    │   └── LeaseLost         this worker no longer owns the node
+    │   ├── LeaseLost         this worker no longer owns the node
+    │   └── RunStopped        the run was cancelled while the node ran
+    ├── InterruptExpired      nobody answered in time: raised where the question was asked
     ├── CorruptDocument       a stored document is not what it must be: nothing is guessed
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the world's: nothing changed, try again
@@ -67,6 +69,14 @@ class ConflictError(RunnerError):
 
 class LeaseLost(ConflictError):
     """This worker no longer owns the node; its result is refused and another worker goes on."""
+
+
+class RunStopped(ConflictError):
+    """The run was cancelled; what this node still had to do is not done."""
+
+
+class InterruptExpired(RunnerError):
+    """Nobody answered the question in time, so it counts as rejected."""
 
 
 class CorruptDocument(RunnerError):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pydantic
 
 from runner import codec
-from runner.errors import ResponseError, UsageError
+from runner.errors import InterruptExpired, ResponseError, UsageError
 
 SEPARATOR = "."
 
@@ -158,6 +158,21 @@ def typed_response(schema: object, response: Any) -> Any:
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
         return schema.model_validate(response)
     return response
+
+
+def resolved(interrupt: Interrupt, schema: object = None) -> Any:
+    """Return what `interrupt()` gives the code that asked.
+
+    Raises:
+        InterruptExpired: nobody answered in time, and the question names no answer for that case.
+    """
+    if interrupt.status is InterruptStatus.EXPIRED:
+        if isinstance(interrupt.on_expire, dict) and "response" in interrupt.on_expire:
+            return typed_response(schema, codec.unpack(interrupt.on_expire["response"]))
+        raise InterruptExpired(
+            f"nobody answered {interrupt.name!r} within {interrupt.expires_in:g} s, so it counts as rejected."
+        )
+    return typed_response(schema, codec.unpack(interrupt.response))
 
 
 class ReceiptStatus(enum.StrEnum):

@@ -189,7 +189,7 @@ class Store(Protocol):
         """Stop a run: "cancelled", "already" or "unknown"."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
-        """Extend leases: "ok", "stopping" or "stale" for each."""
+        """Extend leases: "ok", "stale", or "cancelled" when somebody cancelled the run."""
 
     def sweep(self, limit: int = 100) -> Reply:
         """Do what is due; the word is the number of timers handled."""

@@ -297,7 +297,7 @@ class MemoryStore:
         if run is None or not schedule.holds(self._draft(run).node(token.node), token.visit, token.fence):
             return "stale"
         self._timers[TimerKind.LEASE, token.run_id, token.node] = self.clock() + self.lease_ms
-        return "stopping" if run.record.stopping else "ok"
+        return "cancelled" if run.record.stopping == Status.CANCELLED else "ok"
 
     def sweep(self, limit: int = 100) -> Reply:
         with self._changed:
