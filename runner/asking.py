@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner import codec
-from runner.errors import InterruptRaised, RunnerError, UsageError
-from runner.interrupts import Address, Interrupt, typed_response
+from runner.errors import InterruptRaised, UsageError
+from runner.interrupts import Address, Interrupt, InterruptStatus, resolved
 
 
 class Asker:
@@ -30,7 +29,7 @@ class Asker:
         repeat: bool = False,
     ) -> None:
         self.asked: list[Interrupt] = []
-        self.refused: RunnerError | None = None
+        self.refused: UsageError | None = None
         self._address, self._scope, self._number = address, scope, number
         self._answers = answers or {}
         self._repeat = repeat
@@ -41,26 +40,33 @@ class Asker:
 
         Raises:
             InterruptRaised: there is no answer yet.
+            InterruptExpired: nobody answered in time.
             UsageError: the question can't be asked as it is.
         """
         try:
-            return self._answer(name, reason, response, options)
-        except RunnerError as error:
+            question = self._question(name, reason, options)
+        except UsageError as error:
             self.refused = error
             raise
+        known = self._answers.get(question.id)
+        if known is not None and answered(known):
+            return resolved(known, options.get("response_schema"))
+        if response is not None:
+            return response
+        if all(question.id != other.id for other in self.asked):
+            self.asked.append(question)
+        raise InterruptRaised(name)
 
-    def _answer(self, name: str, reason: object, response: object, options: dict[str, Any]) -> Any:
+    def _question(self, name: str, reason: object, options: dict[str, Any]) -> Interrupt:
         question = self._address.ask(name, reason, scope=self._scope, number=self._number, **options)
         if name in self._used and not self._repeat:
             raise UsageError(
                 f"interrupt {name!r} was asked twice in one event; give each question a name of its own."
             )
         self._used.add(name)
-        known = self._answers.get(question.id)
-        if known is not None and known.response is not None:
-            return typed_response(options.get("response_schema"), codec.unpack(known.response))
-        if response is not None:
-            return response
-        if all(question.id != other.id for other in self.asked):
-            self.asked.append(question)
-        raise InterruptRaised(name)
+        return question
+
+
+def answered(question: Interrupt) -> bool:
+    """Tell whether a question no longer waits: a person answered, or its time is over."""
+    return question.response is not None or question.status is InterruptStatus.EXPIRED

@@ -1,0 +1,115 @@
+"""One asyncio loop per process, on a daemon thread: where async nodes and all agents run.
+
+A process that was forked gets a loop of its own at its first use; one lock guards the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+# Sync tools and store calls of all agents of the process share these threads; they mostly wait.
+THREADS = 256
+
+
+class _ProcessLoop:
+    """A running loop, and the process and thread it belongs to."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="runner-blocking"))
+        self.thread = threading.Thread(target=self._serve, name="runner-loop", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+_lock = threading.Lock()
+_current: _ProcessLoop | None = None
+
+
+def _forked() -> None:
+    # The child inherits neither the thread nor, for certain, a lock that is free.
+    global _lock, _current
+    _lock, _current = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _process_loop() -> _ProcessLoop:
+    global _current  # noqa: PLW0603 - one loop per process is a global by nature
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = _ProcessLoop()
+        return _current
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end from sync code and return its result, with the caller's context.
+
+    Where the caller is itself on a running loop, the work gets a fresh thread with a loop of its own,
+    because waiting for it on the loop it needs would never end.
+    """
+    context = contextvars.copy_context()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _on_process_loop(work, context)
+    return _on_own_thread(work, context)
+
+
+def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
+    ours = _process_loop()
+    done: Future[Result] = Future()
+
+    def start() -> None:
+        task = ours.loop.create_task(work, context=context)
+        done.add_done_callback(lambda _: ours.loop.call_soon_threadsafe(task.cancel))
+        task.add_done_callback(lambda _: _hand_over(task, done))
+
+    ours.loop.call_soon_threadsafe(start)
+    try:
+        return done.result()
+    except BaseException:
+        # The caller was stopped (KeyboardInterrupt) or the work failed: leave nothing running.
+        done.cancel()
+        raise
+
+
+def _hand_over(task: asyncio.Task[Result], done: Future[Result]) -> None:
+    if not done.set_running_or_notify_cancel():
+        task.cancelled() or task.exception()
+        return
+    if task.cancelled():
+        done.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())
+
+
+def _on_own_thread(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
+    done: Future[Result] = Future()
+
+    def serve() -> None:
+        try:
+            done.set_result(context.run(asyncio.run, work))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+            done.set_exception(error)
+
+    thread = threading.Thread(target=serve, name="runner-nested", daemon=True)
+    thread.start()
+    thread.join()
+    return done.result()
