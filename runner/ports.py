@@ -76,12 +76,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order."""
+    """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
+
+    `fingerprint` and `signature` are those of the run's graph and node, `current` is the
+    fingerprint last published under the graph's name.
+    """
 
     token: Token
     graph_id: str
     fingerprint: str
     current: str
+    signature: str
     record: NodeRecord
     task: JSON
     given: JSON

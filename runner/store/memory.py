@@ -176,6 +176,7 @@ class MemoryStore:
             graph_id=run.record.graph_id,
             fingerprint=run.record.fingerprint,
             current=self._current.get(run.record.graph_id, ""),
+            signature=draft.topology.nodes[node].signature,
             record=record,
             task=pack_copy(run.start.task),
             given=pack_copy(run.start.given),

@@ -1,0 +1,105 @@
+"""Conditions on edges: asked when their source completes, on a view that notes what they read.
+
+The notes travel with the settle, which is refused when one of the nodes read has moved since; then
+the conditions are asked again, never the node. So two sources that finish together can't both miss.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from runner.graph import EdgeSpec
+from runner.ports import Store
+from runner.results import NodeResult, node_result
+from runner.run import NodeRecord, Status
+
+Fetched = tuple[NodeRecord, Any, dict[str, Any] | None]
+
+
+class Results(Mapping[str, NodeResult]):
+    """The results so far, by node id; a node that has not started yet is absent."""
+
+    def __init__(self, own: str, result: NodeResult, nodes: Sequence[str], fetch: Callable[[Sequence[str]], list[Fetched]]) -> None:
+        """`own` is the source that just completed: its result is known without asking the store."""
+        self._known: dict[str, NodeResult] = {own: result}
+        self._own, self._nodes, self._fetch = own, nodes, fetch
+
+    def __getitem__(self, node: str) -> NodeResult:
+        """Return a node's result, reading it from the store the first time."""
+        if node not in self._nodes:
+            raise KeyError(f"{node!r} is not a node of this graph")
+        self._load([node])
+        if self._known[node].status is Status.PENDING:
+            raise KeyError(node)
+        return self._known[node]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the nodes that have started, in the order they were added."""
+        self._load(self._nodes)
+        return iter([node for node in self._nodes if self._known[node].status is not Status.PENDING])
+
+    def __len__(self) -> int:
+        """Count the nodes that have started."""
+        return sum(1 for _ in self)
+
+    def _load(self, nodes: Sequence[str]) -> None:
+        missing = [node for node in nodes if node not in self._known]
+        if missing:
+            for node, (record, output, entry) in zip(missing, self._fetch(missing), strict=True):
+                self._known[node] = node_result(record, output, entry)
+
+    def reads(self) -> list[tuple[str, int, str]]:
+        """What was looked at, but for the source itself: (node, visit, status)."""
+        return [(node, seen.visit, seen.status) for node, seen in self._known.items() if node != self._own]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """What a condition sees: the task, who just completed, and the results so far."""
+
+    task: Any
+    node_id: str
+    visit: int
+    results: Results
+    invocation_state: dict[str, Any]
+
+    @property
+    def completed_nodes(self) -> set[str]:
+        """The ids of the nodes whose latest visit completed."""
+        return {node for node, result in self.results.items() if result.status is Status.COMPLETED}
+
+    @property
+    def failed_nodes(self) -> set[str]:
+        """The ids of the nodes that failed."""
+        return {node for node, result in self.results.items() if result.status is Status.FAILED}
+
+
+@lru_cache(maxsize=1024)
+def _wants_state(condition: Callable[..., object]) -> bool:
+    return "invocation_state" in inspect.signature(condition).parameters
+
+
+def bits(edges: Sequence[EdgeSpec], state: Callable[[], GraphState]) -> tuple[str, list[tuple[str, int, str]]]:
+    """Ask each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
+    if all(edge.condition is None for edge in edges):
+        return "1" * len(edges), []
+    seen = state()
+    taken = "".join("1" if _holds(edge, seen) else "0" for edge in edges)
+    return taken, seen.results.reads()
+
+
+def _holds(edge: EdgeSpec, state: GraphState) -> bool:
+    if edge.condition is None:
+        return True
+    if _wants_state(edge.condition):
+        return bool(edge.condition(state, invocation_state=state.invocation_state))
+    return bool(edge.condition(state))
+
+
+def fetcher(store: Store, run_id: str) -> Callable[[Sequence[str]], list[Fetched]]:
+    """Bind the reading of nodes to one run."""
+    return lambda nodes: store.fetch(run_id, nodes)

@@ -1,0 +1,152 @@
+"""What users read of a run: NodeResult and GraphResult, built from what the store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner import codec, failures
+from runner.errors import CorruptDocument
+from runner.failures import ErrorRecord
+from runner.interrupts import Interrupt
+from runner.ports import RunSnapshot, Store
+from runner.run import SETTLED, NodeRecord, Status
+
+Restore = Callable[[Any], Any]
+restorers: dict[str, Restore] = {}
+"""How an executor kind brings its packed result back; the agent room adds its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """What became of a node's latest visit. `execution_time` is in milliseconds, without waits.
+
+    `result` is the AgentResult, GraphResult or returned value, or the restored exception; `output`
+    its JSON form.
+    """
+
+    status: Status
+    result: Any = None
+    output: Any = None
+    interrupts: list[Interrupt] = field(default_factory=list)
+    attempts: int = 0
+    execution_time: int = 0
+    usage: dict[str, int] = field(default_factory=dict)
+    error: ErrorRecord | None = None
+    visit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """What became of a run so far. `execution_time` is in milliseconds, without waits."""
+
+    status: Status
+    run_id: str
+    results: dict[str, NodeResult]
+    interrupts: list[Interrupt]
+    execution_order: list[str]
+    usage: dict[str, int]
+    reason: str = ""
+    execution_time: int = 0
+
+    @property
+    def completed_nodes(self) -> int:
+        """How many nodes have completed their latest visit."""
+        return self._count(Status.COMPLETED)
+
+    @property
+    def failed_nodes(self) -> int:
+        """How many nodes have failed."""
+        return self._count(Status.FAILED)
+
+    @property
+    def interrupted_nodes(self) -> int:
+        """How many nodes wait for a person."""
+        return sum(bool(result.interrupts) for result in self.results.values())
+
+    def _count(self, status: Status) -> int:
+        return sum(result.status is status for result in self.results.values())
+
+
+def node_result(
+    record: NodeRecord, output: Any, entry: Mapping[str, Any] | None, interrupts: Iterable[Interrupt] = ()
+) -> NodeResult:
+    """Build a NodeResult from a record and what was stored when it settled."""
+    entry = entry if entry and record.status in SETTLED else {}
+    error = ErrorRecord(**_error(entry["error"])) if entry.get("error") else None
+    return NodeResult(
+        status=record.status,
+        result=_result(entry, output, error),
+        output=output,
+        interrupts=list(interrupts),
+        attempts=record.attempt,
+        execution_time=entry.get("ms", 0),
+        usage=dict(entry.get("usage") or {}),
+        error=error,
+        visit=record.visit,
+    )
+
+
+def _result(entry: Mapping[str, Any], output: Any, error: ErrorRecord | None) -> Any:
+    if error is not None:
+        return failures.restore(error)
+    packed = entry.get("result", output)
+    restore = restorers.get(entry.get("kind", ""), codec.unpack)
+    return restore(packed)
+
+
+def _error(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Chained errors are stored in one another; each becomes a record again."""
+    found = dict(stored)
+    for key in ("cause", "context"):
+        if found.get(key) is not None:
+            found[key] = ErrorRecord(**_error(found[key]))
+    return found
+
+
+def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
+    """Build a GraphResult, with the interrupts and results of child runs."""
+    waiting: dict[str, list[Interrupt]] = {}
+    for interrupt in snapshot.interrupts:
+        if interrupt.is_open:
+            waiting.setdefault(interrupt.node_id, []).append(interrupt)
+    results: dict[str, NodeResult] = {}
+    for name, record in snapshot.nodes.items():
+        if record.status is Status.PENDING:
+            continue
+        at = (name, record.visit)
+        found = node_result(record, snapshot.outputs.get(at), snapshot.entries.get(at), waiting.get(name, ()))
+        results[name] = _with_child(store, record, found) if record.child else found
+    usage: dict[str, int] = {}
+    for entry in snapshot.entries.values():
+        for key, number in (entry.get("usage") or {}).items():
+            usage[key] = usage.get(key, 0) + number
+    return GraphResult(
+        status=snapshot.record.status,
+        run_id=snapshot.record.run_id,
+        results=results,
+        interrupts=[each for result in results.values() for each in result.interrupts],
+        execution_order=list(snapshot.order),
+        usage=usage,
+        reason=snapshot.record.reason,
+        execution_time=sum(entry.get("ms", 0) for entry in snapshot.entries.values()),
+    )
+
+
+def _with_child(store: Store, record: NodeRecord, found: NodeResult) -> NodeResult:
+    child = store.read(record.child)
+    if child is None:
+        raise CorruptDocument(f"the child run {record.child} is gone; its parent can't be shown whole.")
+    inner = graph_result(store, child)
+    return NodeResult(
+        status=found.status,
+        result=found.result if found.error else inner,
+        output=found.output,
+        interrupts=inner.interrupts,
+        attempts=found.attempts,
+        execution_time=inner.execution_time,
+        usage=inner.usage,
+        error=found.error,
+        visit=found.visit,
+    )
