@@ -52,6 +52,6 @@ $(STAMP): pyproject.toml
 			echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
 		echo "Installing into $(VENV); the first time takes about a minute."; \
 		[ -x $(BIN)/pip ] || $(PY) -m venv $(VENV) || exit 1; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,embedded]' || exit 1; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,embedded]' || exit 1; \
 	fi
 	@touch $@
