@@ -8,6 +8,7 @@ the same name below the nearest base that is imported, so that `isinstance` chec
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -104,6 +105,12 @@ def _attributes(error: BaseException) -> dict[str, Any]:
         except UnstorableError:
             continue
     return kept
+
+
+def load(stored: Mapping[str, Any]) -> ErrorRecord:
+    """Read a record from its stored form, with the records chained to it."""
+    chained = {key: load(stored[key]) for key in ("cause", "context") if stored.get(key)}
+    return ErrorRecord(**{**stored, **chained})
 
 
 def restore(stored: ErrorRecord) -> BaseException:

@@ -74,7 +74,7 @@ def node_result(
 ) -> NodeResult:
     """Build a NodeResult from a record and what was stored when it settled."""
     entry = entry if entry and record.status in SETTLED else {}
-    error = ErrorRecord(**_error(entry["error"])) if entry.get("error") else None
+    error = failures.load(entry["error"]) if entry.get("error") else None
     return NodeResult(
         status=record.status,
         result=_result(entry, output, error),
@@ -94,15 +94,6 @@ def _result(entry: Mapping[str, Any], output: Any, error: ErrorRecord | None) ->
     packed = entry.get("result", output)
     restore = restorers.get(entry.get("kind", ""), codec.unpack)
     return restore(packed)
-
-
-def _error(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Chained errors are stored in one another; each becomes a record again."""
-    found = dict(stored)
-    for key in ("cause", "context"):
-        if found.get(key) is not None:
-            found[key] = ErrorRecord(**_error(found[key]))
-    return found
 
 
 def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:

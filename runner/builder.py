@@ -1,0 +1,236 @@
+"""GraphBuilder: nodes and edges are declared, checked when built, and never changed after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.errors import DefinitionError
+from runner.functions import FunctionNode, takes_context
+from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, reach, topology
+from runner.local import Graph
+from runner.ports import Store
+from runner.retries import RetryPolicy
+
+MAX_ID = 128
+MAX_PRIORITY = 9
+
+
+class GraphBuilder:
+    """Collects nodes and edges; every call but `add_node` and `add_edge` returns the builder."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._nodes: dict[str, NodeSpec] = {}
+        self._edges: list[EdgeSpec] = []
+        self._entries: list[str] = []
+        self._settings: dict[str, Any] = {}
+        self._id = "default_graph"
+        self._store: Store | None = None
+
+    def add_node(  # noqa: PLR0913 - the public signature; all but the executor have defaults
+        self,
+        executor: object,
+        node_id: str | None = None,
+        *,
+        join: str = "all",
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        resume: str = "all",
+        version: str = "",
+    ) -> NodeSpec:
+        """Add a node: an Agent, a Graph, a function of one NodeContext, or an adapter.
+
+        `timeout` is in seconds; `priority` from 0 (first) to 9; `resume="each"` wakes the node at
+        every answer instead of at the last. A `version` that changes tells waiting runs that the
+        node does not go on where an older one stopped.
+
+        Raises:
+            DefinitionError: the id is taken or unusable, the executor is in use or is none.
+        """
+        found = node_id or _name(executor) or f"node_{len(self._nodes)}"
+        _check_id(found)
+        if found in self._nodes:
+            raise DefinitionError(f"Node {found!r} already exists; give the second one another node_id.")
+        wrapped, kind = _executor(executor)
+        if kind != "function" and any(node.executor is wrapped for node in self._nodes.values()):
+            raise DefinitionError(
+                f"Duplicate node instance detected: the {kind} of node {found!r} is a node already. "
+                "Each node must have a unique object; build a second one."
+            )
+        _check_options(found, join, resume, priority, timeout)
+        spec = NodeSpec(found, wrapped, kind, Join(join), retry, timeout, queue, priority, resume, version)
+        self._nodes[found] = spec
+        return spec
+
+    def add_edge(
+        self,
+        source: str | NodeSpec,
+        target: str | NodeSpec,
+        condition: Callable[..., object] | None = None,
+        *,
+        back: bool = False,
+    ) -> EdgeSpec:
+        """Let `target` follow `source`, where the condition holds when the source completes.
+
+        `back=True` says that this edge repeats a loop; otherwise the order of the nodes decides.
+
+        Raises:
+            DefinitionError: one of the nodes was not added.
+        """
+        edge = EdgeSpec(self._known(source, "Source"), self._known(target, "Target"), condition, back)
+        if condition is not None and not callable(condition):
+            raise DefinitionError(f"the condition from {edge.source!r} to {edge.target!r} can't be called.")
+        self._edges.append(edge)
+        return edge
+
+    def _known(self, node: str | NodeSpec, role: str) -> str:
+        found = node.id if isinstance(node, NodeSpec) else node
+        known = self._nodes.get(found)
+        if known is None or (isinstance(node, NodeSpec) and known is not node):
+            raise DefinitionError(f"{role} node {found!r} not found; add it with add_node first.")
+        return found
+
+    def set_entry_point(self, node_id: str) -> GraphBuilder:
+        """Start at this node; several calls start at several nodes.
+
+        Raises:
+            DefinitionError: there is no such node.
+        """
+        if node_id not in self._nodes:
+            raise DefinitionError(f"Node {node_id!r} not found; add it before it becomes an entry point.")
+        if node_id not in self._entries:
+            self._entries.append(node_id)
+        return self
+
+    def set_max_node_executions(self, limit: int) -> GraphBuilder:
+        """Fail a run that would start more node visits than this."""
+        return self._set("max_node_executions", _positive(limit, "max_node_executions"))
+
+    def set_execution_timeout(self, seconds: float) -> GraphBuilder:
+        """Fail a run that is not done after so many seconds, waits included."""
+        return self._set("execution_timeout", _positive(seconds, "execution_timeout"))
+
+    def set_node_timeout(self, seconds: float) -> GraphBuilder:
+        """Fail a node that runs longer than so many seconds, unless it has a timeout of its own."""
+        return self._set("node_timeout", _positive(seconds, "node_timeout"))
+
+    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the field's name for it
+        """Let agents forget their conversation when a loop visits them again."""
+        return self._set("reset_on_revisit", enabled)
+
+    def set_failure_policy(self, policy: str) -> GraphBuilder:
+        """Choose "fail_fast" (the default: a failed node stops the run) or "continue".
+
+        Raises:
+            DefinitionError: it is neither.
+        """
+        if policy not in set(FailurePolicy):
+            raise DefinitionError(f"the failure policy is 'fail_fast' or 'continue', not {policy!r}.")
+        return self._set("policy", FailurePolicy(policy))
+
+    def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
+        """Let these objects register callbacks for the graph's events."""
+        return self._set("hooks", tuple(providers))
+
+    def set_graph_id(self, graph_id: str) -> GraphBuilder:
+        """Name the graph; a registered graph has the name it is registered under."""
+        self._id = graph_id
+        return self
+
+    def set_version(self, version: str) -> GraphBuilder:
+        """Declare a version; it is part of the fingerprint that runs carry."""
+        return self._set("version", version)
+
+    def set_store(self, store: Store) -> GraphBuilder:
+        """Run this graph in process on a store of yours instead of on memory."""
+        self._store = store
+        return self
+
+    def _set(self, name: str, value: object) -> GraphBuilder:
+        self._settings[name] = value
+        return self
+
+    def build(self) -> Graph:
+        """Check everything and build the graph.
+
+        Raises:
+            DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap.
+        """
+        if not self._nodes:
+            raise DefinitionError("Graph must contain at least one node.")
+        entries = tuple(self._entries) or self._without_incoming()
+        edges = tuple(self._edges)
+        following: dict[str, list[str]] = {node: [] for node in self._nodes}
+        for edge in edges:
+            following[edge.source].append(edge.target)
+        lost = set(self._nodes) - reach(entries, following)
+        if lost:
+            raise DefinitionError(
+                f"no path from the entry points {list(entries)} reaches {sorted(lost)}; add edges to them, "
+                "make them entry points or remove them."
+            )
+        definition = Definition(self._id, dict(self._nodes), edges, entries, **self._settings)
+        topology(definition)
+        return Graph(definition, self._store)
+
+    def _without_incoming(self) -> tuple[str, ...]:
+        targets = {edge.target for edge in self._edges}
+        found = tuple(node for node in self._nodes if node not in targets)
+        if not found:
+            raise DefinitionError(
+                "No entry points found: all nodes have incoming edges. Name one with set_entry_point."
+            )
+        return found
+
+
+def _name(executor: object) -> str | None:
+    for attribute in ("id", "name", "__name__"):
+        found = getattr(executor, attribute, None)
+        if isinstance(found, str) and found and found != "<lambda>":
+            return found
+    return None
+
+
+def _executor(executor: object) -> tuple[Any, str]:
+    if isinstance(executor, Graph):
+        return executor, "graph"
+    kind = getattr(executor, "kind", None)
+    if isinstance(kind, str) and callable(getattr(executor, "execute", None)):
+        return executor, kind
+    if callable(executor) and takes_context(executor):
+        return FunctionNode(executor), "function"
+    raise DefinitionError(
+        f"{executor!r} can't be a node: give an Agent, a Graph, a function that takes one NodeContext, "
+        "or an adapter with `kind` and `execute`."
+    )
+
+
+def _check_id(node_id: str) -> None:
+    unusable = not node_id.isprintable() or '"' in node_id or "\\" in node_id or "/" in node_id
+    if unusable or len(node_id) > MAX_ID or not node_id.strip():
+        raise DefinitionError(
+            f"{node_id!r} can't be a node id: use 1 to {MAX_ID} printable characters without quotes, "
+            "slashes or backslashes."
+        )
+
+
+def _check_options(node: str, join: str, resume: str, priority: int | None, timeout: float | None) -> None:
+    allowed: Mapping[str, tuple[object, set[Any]]] = {
+        "join": (join, set(Join)),
+        "resume": (resume, {"all", "each"}),
+        "priority": (priority, {None, *range(MAX_PRIORITY + 1)}),
+    }
+    for name, (value, values) in allowed.items():
+        if value not in values:
+            raise DefinitionError(f"node {node!r}: {name} must be one of {sorted(map(str, values))}, not {value!r}.")
+    if timeout is not None:
+        _positive(timeout, f"the timeout of node {node!r}")
+
+
+def _positive(value: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
+    return value

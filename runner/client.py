@@ -1,0 +1,204 @@
+"""Start runs, watch them and answer their questions, from any program that reaches the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner import codec
+from runner.engine import Engine
+from runner.errors import NotFoundError, ResponseError
+from runner.interrupts import Answer, Interrupt, Receipt, answers_from
+from runner.ports import Dispatcher, Doorbell, Event, RunSummary, Store
+from runner.registry import Registry, registry
+from runner.results import GraphResult, graph_result
+from runner.run import Status
+
+WAIT = 5.0
+"""Seconds of one blocking look at a run's events; a longer wait is several of these."""
+
+
+class LeftToSweeper:
+    """A Dispatcher for programs without a broker: the next sweep of any worker rings."""
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Leave each doorbell to its timer in the store."""
+
+
+class Run:
+    """One run: its state is in the store, this object only names it."""
+
+    def __init__(self, run_id: str, engine: Engine) -> None:
+        """Made by Client.start and Client.run."""
+        self.id = run_id
+        self._engine = engine
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands now.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        record = self._engine.store.peek(self.id)
+        if record is None:
+            raise NotFoundError(f"there is no run {self.id!r} in this store; finished runs expire.")
+        return record.status
+
+    def result(self) -> GraphResult:
+        """Read everything about the run as it stands now.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        snapshot = self._engine.store.read(self.id)
+        if snapshot is None:
+            raise NotFoundError(f"there is no run {self.id!r} in this store; finished runs expire.")
+        return graph_result(self._engine.store, snapshot)
+
+    def wait(self, timeout: float | None = None) -> GraphResult:
+        """Wait until the run has ended or only people can go on; `timeout` in seconds.
+
+        Raises:
+            TimeoutError: it was still executing then; the run goes on.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+        after = ""
+        while self.status is Status.EXECUTING:
+            left = WAIT if ends is None else ends - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it goes on.")
+            for event in self._engine.store.events(self.id, after, wait=min(left, WAIT)):
+                after = event.position
+        return self.result()
+
+    def interrupts(self) -> list[Interrupt]:
+        """List the run's open questions, those of graphs inside it included."""
+        return self.result().interrupts
+
+    def respond(self, responses: Sequence[Mapping[str, object]]) -> list[Receipt]:
+        """Answer in the Strands shape; the set is applied whole or not at all.
+
+        Raises:
+            ResponseError: the shape is not `[{"interruptResponse": {...}}]`.
+        """
+        return self._engine.answer(answers_from(list(responses)))
+
+    def events(self, after: str = "", *, follow: bool = False) -> Iterator[Event]:
+        """Read what happened, in order, after a position; `follow` goes on until the run ends."""
+        while True:
+            final = self._engine.store.peek(self.id)
+            found = self._engine.store.events(self.id, after, wait=WAIT if follow else 0)
+            for event in found:
+                after = event.position
+                yield event
+            if not found and (not follow or final is None or final.is_final):
+                return
+
+    def cancel(self, reason: str = "cancelled by a caller") -> bool:
+        """Stop the run; False when it had ended or was stopping already.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        return self._engine.cancel(self.id, reason) == "cancelled"
+
+
+class Client:
+    """The way in for programs: opens the store of the settings, or of the URL given."""
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        broker_url: str | None = None,
+        *,
+        store: Store | None = None,
+        dispatcher: Dispatcher | None = None,
+        registry: Registry = registry,
+    ) -> None:
+        """Without arguments the `RUNNER_*` settings decide."""
+        given = {"redis_url": redis_url, "broker_url": broker_url}
+        self.engine = Engine(
+            store or _open(**{key: value for key, value in given.items() if value is not None}),
+            dispatcher or LeftToSweeper(),
+            registry,
+        )
+
+    def start(
+        self,
+        graph_id: str,
+        task: object,
+        *,
+        invocation_state: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Begin a run of a graph that a worker or this program has registered.
+
+        Raises:
+            NotFoundError: nobody knows the graph. UnstorableError: the task can't be stored.
+        """
+        started = self.engine.start(
+            graph_id, task, invocation_state=invocation_state, idempotency_key=idempotency_key, tags=tags
+        )
+        return Run(started, self.engine)
+
+    def run(self, run_id: str) -> Run:
+        """Name an existing run.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        found = Run(run_id, self.engine)
+        _ = found.status
+        return found
+
+    def runs(self, status: Status | str | None = None, limit: int = 100) -> list[RunSummary]:
+        """List runs, newest first."""
+        return self.engine.store.runs(Status(status) if status else None, limit)
+
+    def interrupts(self, limit: int = 100) -> list[Interrupt]:
+        """List the open questions of all runs, oldest first."""
+        return self.engine.store.open_interrupts(limit)
+
+    def interrupt(self, interrupt_id: str) -> Interrupt:
+        """Read one question, open or not.
+
+        Raises:
+            NotFoundError: it was never asked.
+        """
+        found = self.engine.store.interrupts([interrupt_id])[0]
+        if found is None:
+            raise NotFoundError(f"no question {interrupt_id!r} was asked.")
+        return found
+
+    def respond(
+        self,
+        interrupt_id: str,
+        response: object,
+        *,
+        responder: str | None = None,
+        digest: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Answer one question; `digest` makes sure that it is the one that was shown.
+
+        Raises:
+            ResponseError: the response is None. UnstorableError: it can't be stored.
+        """
+        if response is None:
+            raise ResponseError(f"the answer to {interrupt_id} is None, which is no answer; nothing was applied.")
+        packed: Any = codec.pack(response, "response")
+        return self.engine.answer([Answer(interrupt_id, packed, responder, idempotency_key, digest)])[0]
+
+
+def _open(**given: str) -> Store:
+    # Imported here: settings and the Redis client cost most of the start-up time of a program.
+    from runner.settings import Settings
+    from runner.store import open_store
+
+    settings = Settings(**given)  # type: ignore[arg-type]
+    return open_store(
+        settings.redis_url, lease=settings.lease, retention=settings.retention, push=settings.broker_is_store
+    )

@@ -1,0 +1,285 @@
+"""The waist: every door calls these few verbs. Start, deliver, answer, cancel, sweep.
+
+The engine loads what the store gives out, lets the core and the node's own code decide, and
+commits. It holds no state of a run, so any number of engines in any number of processes may work
+on the same store.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from runner import answers, codec, conditions, failures, ids, nodes
+from runner.errors import ConflictError, LeaseLost, NotFoundError, RunStopped, StoreError
+from runner.failures import ErrorRecord
+from runner.interrupts import Answer, Interrupt, Receipt
+from runner.leases import Lease, Leases
+from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
+from runner.ports import Claim, Dispatcher, Reply, Settlement, Start, Store
+from runner.registry import PATH, Plan, Registry
+from runner.results import node_result
+from runner.run import Status
+from runner.visits import ClaimedVisit
+
+JSON = Any
+log = logging.getLogger(__name__)
+
+ASK_AGAIN = 50
+"""How often conditions are asked again when what they read has changed, before it is an error."""
+
+PUT_BACK_MS = 2_000
+"""How long a node waits that this process has no code for: another worker may have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a doorbell: the store's word, and the questions when the node waits."""
+
+    word: str
+    graph_id: str = ""
+    interrupts: Sequence[Interrupt] = ()
+
+
+class Engine:
+    """Runs graphs on a store. Thread-safe; share one per process."""
+
+    def __init__(self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float = 30.0) -> None:
+        """`lease` is in seconds and must be the store's."""
+        self.store, self.registry = store, registry
+        self._dispatcher = dispatcher
+        self._leases = Leases(store, lease)
+        self._published: set[str] = set()
+
+    # -- verbs -------------------------------------------------------------------------------------
+
+    def start(  # noqa: PLR0913 - one argument for each thing that a caller may say of a run
+        self,
+        graph_id: str,
+        task: object,
+        *,
+        invocation_state: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+    ) -> str:
+        """Begin a run and return its id; the same idempotency key returns the same run.
+
+        Raises:
+            NotFoundError: neither this process nor any worker so far knows the graph.
+            UnstorableError: the task or the state can't be stored.
+        """
+        plan = self.registry.find(graph_id)
+        if plan is not None:
+            self.publish([graph_id])
+        start = Start(
+            run_id=run_id or ids.run_id(),
+            graph_id=graph_id,
+            fingerprint=plan.topology.fingerprint if plan else None,
+            task=codec.pack(task, "task"),
+            given=codec.pack(dict(invocation_state or {}), "invocation_state"),
+            tags=codec.pack(dict(tags or {}), "tags"),
+            idempotency_key=idempotency_key,
+        )
+        reply = self._ring(self.store.start(start, ids.nonce()))
+        if reply.word == "unknown_graph":
+            known = ", ".join(sorted(self.store.graphs())) or "none yet"
+            raise NotFoundError(
+                f"no graph {graph_id!r} is known to this store; known: {known}. Start a worker that has it "
+                "in RUNNER_GRAPHS, or name it there for this program."
+            )
+        return reply.run_id or start.run_id
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Make graphs of this process, and the graphs inside them, known to the store."""
+        missing = [
+            plan.topology
+            for name in names
+            for plan in self.registry.family(name)
+            if plan.topology.fingerprint not in self._published
+        ]
+        if missing:
+            self.store.publish(missing)
+            self._published.update(topology.fingerprint for topology in missing)
+
+    def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
+        """Claim a visit, run its node and commit how it ended.
+
+        A doorbell that is stale, doubled or of an unknown run changes nothing.
+        """
+        claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
+        if isinstance(claim, Reply):
+            return Delivery(self._ring(claim).word)
+        plan = self.registry.find(claim.graph_id)
+        if plan is None or not _unchanged(plan, claim):
+            return Delivery(self._set_aside(plan, claim), claim.graph_id)
+        with self._leases.hold(claim.token) as lease:
+            try:
+                return self._run(plan, claim, lease)
+            except LeaseLost as lost:
+                log.info("node.lost: %s", lost)
+                return Delivery("stale", claim.graph_id)
+            except RunStopped:
+                return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
+
+    def answer(self, given: Sequence[Answer]) -> list[Receipt]:
+        """Apply a set of answers, all or none; each gets a receipt."""
+        found = self.store.interrupts([each.interrupt_id for each in given])
+        refused = answers.refusals(given, found)
+        if refused:
+            return answers.refuse(given, found, refused)
+        receipts, reply = self.store.answer(given, ids.nonce())
+        self._ring(reply)
+        return receipts
+
+    def cancel(self, run_id: str, reason: str) -> str:
+        """Stop a run: "cancelled", or "already" when it ends or has ended.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        word = self._ring(self.store.cancel(run_id, reason)).word
+        if word == "unknown":
+            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+        return word
+
+    def sweep(self, limit: int = 100) -> int:
+        """Do what is due (lost leases, retries, lost doorbells, expiries) and return how much it was."""
+        return int(self._ring(self.store.sweep(limit)).word)
+
+    # -- one delivery ------------------------------------------------------------------------------
+
+    def _run(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
+        visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
+        began = time.monotonic()
+        outcome = nodes.execute(plan, visit)
+        spent = round((time.monotonic() - began) * 1000)
+        match outcome:
+            case Interrupted():
+                return self._park(claim, visit, outcome)
+            case Delegated():
+                return Delivery(self._delegate(claim, outcome), claim.graph_id)
+            case Failed():
+                return Delivery(self._fail(plan, visit, outcome, spent), claim.graph_id)
+            case Succeeded():
+                return Delivery(self._complete(plan, visit, outcome, spent), claim.graph_id)
+
+    def _park(self, claim: Claim, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
+        saved = nodes.wrapped(visit, outcome)
+        word = self._ring(self.store.park(claim.token, outcome.interrupts, saved)).word
+        if word == "nothing_open":
+            raise ConflictError(
+                f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
+                "its lease will run out and it is tried again."
+            )
+        waiting = outcome.interrupts if word == "waiting" else ()
+        return Delivery(word, claim.graph_id, waiting)
+
+    def _delegate(self, claim: Claim, outcome: Delegated) -> str:
+        child = f"{claim.graph_id}{PATH}{claim.token.node}"
+        plan = self.registry.get(child)
+        self.publish([claim.graph_id.split(PATH)[0]])
+        start = Start(
+            run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),
+            graph_id=child,
+            fingerprint=plan.topology.fingerprint,
+            task=codec.pack(outcome.task, "task"),
+            given=claim.given,
+            parent=claim.token,
+        )
+        return self._ring(self.store.start(start, ids.nonce())).word
+
+    def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> str:
+        token, node = visit.claim.token, visit.address.node_id
+        entry = _entry(plan.node(node).kind, spent, outcome.usage)
+        if outcome.result != outcome.output:
+            entry["result"] = outcome.result
+        saved = visit.wrap(outcome.saved) if outcome.saved else None
+        nonce = ids.nonce()
+        for _ in range(ASK_AGAIN):
+            try:
+                edges, reads = conditions.bits(plan.edges[node], lambda: self._state(plan, visit, outcome, entry))
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
+                error.add_note(f"raised by the condition of an edge that leaves node {node!r}")
+                return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
+            settlement = Settlement(Status.COMPLETED, edges, outcome.output, entry, saved, reads)
+            word = self._ring(self.store.settle(token, settlement, nonce)).word
+            if word != "changed":
+                return word
+        raise ConflictError(
+            f"the conditions after node {node!r} read results that kept changing; the node's lease runs "
+            "out and it is tried again."
+        )
+
+    def _state(
+        self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, entry: dict[str, JSON]
+    ) -> conditions.GraphState:
+        node = visit.address.node_id
+        done = replace(visit.claim.record, status=Status.COMPLETED)
+        own = node_result(done, outcome.output, entry)
+        fetch = conditions.fetcher(self.store, visit.address.run_id)
+        results = conditions.Results(node, own, list(plan.definition.nodes), fetch)
+        return conditions.GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)
+
+    def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> str:
+        spec = plan.node(visit.address.node_id)
+        entry = _entry(spec.kind, spent, outcome.usage)
+        delay = spec.retry.delay(visit.attempt, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
+        if delay is None:
+            return self._settle_failed(visit, outcome, entry)
+        entry["error"] = _error(outcome.error)
+        saved = nodes.wrapped(visit, outcome)
+        return self._ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
+
+    def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: dict[str, JSON]) -> str:
+        entry.pop("result", None)
+        failed = {**entry, "error": _error(outcome.error)}
+        settlement = Settlement(Status.FAILED, "", None, failed, nodes.wrapped(visit, outcome))
+        return self._ring(self.store.settle(visit.claim.token, settlement, ids.nonce())).word
+
+    # -- rest --------------------------------------------------------------------------------------
+
+    def _set_aside(self, plan: Plan | None, claim: Claim) -> str:
+        """A deploy changed the graph: hold an older run's node; leave a newer run's to newer workers."""
+        if plan is not None and claim.current == plan.topology.fingerprint:
+            log.warning(
+                "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
+                "started. Answers are kept; see `runner runs show`.",
+                claim.token.run_id,
+                claim.token.node,
+                claim.graph_id,
+            )
+            return self._ring(self.store.hold(claim.token)).word
+        return self._ring(self.store.retry(claim.token, PUT_BACK_MS, None, None)).word
+
+    def _ring(self, reply: Reply) -> Reply:
+        if reply.doorbells:
+            try:
+                self._dispatcher.ring(reply.doorbells)
+            except StoreError as error:
+                log.warning("doorbell.failed: %s The sweeper rings again.", error)
+        return reply
+
+
+def _unchanged(plan: Plan, claim: Claim) -> bool:
+    if claim.fingerprint == plan.topology.fingerprint:
+        return True
+    node = plan.topology.nodes.get(claim.token.node)
+    return node is not None and node.signature == claim.signature
+
+
+def _entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, JSON]:
+    entry: dict[str, JSON] = {"v": 1, "kind": kind, "ms": spent}
+    if usage:
+        entry["usage"] = dict(usage)
+    return entry
+
+
+def _error(error: ErrorRecord) -> dict[str, JSON]:
+    return asdict(error)

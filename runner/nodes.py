@@ -1,0 +1,156 @@
+"""One execution of a node with the graph's hooks around it.
+
+Before hooks run at every start of the node, also after an answer; a question of theirs keeps the
+node from running. After hooks see a tentative result: while one asks, the outcome is stored and
+successors wait; an interrupted node has no After (it has not ended).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runner import codec, failures, inputs, loops
+from runner.asking import Asker
+from runner.errors import ConflictError, NodeFailed
+from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
+from runner.interrupts import Interrupt
+from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
+from runner.ports import RunSnapshot
+from runner.registry import Plan
+from runner.run import FINAL, Status
+from runner.visits import ClaimedVisit, dump_outcome, load_outcome
+
+BEFORE = "before_node_call"
+AFTER = "after_node_call"
+
+
+def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    """Run a claimed node: hooks before, the node, hooks after."""
+    hooks = _registry(plan)
+    if visit.tentative is not None:
+        outcome = load_outcome(visit.tentative)
+    else:
+        stopped = _before(plan, hooks, visit)
+        outcome = stopped or _body(plan, visit)
+    if isinstance(outcome, (Interrupted, Delegated)):
+        return outcome
+    return _after(plan, hooks, visit, outcome)
+
+
+def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
+    """The document to store with an outcome: None leaves the stored one as it is."""
+    if outcome.saved is None:
+        return None
+    if outcome.saved.document.get("tentative") is not None:
+        return visit.wrap(Saved(visit.document or {}, len(visit.messages)), outcome.saved.document["tentative"])
+    return visit.wrap(outcome.saved)
+
+
+def _registry(plan: Plan) -> HookRegistry | None:
+    return HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
+
+
+def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    spec = plan.node(visit.address.node_id)
+    if spec.kind == "graph":
+        return _graph(visit)
+    try:
+        outcome: Outcome = spec.executor.execute(visit)
+    except ConflictError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an adapter that raises has failed like its node
+        return Failed(failures.record(error))
+    return outcome
+
+
+def _graph(visit: ClaimedVisit) -> Outcome:
+    """A graph as a node: a child run does the work; when it has ended, its end is the node's."""
+    child = visit.claim.child
+    if child is None or child.record.status not in FINAL:
+        blocks = inputs.blocks(visit.task, visit.inputs)
+        return Delegated(blocks if visit.inputs else visit.task)
+    if child.record.status is Status.COMPLETED:
+        output = sink_outputs(child)
+        return Succeeded(output, output)
+    return Failed(failures.record(NodeFailed(_child_failure(child))))
+
+
+def _child_failure(child: RunSnapshot) -> str:
+    errors = [
+        f"{node}: {failures.load(entry['error'])}"
+        for (node, _), entry in child.entries.items()
+        if entry.get("error")
+    ]
+    reason = child.record.reason or "; ".join(errors)
+    found = "; ".join(errors) or reason
+    return f"the graph inside ended as {child.record.status} (run {child.record.run_id}): {found}"
+
+
+def sink_outputs(child: RunSnapshot) -> Any:
+    """The output of a graph: its only sink's output, or those of all sinks by node id.
+
+    Sinks are the completed nodes none of whose edges was taken.
+    """
+    done = {
+        node: child.outputs.get((node, record.visit))
+        for node, record in child.nodes.items()
+        if record.status is Status.COMPLETED and "1" not in record.edges
+    }
+    return next(iter(done.values())) if len(done) == 1 else done
+
+
+def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outcome | None:
+    if hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
+        return None
+    asker = Asker(visit.address, BEFORE, answers=visit.answers)
+    event = BeforeNodeCallEvent(
+        source=plan.definition,
+        node_id=visit.address.node_id,
+        invocation_state=visit.invocation_state,
+        attempt=visit.attempt,
+        is_replay=_knows(visit, BEFORE),
+        asker=asker,
+    )
+    asked = _fire(hooks, event)
+    if isinstance(asked, Failed):
+        return asked
+    if asked:
+        return Interrupted(list(asked))
+    if event.cancel_node:
+        text = event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
+        return Failed(failures.record(NodeFailed(text)))
+    return None
+
+
+def _after(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit, outcome: Succeeded | Failed) -> Outcome:
+    if hooks is None or not hooks.callbacks_for(AfterNodeCallEvent):
+        return outcome
+    result = codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
+    event = AfterNodeCallEvent(
+        source=plan.definition,
+        node_id=visit.address.node_id,
+        invocation_state=visit.invocation_state,
+        attempt=visit.attempt,
+        is_replay=visit.tentative is not None,
+        result=result,
+        asker=Asker(visit.address, AFTER, answers=visit.answers),
+    )
+    asked = _fire(hooks, event)
+    if isinstance(asked, Failed):
+        return asked
+    if asked:
+        return Interrupted(list(asked), Saved({"v": 1, "tentative": dump_outcome(outcome)}))
+    return outcome
+
+
+def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Failed:
+    try:
+        found: Sequence[Interrupt] = loops.run(fire(event, hooks.callbacks_for(type(event))))
+    except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node
+        return Failed(failures.record(error))
+    return found
+
+
+def _knows(visit: ClaimedVisit, scope: str) -> bool:
+    return any(answer.scope == scope for answer in visit.answers.values())

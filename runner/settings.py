@@ -1,0 +1,90 @@
+"""Settings: flag, then `RUNNER_*` environment, then `.env`, then `[tool.runner]`, then the default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+)
+
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+DAY = 86_400.0
+
+
+class Settings(BaseSettings):
+    """Everything that can be set; seconds may be fractional."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RUNNER_", env_file=".env", extra="ignore", pyproject_toml_table_header=("tool", "runner")
+    )
+
+    redis_url: str = DEFAULT_REDIS_URL
+    broker_url: str = ""
+    graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    lease: float = Field(default=30.0, gt=0, description="seconds a worker may be silent before its node runs again")
+    sweep_interval: float = Field(default=5.0, gt=0, description="seconds between two looks at what is due")
+    retention: float = Field(default=7 * DAY, gt=0, description="seconds that a finished run is kept")
+    early_answer: float = Field(
+        default=60.0, ge=0, description="seconds that an answer waits for a question not asked yet"
+    )
+    events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
+
+    @field_validator("graphs", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL: the same Redis unless another one is set."""
+        return self.broker_url or as_broker(self.redis_url)
+
+    @property
+    def broker_is_store(self) -> bool:
+        """Tell whether doorbells can be rung by the store's own scripts: same Redis, same database."""
+        return same_database(self.broker, as_broker(self.redis_url))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put pyproject.toml after the environment."""
+        return init_settings, env_settings, dotenv_settings, PyprojectTomlConfigSettingsSource(settings_cls)
+
+
+def as_broker(redis_url: str) -> str:
+    """Write a redis-py URL the way that kombu does: sockets are `redis+socket://` there."""
+    if not redis_url.startswith("unix://"):
+        return redis_url
+    path, _, query = redis_url.removeprefix("unix://").partition("?")
+    database = next((part[3:] for part in query.split("&") if part.startswith("db=")), "0")
+    return f"redis+socket://{path}?virtual_host={database}"
+
+
+def same_database(one: str, other: str) -> bool:
+    """Tell whether two broker URLs name the same Redis server and database number."""
+    return _place(one) == _place(other)
+
+
+def _place(url: str) -> tuple[str, str, int, str]:
+    parts = urlsplit(url)
+    if parts.scheme == "redis+socket":
+        database = next((item[13:] for item in parts.query.split("&") if item.startswith("virtual_host=")), "0")
+        return "redis", parts.path, 0, database
+    host = "127.0.0.1" if parts.hostname in {None, "localhost"} else str(parts.hostname)
+    scheme = "redis" if parts.scheme in {"redis", "rediss", "valkey"} else parts.scheme
+    return scheme, host, parts.port or 6379, parts.path.strip("/") or "0"

@@ -1,0 +1,126 @@
+"""One claimed visit as its executor sees it, and the document that survives its pauses.
+
+The stored document wraps the executor's own: beside it lie the visit that wrote it and, while
+the hooks after a node ask a person, the node's tentative outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runner import codec, failures
+from runner.errors import CorruptDocument, LeaseLost
+from runner.interrupts import Address, Interrupt
+from runner.leases import Lease
+from runner.outcomes import Failed, Input, Outcome, Saved, Succeeded
+from runner.ports import Claim, Reply, Store
+
+JSON = Any
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDocument:
+    """What is stored of a node between its executions."""
+
+    visit: int
+    executor: dict[str, JSON] | None = None
+    tentative: dict[str, JSON] | None = None
+
+    def dump(self) -> dict[str, JSON]:
+        """Return the stored form."""
+        return {"v": VERSION, **asdict(self)}
+
+
+def load_document(stored: JSON) -> NodeDocument | None:
+    """Read a stored document strictly.
+
+    Raises:
+        CorruptDocument: it has another form or a version unknown here.
+    """
+    if stored is None:
+        return None
+    if not isinstance(stored, dict) or set(stored) != {"v", "visit", "executor", "tentative"}:
+        raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
+    if stored["v"] != VERSION:
+        raise CorruptDocument(
+            f"a stored node document has version {stored['v']!r}, this library reads {VERSION}; "
+            "it was left untouched."
+        )
+    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"])
+
+
+class ClaimedVisit:
+    """The Visit given to executors: reads from the claim, writes through the store."""
+
+    def __init__(self, claim: Claim, lease: Lease, store: Store, *, reset: bool) -> None:
+        """Wrap a claim; with `reset` a new visit starts without the memory of older ones."""
+        token = claim.token
+        self.claim = claim
+        self.address = Address(token.run_id, token.node, token.visit)
+        self.graph_id = claim.graph_id
+        self.attempt = claim.record.attempt
+        self.task = codec.unpack(claim.task)
+        self.inputs: Sequence[Input] = [Input(node, visit, output) for node, visit, output in claim.inputs]
+        self.invocation_state: dict[str, Any] = codec.unpack(claim.given) or {}
+        self.answers: Mapping[str, Interrupt] = {answer.id: answer for answer in claim.answers}
+        found = load_document(claim.document)
+        older = found is not None and found.visit != token.visit
+        forget = found is None or (older and reset)
+        self.document = None if forget or found is None else found.executor
+        self.messages: list[JSON] = [] if forget else list(claim.messages)
+        self.tentative = None if found is None or older else found.tentative
+        self._lease, self._store = lease, store
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every start of this visit."""
+        return f"{self.address.run_id}.{self.address.node_id}.{self.address.visit}"
+
+    def save(self, saved: Saved) -> None:
+        """Checkpoint what the next attempt starts with."""
+        self._check(self._store.save(self.claim.token, self.wrap(saved)))
+
+    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+        """Publish questions at once, while other work of this node goes on."""
+        self._check(self._store.ask(self.claim.token, interrupts, self.wrap(saved)))
+
+    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Add an event to the run's stream."""
+        packed = codec.pack(data, f"the data of a {kind} event")
+        self._store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+
+    def check(self) -> None:
+        """Raise LeaseLost or RunStopped when the node is no longer ours to run."""
+        self._lease.check()
+
+    def wrap(self, saved: Saved, tentative: dict[str, JSON] | None = None) -> Saved:
+        """Put the executor's document into the node's."""
+        document = NodeDocument(self.address.visit, saved.document, tentative)
+        return Saved(document.dump(), saved.keep, saved.messages)
+
+    def _check(self, reply: Reply) -> None:
+        if reply.word == "stale":
+            self._lease.state = "stale"
+            raise LeaseLost(
+                f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
+                "worker; what this one wrote was refused."
+            )
+
+
+def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
+    """Store an outcome that waits for the hooks after the node."""
+    kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
+    return {"kind": kind, **asdict(outcome)}
+
+
+def load_outcome(stored: Mapping[str, JSON]) -> Outcome:
+    """Read a stored tentative outcome."""
+    fields = {key: value for key, value in stored.items() if key != "kind"}
+    fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
+    if stored["kind"] == "succeeded":
+        return Succeeded(**fields)
+    fields["error"] = failures.load(fields["error"])
+    return Failed(**fields)
