@@ -74,9 +74,10 @@ class TellParent:
 
 @dataclass(frozen=True, slots=True)
 class StopChild:
-    """A cancelled node has a child run: cancel that, too."""
+    """A run that stops has a child run below `node`: cancel that, too, and look there no more."""
 
     run_id: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ class View(Protocol):
         """Return what has arrived at a node over the edges of one scope."""
 
     def live(self) -> Iterable[str]:
-        """Name the nodes that are neither pending nor settled."""
+        """Name the nodes that a stop must still look at: every one that is ready, retrying or waiting,
+        but for those whose child run was told to stop.
+        """
 
     def standing(self, interrupt_id: str) -> str:
         """Return "" for a question never asked, else open, answered, expired or withdrawn."""
@@ -69,7 +71,7 @@ class Draft:
         stamp = self.round(self.topology.nodes[node].scope)
         if record.stamp == stamp:
             return record
-        return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp)
+        return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
 
     def loop(self, loop: int) -> LoopRecord:
         """Return a loop as it stands in this step."""

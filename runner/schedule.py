@@ -31,7 +31,7 @@ cancelled at once, what runs is recorded, and the last one ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
@@ -39,7 +39,7 @@ from runner.draft import Draft, Step
 from runner.events import EventKind
 from runner.graph import ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import address_of
-from runner.run import FINAL, SETTLED, Arrivals, LoopRecord, NodeRecord, Status
+from runner.run import FINAL, Arrivals, LoopRecord, NodeRecord, Status
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails into the dead letters."""
@@ -166,7 +166,7 @@ def _ready(draft: Draft, node: str, *, visit: int, attempt: int, via: tuple[tupl
         return
     limit = draft.topology.limit
     if limit and draft.run.started >= limit:
-        _stop(draft, Status.FAILED, f"max_node_executions ({limit}) reached before {node!r}")
+        _stop(draft, Status.FAILED, f'max_node_executions ({limit}) reached before "{node}"')
         return
     draft.run = replace(draft.run, started=draft.run.started + 1)
     record = draft.node(node)
@@ -213,6 +213,19 @@ def holds(record: NodeRecord, visit: int, fence: int) -> bool:
     return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
 
 
+def refusal(record: NodeRecord, visit: int, fence: int, words: Mapping[Status, str]) -> str:
+    """Find the word for a worker that doesn't hold the node: "stale", or what a repeat was told first.
+
+    No other worker has claimed since when the fence is still this one, and a lost lease grows it: so
+    the status says what the same request did the first time.
+    """
+    return words.get(record.status, "stale") if (record.visit, record.fence) == (visit, fence) else "stale"
+
+
+PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
+PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
+
+
 def ask(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Step:
     """Publish questions of a running node, each once; "stopping" withdraws them in the same step."""
     if not holds(draft.node(node), visit, fence):
@@ -251,7 +264,7 @@ def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[s
     visit are withdrawn. A node that would wait for nothing is refused: "nothing_open".
     """
     if not holds(draft.node(node), visit, fence):
-        return draft.refuse("stale")
+        return draft.refuse(refusal(draft.node(node), visit, fence, PARKED))
     draft.add(DropTimer(TimerKind.LEASE, node))
     if not _publish(draft, node, interrupts):
         _cancel_node(draft, node)
@@ -307,7 +320,7 @@ def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> 
     return draft.step("accepted")
 
 
-def settle(  # noqa: PLR0913 - a settle is one step and has this many parts
+def settle(
     draft: Draft,
     node: str,
     visit: int,
@@ -324,7 +337,7 @@ def settle(  # noqa: PLR0913 - a settle is one step and has this many parts
     looked at; "changed" means that one is different now and the conditions must be asked again.
     """
     record = draft.node(node)
-    if record.nonce == nonce and record.visit == visit and record.status in SETTLED:
+    if record.nonce == nonce and record.status is not Status.RUNNING:
         return draft.refuse("settled")
     if not holds(record, visit, fence):
         return draft.refuse("stale")
@@ -343,7 +356,7 @@ def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: 
     if status is Status.FAILED:
         draft.run = replace(draft.run, failed=draft.run.failed + 1)
         if draft.topology.policy is FailurePolicy.FAIL_FAST:
-            _stop(draft, Status.FAILED, f"node {node!r} failed")
+            _stop(draft, Status.FAILED, f'node "{node}" failed')
     if not draft.run.stopping:
         _spread(draft, node)
 
@@ -352,7 +365,7 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
     """Put a running node back to run again after a delay; `counts` makes it a new attempt."""
     record = draft.node(node)
     if not holds(record, visit, fence):
-        return draft.refuse("stale")
+        return draft.refuse(refusal(record, visit, fence, PUT_BACK))
     draft.add(DropTimer(TimerKind.LEASE, node))
     if draft.run.stopping:
         _cancel_node(draft, node)
@@ -370,7 +383,7 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
     """Set a node aside whose graph has changed under it: the run needs migration."""
     record = draft.node(node)
     if not holds(record, visit, fence):
-        return draft.refuse("stale")
+        return draft.refuse(refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {}))
     draft.put(node, replace(record, status=Status.WAITING, held=True))
     draft.add(DropTimer(TimerKind.LEASE, node), Announce(EventKind.NODE_HELD, node, visit))
     return draft.step("held")
@@ -439,7 +452,7 @@ def _drain(draft: Draft) -> None:
     idle = [name for name in names if draft.node(name).status in {Status.READY, Status.RETRYING, Status.WAITING}]
     for name in idle[:DRAIN_LIMIT]:
         if draft.node(name).child:
-            draft.add(StopChild(draft.node(name).child))
+            draft.add(StopChild(draft.node(name).child, name))
         if not draft.node(name).busy:
             _cancel_node(draft, name)
     if len(idle) > DRAIN_LIMIT:
@@ -507,7 +520,7 @@ def _lost(draft: Draft, node: str) -> Step:
     if record.status is not Status.RUNNING:
         return draft.refuse("stale")
     draft.add(Announce(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
-    lost = replace(record, attempt=record.attempt + 1, crashes=record.crashes + 1)
+    lost = replace(record, attempt=record.attempt + 1, fence=record.fence + 1, crashes=record.crashes + 1)
     if draft.run.stopping:
         _cancel_node(draft, node)
         return draft.step("cancelled")

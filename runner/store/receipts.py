@@ -42,7 +42,9 @@ def receipts_for(
         return receipts, fresh
     detail = "another answer of the same set was refused, so none was applied"
     return [
-        _receipt(answer, ReceiptStatus.REJECTED, detail) if receipt.status is ReceiptStatus.ACCEPTED else receipt
+        _receipt(answer, ReceiptStatus.REJECTED, detail)
+        if receipt.status is ReceiptStatus.ACCEPTED
+        else receipt
         for answer, receipt in zip(answers, receipts, strict=True)
     ], []
 

@@ -1,0 +1,178 @@
+"""One run as the memory store keeps it, and the View of it that transitions look at.
+
+Everything a caller gets out of it is a copy in stored form, as from a real store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner import schedule
+from runner.draft import Draft, Step
+from runner.interrupts import Answer, Interrupt, InterruptStatus
+from runner.outcomes import Saved
+from runner.ports import Claim, Event, RunSnapshot, RunSummary, Settlement, Start, Token
+from runner.run import Arrivals, LoopRecord, NodeRecord, RunRecord, Status
+from runner.store.stored import pack_copy
+
+JSON = Any
+
+IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
+
+
+@dataclass
+class KeptRun:
+    """One run: its records, and what its nodes left behind."""
+
+    record: RunRecord
+    start: Start
+    created_at: int
+    ended_at: int = 0
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    loops: dict[int, LoopRecord] = field(default_factory=dict)
+    arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)
+    outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
+    entries: dict[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
+    documents: dict[str, JSON] = field(default_factory=dict)
+    messages: dict[str, list[JSON]] = field(default_factory=dict)
+    questions: dict[str, Interrupt] = field(default_factory=dict)
+    winners: dict[str, str] = field(default_factory=dict)
+    children: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    # -- the View ----------------------------------------------------------------------------------
+
+    def run(self) -> RunRecord:
+        """Return the run's counters."""
+        return self.record
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record, or the defaults."""
+        return self.nodes.get(node) or NodeRecord()
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record, or the defaults."""
+        return self.loops.get(loop) or LoopRecord()
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        """Return what has arrived at a node over the edges of one scope."""
+        return self.arrived.get((scope, node)) or Arrivals()
+
+    def live(self) -> set[str]:
+        """Name the nodes that a stop must still look at."""
+        return self.idle
+
+    def standing(self, interrupt_id: str) -> str:
+        """Return "" for a question never asked, else its status."""
+        found = self.questions.get(interrupt_id)
+        return found.status if found else ""
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, step: Step) -> None:
+        """Take over the records that a transition changed."""
+        self.record = step.run
+        self.nodes.update(step.nodes)
+        self.loops.update(step.loops)
+        self.arrived.update(step.arrivals)
+        for name, record in step.nodes.items():
+            (self.idle.add if record.status in IDLE else self.idle.discard)(name)
+
+    def keep(self, node: str, saved: Saved | None) -> None:
+        """Write what a node keeps: its document, and its messages after the first `saved.keep`."""
+        if saved is not None:
+            self.documents[node] = pack_copy(saved.document)
+            self.messages.setdefault(node, [])[saved.keep :] = pack_copy(saved.messages)
+
+    def finish(self, node: str, visit: int, settlement: Settlement) -> None:
+        """Write what a visit that ended leaves behind."""
+        self.entries[node, visit] = pack_copy(settlement.entry)
+        if settlement.status is Status.COMPLETED:
+            self.outputs[node, visit] = pack_copy(settlement.output)
+            self.order.append(node)
+        self.keep(node, settlement.saved)
+
+    def open(self, asked: Interrupt) -> None:
+        """Write a question; one that is asked again counts as the newest."""
+        self.questions.pop(asked.id, None)
+        self.questions[asked.id] = asked
+
+    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+        """Write an accepted answer."""
+        self.winners[answer.interrupt_id] = nonce
+        self.questions[answer.interrupt_id] = replace(
+            self.questions[answer.interrupt_id],
+            status=InterruptStatus.ANSWERED,
+            response=pack_copy(answer.response),
+            responder=answer.responder,
+            idempotency_key=answer.idempotency_key,
+            answered_at=now,
+        )
+
+    def close(self, interrupt_id: str, status: str, now: int) -> None:
+        """Give a question a final state that is no answer."""
+        self.questions[interrupt_id] = replace(
+            self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
+        )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def claim(self, draft: Draft, node: str, current: str, child: RunSnapshot | None) -> Claim:
+        """Collect what a worker needs that has claimed a node."""
+        record = draft.node(node)
+        asked = [
+            found for found in self.questions.values() if (found.node_id, found.visit) == (node, record.visit)
+        ]
+        return Claim(
+            token=Token(self.record.run_id, node, record.visit, record.fence),
+            graph_id=self.record.graph_id,
+            fingerprint=self.record.fingerprint,
+            current=current,
+            signature=draft.topology.nodes[node].signature,
+            record=record,
+            task=pack_copy(self.start.task),
+            given=pack_copy(self.start.given),
+            inputs=[(*at, pack_copy(self.outputs.get(at))) for at in schedule.live_inputs(draft, node)],
+            answers=[found for found in asked if found.status in {"answered", "expired"}],
+            document=pack_copy(self.documents.get(node)),
+            messages=pack_copy(self.messages.get(node, [])),
+            child=child,
+        )
+
+    def fetch(self, draft: Draft, node: str) -> tuple[NodeRecord, JSON, dict[str, JSON] | None]:
+        """Give a node with its latest output and entry."""
+        record = draft.node(node)
+        at = (node, record.visit)
+        return record, pack_copy(self.outputs.get(at)), pack_copy(self.entries.get(at))
+
+    def snapshot(self, draft: Draft) -> RunSnapshot:
+        """Give the whole run."""
+        return RunSnapshot(
+            record=self.record,
+            nodes={name: draft.node(name) for name in self.nodes},
+            task=pack_copy(self.start.task),
+            given=pack_copy(self.start.given),
+            tags=dict(self.start.tags),
+            created_at=self.created_at,
+            ended_at=self.ended_at,
+            order=tuple(self.order),
+            outputs=_copies(self.outputs),
+            entries=_copies(self.entries),
+            interrupts=tuple(self.questions.values()),
+            messages=_copies(self.messages),
+        )
+
+    def summary(self) -> RunSummary:
+        """Give one line of a listing."""
+        record = self.record
+        return RunSummary(
+            record.run_id, record.graph_id, record.status, self.created_at, dict(self.start.tags)
+        )
+
+
+def _copies(values: Mapping[Any, JSON]) -> dict[Any, JSON]:
+    return {key: pack_copy(value) for key, value in values.items()}
