@@ -10,6 +10,9 @@
     │   ├── LeaseLost         this worker no longer owns the node
     │   └── RunStopped        the run was cancelled while the node ran
     ├── InterruptExpired      nobody answered in time: raised where the question was asked
+    ├── ModelFault            the model's: its reply can't be used
+    │   ├── MaxTokensReached  the reply was cut off
+    │   └── StructuredOutputMissing  the structured output was asked for and not given
     ├── CorruptDocument       a stored document is not what it must be: nothing is guessed
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the world's: nothing changed, try again
@@ -79,6 +82,18 @@ class InterruptExpired(RunnerError):
     """Nobody answered the question in time, so it counts as rejected."""
 
 
+class ModelFault(RunnerError):
+    """The model's reply can't be used; the conversation up to it is kept."""
+
+
+class MaxTokensReached(ModelFault):
+    """The model reached its limit of output tokens; raise the limit or ask for less."""
+
+
+class StructuredOutputMissing(ModelFault):
+    """The model was asked twice for the structured output and did not give it."""
+
+
 class CorruptDocument(RunnerError):
     """A stored document is damaged or of an unknown form; it was left untouched."""
 
@@ -98,5 +113,5 @@ class BrokerError(StoreError):
     """The queue could not be reached; the sweeper rings the node again when it is back."""
 
 
-class InterruptRaised(BaseException):  # noqa: N818 - not an error: it leaves user code to ask a person
+class InterruptRaised(BaseException):
     """Leave user code because a question was asked; caught in one place, never by users."""

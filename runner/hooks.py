@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from runner import loops
 from runner.asking import Asker
 from runner.errors import DefinitionError, InterruptRaised, UsageError
 from runner.interrupts import Interrupt
@@ -291,7 +292,7 @@ async def _call(callback: Callback, event: HookEvent, turn: asyncio.Lock | None)
             await callback(event)
             return
         async with turn or asyncio.Lock():
-            outcome = await asyncio.to_thread(callback, event)
+            outcome = await loops.in_thread(callback, event)
         if inspect.isawaitable(outcome):
             await outcome
     except InterruptRaised:

@@ -9,9 +9,9 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
 
@@ -98,6 +98,28 @@ def _hand_over(task: asyncio.Task[Result], done: Future[Result]) -> None:
         done.set_exception(error)
     else:
         done.set_result(task.result())
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Run a sync function on a thread, with this context, and return or raise what it does.
+
+    `asyncio.to_thread` alone would wait for ever where the function raises StopIteration.
+    """
+    result, error = await asyncio.to_thread(_caught, function, arguments, named)
+    if isinstance(error, StopIteration):
+        raise RuntimeError("a function raised StopIteration") from error
+    if error is not None:
+        raise error
+    return cast("Result", result)
+
+
+def _caught(
+    function: Callable[..., Result], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Result | None, BaseException | None]:
+    try:
+        return function(*arguments, **named), None
+    except BaseException as error:  # noqa: BLE001 - handed over and raised there
+        return None, error
 
 
 def _on_own_thread(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:

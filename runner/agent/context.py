@@ -1,0 +1,145 @@
+"""What tools and callbacks see of an agent, and how a tool asks a person."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner import codec
+from runner.asking import Asker
+
+JSON = Any
+
+
+class UserState:
+    """An agent's own small memory: JSON values by name, kept across pauses and visits."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, JSON] = {}
+        for key, value in (values or {}).items():
+            self.set(key, value)
+
+    def get(self, key: str | None = None) -> Any:
+        """Return a copy of one value, None where there is none; without a key, all of them."""
+        if key is None:
+            return codec.unpack(self._values)
+        return codec.unpack(self._values.get(key))
+
+    def set(self, key: str, value: Any) -> None:
+        """Keep a copy of a value.
+
+        Raises:
+            UnstorableError: the value can't be stored.
+        """
+        self._values = {**self._values, str(key): codec.pack(value, f"agent state {key!r}")}
+
+    def delete(self, key: str) -> None:
+        """Forget a value, if it is there."""
+        self._values = {name: value for name, value in self._values.items() if name != key}
+
+    def document(self) -> dict[str, JSON]:
+        """Return the packed values."""
+        return self._values
+
+    @classmethod
+    def restored(cls, document: dict[str, JSON]) -> UserState:
+        """Make the state from its packed values."""
+        found = cls()
+        found._values = document
+        return found
+
+
+class AgentView:
+    """What an agent shows of itself while it runs; `messages` is a copy, `state` may be changed."""
+
+    def __init__(
+        self, name: str, state: UserState, messages: Callable[[], list[JSON]], cancel: threading.Event
+    ) -> None:
+        self.name = name
+        self.state = state
+        self.cancel_signal = cancel
+        self._messages = messages
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation so far."""
+        found: list[dict[str, Any]] = codec.unpack(self._messages())
+        return found
+
+
+class ToolContext:
+    """What a tool knows of its call. `attempt` counts retries, not resumes.
+
+    `idempotency_key` is the same text at every start of this attempt, after a crash and after an
+    answer: give it to services that take one.
+    """
+
+    def __init__(
+        self,
+        tool_use: dict[str, Any],
+        agent: AgentView,
+        asker: Asker,
+        *,
+        invocation_state: dict[str, Any],
+        idempotency_key: str,
+        attempt: int = 1,
+        is_replay: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.tool_use = tool_use
+        self.agent = agent
+        self.invocation_state = invocation_state
+        self.idempotency_key = idempotency_key
+        self.attempt = attempt
+        self.is_replay = is_replay
+        self._asker = asker
+        self._check = check
+
+    @property
+    def cancel_signal(self) -> threading.Event:
+        """Set when this work is no longer wanted; give it to calls that can be stopped."""
+        return self.agent.cancel_signal
+
+    @property
+    def cancelled(self) -> bool:
+        """Tell whether this work is no longer wanted: cancelled, or taken over by another worker."""
+        return self.agent.cancel_signal.is_set()
+
+    def check(self) -> None:
+        """Stop here when the lease was lost or the run was cancelled; call it in long loops.
+
+        Raises:
+            LeaseLost: another worker goes on. RunStopped: the run was cancelled.
+        """
+        if self._check is not None:
+            self._check()
+
+    def interrupt(
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        *,
+        response_schema: object = None,
+        assignees: Sequence[str] | None = None,
+        expires_in: float | None = None,
+        on_expire: object = None,
+    ) -> Any:
+        """Ask a person: the first call leaves the tool, after the answer the tool runs again from its top.
+
+        `response` is an answer given in advance, `expires_in` is in seconds.
+
+        Raises:
+            UsageError: the question can't be asked as it is; this ends the invocation.
+            InterruptExpired: nobody answered in time.
+        """
+        return self._asker.ask(
+            name,
+            reason,
+            response,
+            response_schema=response_schema,
+            assignees=assignees,
+            expires_in=expires_in,
+            on_expire=on_expire,
+        )

@@ -1,0 +1,84 @@
+"""A model that follows a script: for tests, examples and demonstrations without a provider."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+Reply = str | Mapping[str, Any] | Sequence[Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+
+
+class ScriptedModel:
+    """Gives its replies in order, counting the assistant messages already in the conversation.
+
+    So it says the right thing after a resume in another process, too. A reply is a text, a content
+    block (`{"toolUse": {"name": ..., "input": ...}}`), a list of blocks, an exception to raise, or a
+    callable that is given the messages and returns one of these. After the last reply, the last one
+    is given again.
+    """
+
+    def __init__(self, replies: Sequence[Reply], *, usage: Mapping[str, int] | None = None) -> None:
+        if not replies:
+            raise ValueError("a ScriptedModel needs at least one reply.")
+        self.replies = list(replies)
+        self.usage = dict(usage or {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15})
+
+    async def stream(
+        self,
+        messages: list[dict[str, Any]],
+        tool_specs: list[dict[str, Any]] | None = None,  # noqa: ARG002 - the protocol's; a script ignores it
+        system_prompt: str | None = None,  # noqa: ARG002 - as above
+        **options: Any,  # noqa: ARG002 - as above
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Give the reply that is due, as real stream chunks with usage metadata."""
+        index = sum(message["role"] == "assistant" for message in messages)
+        reply = self.replies[min(index, len(self.replies) - 1)]
+        if callable(reply):
+            reply = reply(messages)
+        if isinstance(reply, BaseException):
+            raise reply
+        blocks = _blocks(reply, index)
+        yield {"messageStart": {"role": "assistant"}}
+        for block in blocks:
+            for chunk in _chunks(block):
+                yield chunk
+        called = any("toolUse" in block for block in blocks)
+        yield {"messageStop": {"stopReason": "tool_use" if called else "end_turn"}}
+        yield {"metadata": {"usage": dict(self.usage), "metrics": {"latencyMs": 0}}}
+
+
+def _blocks(reply: Any, index: int) -> list[dict[str, Any]]:
+    listed = [reply] if isinstance(reply, (str, Mapping)) else list(reply)
+    blocks: list[dict[str, Any]] = [{"text": i} if isinstance(i, str) else dict(i) for i in listed]
+    for position, block in enumerate(blocks):
+        if "toolUse" in block:
+            given = block["toolUse"]
+            key = given.get("toolUseId") or f"tooluse_{index}_{position}"
+            blocks[position] = {"toolUse": {"input": {}, **given, "toolUseId": key}}
+    return blocks
+
+
+def _chunks(block: dict[str, Any]) -> list[dict[str, Any]]:
+    deltas: list[dict[str, Any]] = []
+    start: dict[str, Any] = {}
+    if "toolUse" in block:
+        use = block["toolUse"]
+        start = {"toolUse": {key: value for key, value in use.items() if key != "input"}}
+        deltas = [{"toolUse": {"input": json.dumps(use["input"])}}]
+    elif "text" in block:
+        deltas = [{"text": word} for word in _words(block["text"])]
+    elif "reasoningContent" in block:
+        inner = block["reasoningContent"]
+        said = inner.get("reasoningText", inner)
+        deltas = [{"reasoningContent": {key: value}} for key, value in said.items()]
+    return [
+        {"contentBlockStart": {"start": start}},
+        *({"contentBlockDelta": {"delta": delta}} for delta in deltas),
+        {"contentBlockStop": {}},
+    ]
+
+
+def _words(text: str) -> list[str]:
+    head, *tail = text.split(" ")
+    return [head, *(" " + word for word in tail)]
