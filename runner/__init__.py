@@ -1,14 +1,22 @@
 """Agent graphs and approval flows on the queue that teams already run."""
 
-from runner.builder import GraphBuilder
-from runner.client import Client, Run
-from runner.functions import NodeContext
-from runner.interrupts import Interrupt, Receipt
-from runner.local import Graph
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Not lazy: a module of ours is named `graph`, too, and importing it later would take the name back.
 from runner.registry import graph
-from runner.results import GraphResult, NodeResult
-from runner.retries import RetryPolicy
-from runner.run import Status
+
+if TYPE_CHECKING:
+    from runner.builder import GraphBuilder
+    from runner.client import Client, Run
+    from runner.functions import NodeContext
+    from runner.interrupts import Interrupt, Receipt
+    from runner.local import Graph
+    from runner.results import GraphResult, NodeResult
+    from runner.retries import RetryPolicy
+    from runner.run import Status
 
 __all__ = [
     "Client",
@@ -24,3 +32,25 @@ __all__ = [
     "Status",
     "graph",
 ]
+
+_HOMES = {
+    "Client": "client",
+    "Graph": "local",
+    "GraphBuilder": "builder",
+    "GraphResult": "results",
+    "Interrupt": "interrupts",
+    "NodeContext": "functions",
+    "NodeResult": "results",
+    "Receipt": "interrupts",
+    "RetryPolicy": "retries",
+    "Run": "client",
+    "Status": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that the command line answers quickly."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"runner.{_HOMES[name]}"), name)
+    return found
