@@ -37,10 +37,15 @@ def refuse(
     judged, _ = receipts_for(given, found, lambda _: "", "-", 0)
     receipts = []
     for answer, receipt in zip(given, judged, strict=True):
-        if answer.interrupt_id in refused and receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.REJECTED}:
+        if answer.interrupt_id in refused and receipt.status in {
+            ReceiptStatus.ACCEPTED,
+            ReceiptStatus.REJECTED,
+        }:
             receipts.append(_rejected(answer, refused[answer.interrupt_id]))
         elif receipt.status is ReceiptStatus.ACCEPTED:
-            receipts.append(_rejected(answer, "another answer of the same set was refused, so none was applied"))
+            receipts.append(
+                _rejected(answer, "another answer of the same set was refused, so none was applied")
+            )
         else:
             receipts.append(receipt)
     return receipts

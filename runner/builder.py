@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.functions import FunctionNode, takes_context
-from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, reach, topology
+from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.local import Graph
 from runner.ports import Store
 from runner.retries import RetryPolicy
@@ -28,7 +29,7 @@ class GraphBuilder:
         self._id = "default_graph"
         self._store: Store | None = None
 
-    def add_node(  # noqa: PLR0913 - the public signature; all but the executor have defaults
+    def add_node(
         self,
         executor: object,
         node_id: str | None = None,
@@ -225,7 +226,9 @@ def _check_options(node: str, join: str, resume: str, priority: int | None, time
     }
     for name, (value, values) in allowed.items():
         if value not in values:
-            raise DefinitionError(f"node {node!r}: {name} must be one of {sorted(map(str, values))}, not {value!r}.")
+            raise DefinitionError(
+                f"node {node!r}: {name} must be one of {sorted(map(str, values))}, not {value!r}."
+            )
     if timeout is not None:
         _positive(timeout, f"the timeout of node {node!r}")
 

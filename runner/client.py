@@ -188,15 +188,17 @@ class Client:
             ResponseError: the response is None. UnstorableError: it can't be stored.
         """
         if response is None:
-            raise ResponseError(f"the answer to {interrupt_id} is None, which is no answer; nothing was applied.")
+            raise ResponseError(
+                f"the answer to {interrupt_id} is None, which is no answer; nothing was applied."
+            )
         packed: Any = codec.pack(response, "response")
         return self.engine.answer([Answer(interrupt_id, packed, responder, idempotency_key, digest)])[0]
 
 
 def _open(**given: str) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
-    from runner.settings import Settings
-    from runner.store import open_store
+    from runner.settings import Settings  # noqa: PLC0415 - see above
+    from runner.store import open_store  # noqa: PLC0415 - see above
 
     settings = Settings(**given)  # type: ignore[arg-type]
     return open_store(

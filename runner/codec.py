@@ -107,7 +107,7 @@ def unpack(value: JSON) -> Any:
         return base64.b64decode(value["data"], validate=True)
     if MODEL_KEY in value:
         return _restore_model(value[MODEL_KEY], unpack(value["data"]))
-    inner = value[ESCAPE_KEY] if ESCAPE_KEY in value else value
+    inner = value.get(ESCAPE_KEY, value)
     return {key: unpack(item) for key, item in inner.items()}
 
 

@@ -23,7 +23,13 @@ Fetched = tuple[NodeRecord, Any, dict[str, Any] | None]
 class Results(Mapping[str, NodeResult]):
     """The results so far, by node id; a node that has not started yet is absent."""
 
-    def __init__(self, own: str, result: NodeResult, nodes: Sequence[str], fetch: Callable[[Sequence[str]], list[Fetched]]) -> None:
+    def __init__(
+        self,
+        own: str,
+        result: NodeResult,
+        nodes: Sequence[str],
+        fetch: Callable[[Sequence[str]], list[Fetched]],
+    ) -> None:
         """`own` is the source that just completed: its result is known without asking the store."""
         self._known: dict[str, NodeResult] = {own: result}
         self._own, self._nodes, self._fetch = own, nodes, fetch
@@ -83,7 +89,9 @@ def _wants_state(condition: Callable[..., object]) -> bool:
     return "invocation_state" in inspect.signature(condition).parameters
 
 
-def bits(edges: Sequence[EdgeSpec], state: Callable[[], GraphState]) -> tuple[str, list[tuple[str, int, str]]]:
+def bits(
+    edges: Sequence[EdgeSpec], state: Callable[[], GraphState]
+) -> tuple[str, list[tuple[str, int, str]]]:
     """Ask each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
     if all(edge.condition is None for edge in edges):
         return "1" * len(edges), []

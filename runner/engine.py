@@ -57,7 +57,7 @@ class Engine:
 
     # -- verbs -------------------------------------------------------------------------------------
 
-    def start(  # noqa: PLR0913 - one argument for each thing that a caller may say of a run
+    def start(
         self,
         graph_id: str,
         task: object,
@@ -202,7 +202,9 @@ class Engine:
         nonce = ids.nonce()
         for _ in range(ASK_AGAIN):
             try:
-                edges, reads = conditions.bits(plan.edges[node], lambda: self._state(plan, visit, outcome, entry))
+                edges, reads = conditions.bits(
+                    plan.edges[node], lambda: self._state(plan, visit, outcome, entry)
+                )
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source

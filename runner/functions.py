@@ -48,7 +48,7 @@ class NodeContext:
         """The same text at every start of this visit: give it to services that take one."""
         return self._visit.idempotency_key
 
-    def interrupt(  # noqa: PLR0913 - the public signature, all but the name with defaults
+    def interrupt(
         self,
         name: str,
         reason: object = None,

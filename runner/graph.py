@@ -3,11 +3,6 @@
 `Definition` is what the builder collected; `Topology` is what scheduling needs of it, worked out
 once: joins as counts, loops as numbered groups, each edge with its kind. The topology is stored
 beside the runs, so that a transition looks up only the nodes that it touches.
-
-Loops (see docs/decisions/0002-loops.md). Depth first from the entry points in insertion order, an
-edge to a node on the stack is a back edge; its target is the loop's header. The loop is every
-node on forward paths from the header to a source of its back edges, with the loops of the headers
-among them. Loops nest; an edge that leaves loops belongs to the outermost loop that it leaves.
 """
 
 from __future__ import annotations
@@ -15,11 +10,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import DefinitionError
+from runner import cycles
 from runner.retries import RetryPolicy
 
 ROOT = -1
@@ -175,10 +170,13 @@ def topology(definition: Definition) -> Topology:
     Raises:
         DefinitionError: two loops overlap without one holding the other.
     """
-    back = _back_edges(definition)
-    loops = _loops(definition, back)
+    names, entries = list(definition.nodes), definition.entries
+    back = cycles.back_edges(names, entries, definition.edges)
+    loops = cycles.loops(names, definition.edges, back)
     around = {
-        node: tuple(sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1])))
+        node: tuple(
+            sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1]))
+        )
         for node in definition.nodes
     }
     outgoing: dict[str, list[OutEdge]] = {node: [] for node in definition.nodes}
@@ -247,89 +245,6 @@ def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]
         outer=tuple(j for j in others if body < loops[j][1] or (loops[j][1] == body and j < k)),
         exits=tuple(exits),
     )
-
-
-def _back_edges(definition: Definition) -> set[int]:
-    """Find the indexes of the edges that close a cycle, depth first without recursion."""
-    leaving: dict[str, list[tuple[int, str]]] = {node: [] for node in definition.nodes}
-    back = set()
-    for index, edge in enumerate(definition.edges):
-        if edge.back:
-            back.add(index)
-        else:
-            leaving[edge.source].append((index, edge.target))
-    done: set[str] = set()
-    for start in (*definition.entries, *definition.nodes):
-        _search(start, leaving, done, back)
-    return back
-
-
-def _search(start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[str], back: set[int]) -> None:
-    if start in done:
-        return
-    open_nodes = {start}
-    stack = [(start, iter(leaving[start]))]
-    while stack:
-        node, edges = stack[-1]
-        for index, target in edges:
-            if target in open_nodes:
-                back.add(index)
-            elif target not in done:
-                open_nodes.add(target)
-                stack.append((target, iter(leaving[target])))
-                break
-        else:
-            stack.pop()
-            open_nodes.discard(node)
-            done.add(node)
-
-
-def _loops(definition: Definition, back: set[int]) -> list[tuple[str, set[str]]]:
-    sources: dict[str, list[str]] = {}
-    forward: dict[str, list[str]] = {node: [] for node in definition.nodes}
-    backward: dict[str, list[str]] = {node: [] for node in definition.nodes}
-    for index, edge in enumerate(definition.edges):
-        if index in back:
-            sources.setdefault(edge.target, []).append(edge.source)
-        else:
-            forward[edge.source].append(edge.target)
-            backward[edge.target].append(edge.source)
-    bodies = {}
-    for header, ends in sources.items():
-        bodies[header] = (reach([header], forward) & reach(ends, backward)) | {header, *ends}
-    _close(bodies)
-    found = sorted(bodies.items(), key=lambda item: len(item[1]))
-    for i, (header, body) in enumerate(found):
-        for other, larger in found[i + 1 :]:
-            if body & larger and not body <= larger:
-                raise DefinitionError(
-                    f"the loops that start at {header!r} and {other!r} overlap without one holding the "
-                    "other; remove back=True from one of their edges, or give them one common header."
-                )
-    return found
-
-
-def _close(bodies: dict[str, set[str]]) -> None:
-    """A loop holds the whole of every loop whose header it holds."""
-    changed = True
-    while changed:
-        changed = False
-        for body in bodies.values():
-            for inner in [other for other in body if other in bodies]:
-                if not bodies[inner] <= body:
-                    body |= bodies[inner]
-                    changed = True
-
-
-def reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collect every node that can be reached from `starts`, these included."""
-    found, todo = set(starts), list(starts)
-    while todo:
-        for target in edges[todo.pop()]:
-            if target not in found:
-                found.add(target)
-                todo.append(target)
-    return found
 
 
 def _signatures(definition: Definition) -> dict[str, str]:

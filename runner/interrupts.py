@@ -82,7 +82,7 @@ class Address:
         short = hashlib.blake2s(key, digest_size=8).hexdigest()
         return SEPARATOR.join((self.run_id, self.node_id, str(self.visit), short))
 
-    def ask(  # noqa: PLR0913 - the public `interrupt()` has these, all but two with defaults
+    def ask(
         self,
         name: str,
         reason: object = None,
@@ -125,7 +125,7 @@ def address_of(interrupt_id: str) -> Address | None:
     """Read run, node and visit out of an interrupt's id; None where it is no id of ours."""
     run_id, dot, rest = interrupt_id.partition(SEPARATOR)
     parts = rest.rsplit(SEPARATOR, 2)
-    if not dot or not run_id or len(parts) != 3 or not parts[1].isdecimal():  # noqa: PLR2004 - node, visit, hash
+    if not dot or not run_id or len(parts) != 3 or not parts[1].isdecimal():
         return None
     return Address(run_id, parts[0], int(parts[1]))
 

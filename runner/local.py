@@ -104,7 +104,12 @@ class Graph:
         """Run like a call and yield what happens; the last item is `{"result": GraphResult}`."""
         events = self._events(task, invocation_state)
         while (event := await asyncio.to_thread(next, events, None)) is not None:
-            yield {"type": event.kind, "node_id": event.node, "visit": event.visit, "data": event.data or event.detail}
+            yield {
+                "type": event.kind,
+                "node_id": event.node,
+                "visit": event.visit,
+                "data": event.data or event.detail,
+            }
         yield {"result": await asyncio.to_thread(self._result)}
 
     def _events(self, task: object, state: Mapping[str, object] | None) -> Iterator[Event]:
@@ -117,7 +122,9 @@ class Graph:
             elif is_answers(task):
                 raise ResponseError("the graph waits for no answers: it has no interrupted run.")
             else:
-                run_id = self._open = engine.start(self.definition.id, task, invocation_state=state, run_id=ids.run_id())
+                run_id = self._open = engine.start(
+                    self.definition.id, task, invocation_state=state, run_id=ids.run_id()
+                )
             try:
                 yield from self._watch(engine, run_id, after)
             finally:
@@ -140,7 +147,9 @@ class Graph:
         refused = [receipt for receipt in receipts if receipt.status is not ReceiptStatus.ACCEPTED]
         if refused:
             first = refused[0]
-            raise ResponseError(f"{first.interrupt_id}: {first.status}: {first.detail}; no answer was applied.")
+            raise ResponseError(
+                f"{first.interrupt_id}: {first.status}: {first.detail}; no answer was applied."
+            )
 
     def _make_engine(self) -> Engine:
         store = self._given_store or MemoryStore(lease=LEASE)

@@ -43,7 +43,9 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     if outcome.saved is None:
         return None
     if outcome.saved.document.get("tentative") is not None:
-        return visit.wrap(Saved(visit.document or {}, len(visit.messages)), outcome.saved.document["tentative"])
+        return visit.wrap(
+            Saved(visit.document or {}, len(visit.messages)), outcome.saved.document["tentative"]
+        )
     return visit.wrap(outcome.saved)
 
 
@@ -123,10 +125,14 @@ def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outc
     return None
 
 
-def _after(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit, outcome: Succeeded | Failed) -> Outcome:
+def _after(
+    plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit, outcome: Succeeded | Failed
+) -> Outcome:
     if hooks is None or not hooks.callbacks_for(AfterNodeCallEvent):
         return outcome
-    result = codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
+    result = (
+        codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
+    )
     event = AfterNodeCallEvent(
         source=plan.definition,
         node_id=visit.address.node_id,

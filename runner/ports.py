@@ -214,7 +214,9 @@ class Store(Protocol):
     def peek(self, run_id: str) -> RunRecord | None:
         """Read a run's counters and status only."""
 
-    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
+    def fetch(
+        self, run_id: str, nodes: Sequence[str]
+    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
         """Read nodes with their latest output and entry, for conditions."""
 
     def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:

@@ -65,7 +65,9 @@ class Registry:
         with self._lock:
             known = self._factories.get(name)
             if known is not None and _place(known) != _place(factory):
-                raise DefinitionError(f"two graphs are named {name!r}: {_place(known)} and {_place(factory)}.")
+                raise DefinitionError(
+                    f"two graphs are named {name!r}: {_place(known)} and {_place(factory)}."
+                )
             self._factories[name] = factory
             self._plans = {path: found for path, found in self._plans.items() if path.split(PATH)[0] != name}
 

@@ -11,7 +11,7 @@ from runner.errors import CorruptDocument
 from runner.failures import ErrorRecord
 from runner.interrupts import Interrupt
 from runner.ports import RunSnapshot, Store
-from runner.run import SETTLED, NodeRecord, Status
+from runner.run import NodeRecord, Status
 
 Restore = Callable[[Any], Any]
 restorers: dict[str, Restore] = {}
@@ -73,7 +73,10 @@ def node_result(
     record: NodeRecord, output: Any, entry: Mapping[str, Any] | None, interrupts: Iterable[Interrupt] = ()
 ) -> NodeResult:
     """Build a NodeResult from a record and what was stored when it settled."""
-    entry = entry if entry and record.status in SETTLED else {}
+    if record.status not in {Status.COMPLETED, Status.FAILED}:
+        # What an older visit left behind is not the result of this one.
+        entry, output = {}, None
+    entry = entry or {}
     error = failures.load(entry["error"]) if entry.get("error") else None
     return NodeResult(
         status=record.status,

@@ -160,7 +160,9 @@ def _again(draft: Draft, loop_id: int) -> None:
     _ready(draft, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
 
 
-def _ready(draft: Draft, node: str, *, visit: int, attempt: int, via: tuple[tuple[str, int], ...] = ()) -> None:
+def _ready(
+    draft: Draft, node: str, *, visit: int, attempt: int, via: tuple[tuple[str, int], ...] = ()
+) -> None:
     """Make a node ready for a new visit, unless the run stops or has used up its executions."""
     if draft.run.stopping:
         return
@@ -197,9 +199,7 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
     if draft.run.stopping:
         _cancel_node(draft, node)
         return draft.step("cancelled")
-    claimed = replace(
-        record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0
-    )
+    claimed = replace(record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0)
     draft.put(node, claimed)
     draft.add(
         SetTimer(TimerKind.LEASE, node, draft.now + draft.lease_ms),
@@ -449,7 +449,9 @@ def drain(draft: Draft) -> Step:
 
 def _drain(draft: Draft) -> None:
     names = sorted({*draft.view.live(), *draft.nodes})
-    idle = [name for name in names if draft.node(name).status in {Status.READY, Status.RETRYING, Status.WAITING}]
+    idle = [
+        name for name in names if draft.node(name).status in {Status.READY, Status.RETRYING, Status.WAITING}
+    ]
     for name in idle[:DRAIN_LIMIT]:
         if draft.node(name).child:
             draft.add(StopChild(draft.node(name).child, name))
@@ -463,9 +465,7 @@ def _cancel_node(draft: Draft, node: str) -> None:
     record = draft.node(node)
     draft.add(*_withdraw(node, record.visit, record.questions))
     draft.add(DropTimer(TimerKind.RING, node), DropTimer(TimerKind.RETRY, node))
-    draft.put(
-        node, replace(record, status=Status.CANCELLED, questions=(), unseen=0, busy=False, held=False)
-    )
+    draft.put(node, replace(record, status=Status.CANCELLED, questions=(), unseen=0, busy=False, held=False))
     draft.add(Announce(EventKind.NODE_CANCELLED, node, record.visit))
 
 
@@ -480,7 +480,9 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
         case TimerKind.DRAIN:
             return drain(draft)
         case TimerKind.DEADLINE:
-            _stop(draft, Status.FAILED, f"execution timeout of {draft.topology.timeout_ms / 1000:g} s reached")
+            _stop(
+                draft, Status.FAILED, f"execution timeout of {draft.topology.timeout_ms / 1000:g} s reached"
+            )
             return draft.step("stopped")
         case TimerKind.RING:
             return _ring_again(draft, key)
@@ -497,7 +499,7 @@ def _ring_again(draft: Draft, node: str) -> Step:
     if record.status is not Status.READY:
         return draft.refuse("stale")
     shape, rings = draft.topology.nodes[node], record.rings + 1
-    wait = min(MAX_RING_MS, draft.lease_ms * 2**min(rings, 16))
+    wait = min(MAX_RING_MS, draft.lease_ms * 2 ** min(rings, 16))
     draft.put(node, replace(record, rings=rings))
     draft.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
@@ -550,7 +552,9 @@ def _source(draft: Draft, record: NodeRecord, edge: InEdge) -> list[tuple[str, i
         return [pair for pair in record.via if pair[0] == edge.source]
     if edge.kind is EdgeKind.EXIT:
         taken = draft.loop(edge.loop).taken
-        return [(name, visit) for name, place, visit in taken if (name, place) == (edge.source, edge.position)]
+        return [
+            (name, visit) for name, place, visit in taken if (name, place) == (edge.source, edge.position)
+        ]
     source = draft.node(edge.source)
     live = source.edges[edge.position : edge.position + 1] == "1"
     return [(edge.source, source.visit)] if live else []

@@ -28,7 +28,9 @@ class Settings(BaseSettings):
     redis_url: str = DEFAULT_REDIS_URL
     broker_url: str = ""
     graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
-    lease: float = Field(default=30.0, gt=0, description="seconds a worker may be silent before its node runs again")
+    lease: float = Field(
+        default=30.0, gt=0, description="seconds a worker may be silent before its node runs again"
+    )
     sweep_interval: float = Field(default=5.0, gt=0, description="seconds between two looks at what is due")
     retention: float = Field(default=7 * DAY, gt=0, description="seconds that a finished run is kept")
     early_answer: float = Field(
@@ -60,7 +62,7 @@ class Settings(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put pyproject.toml after the environment."""
         return init_settings, env_settings, dotenv_settings, PyprojectTomlConfigSettingsSource(settings_cls)
@@ -83,7 +85,9 @@ def same_database(one: str, other: str) -> bool:
 def _place(url: str) -> tuple[str, str, int, str]:
     parts = urlsplit(url)
     if parts.scheme == "redis+socket":
-        database = next((item[13:] for item in parts.query.split("&") if item.startswith("virtual_host=")), "0")
+        database = next(
+            (item[13:] for item in parts.query.split("&") if item.startswith("virtual_host=")), "0"
+        )
         return "redis", parts.path, 0, database
     host = "127.0.0.1" if parts.hostname in {None, "localhost"} else str(parts.hostname)
     scheme = "redis" if parts.scheme in {"redis", "rediss", "valkey"} else parts.scheme
