@@ -70,11 +70,15 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a question is asked: one visit of one node of one run."""
+    """Where a question is asked: one visit of one node of one run.
+
+    `within` comes before every scope: it names the tool call in which an agent works for another.
+    """
 
     run_id: str
     node_id: str
     visit: int
+    within: str = ""
 
     def interrupt_id(self, scope: str, name: str, number: int = 1) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
@@ -104,6 +108,7 @@ class Address:
             raise UsageError("an interrupt needs a name: a text that is not empty.")
         if expires_in is not None and not expires_in > 0:
             raise UsageError(f"interrupt {name!r}: expires_in must be more than 0 seconds.")
+        scope = self.within + scope
         asked = Interrupt(
             id=self.interrupt_id(scope, name, number),
             name=name,

@@ -107,7 +107,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any, **named: A
     """
     result, error = await asyncio.to_thread(_caught, function, arguments, named)
     if isinstance(error, StopIteration):
-        raise RuntimeError("a function raised StopIteration") from error
+        raise RuntimeError("a function raised StopIteration") from error  # noqa: TRY004 - no type is wrong
     if error is not None:
         raise error
     return cast("Result", result)

@@ -1,0 +1,8 @@
+"""One node's work: an agent with a model, tools and hooks."""
+
+from runner.agent.agent import Agent
+from runner.agent.context import ToolContext
+from runner.agent.results import AgentResult
+from runner.agent.tools import tool
+
+__all__ = ["Agent", "AgentResult", "ToolContext", "tool"]

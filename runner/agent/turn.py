@@ -144,8 +144,9 @@ def delay(definition: Definition, refusals: int) -> float:
 
 
 def waited(draft: Draft) -> None:
-    """Call the model again."""
-    _repeat(draft)
+    """Call the model again, unless the wait was given up."""
+    if draft.state.phase is Phase.THROTTLED:
+        _repeat(draft)
 
 
 def take(draft: Draft) -> None:

@@ -1,0 +1,200 @@
+"""The agent as users make it: called directly, as a node of a graph, or as a tool of another agent.
+
+As a node it is a template: an execution works on copies and never changes the object. Called
+directly it keeps its conversation and its state, and waits for answers where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import pydantic
+
+from runner import codec, failures, inputs, loops
+from runner.agent import direct
+from runner.agent.context import UserState
+from runner.agent.desk import VisitDesk
+from runner.agent.drive import Drive, Ending
+from runner.agent.inner import InnerAgent
+from runner.agent.memory import opened
+from runner.agent.models.port import Model
+from runner.agent.prompts import as_messages
+from runner.agent.recipe import Recipe
+from runner.agent.results import AgentResult
+from runner.agent.state import waits_for
+from runner.agent.tool_call import StructuredTool
+from runner.agent.tools import toolbox
+from runner.agent.values import Definition
+from runner.errors import DefinitionError
+from runner.hooks import HookProvider, HookRegistry
+from runner.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit
+
+JSON = Any
+Executor = Literal["concurrent", "sequential"]
+
+
+class Agent:
+    """A model with tools, hooks and a memory.
+
+    `limits` bounds one invocation: turns, output_tokens and total_tokens (also as `max_turns` and
+    `max_tokens`). `conversation_window` is the number of messages the model sees at most.
+    `session_id` names the conversation to model providers and in ids of direct calls.
+    """
+
+    kind = "agent"
+
+    def __init__(
+        self,
+        name: str = "agent",
+        model: Model | None = None,
+        tools: Iterable[Any] = (),
+        system_prompt: str | list[dict[str, Any]] | None = None,
+        hooks: Iterable[HookProvider] = (),
+        *,
+        state: Mapping[str, Any] | None = None,
+        messages: list[dict[str, Any]] | None = None,
+        tool_executor: Executor = "concurrent",
+        description: str | None = None,
+        structured_output_model: type[pydantic.BaseModel] | None = None,
+        session_id: str | None = None,
+        conversation_window: int | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        limits: Mapping[str, int] | None = None,
+        model_attempts: int = 6,
+        tool_attempts: int | None = None,
+    ) -> None:
+        """Put an agent together.
+
+        Raises:
+            DefinitionError: the model, a tool or a limit can't be used.
+        """
+        if not isinstance(model, Model):
+            raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
+        if tool_executor not in ("concurrent", "sequential"):
+            raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {tool_executor!r}.")
+        self.name = name
+        self.description = description
+        self.state = UserState(state)
+        self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
+        self.hooks = HookRegistry(tuple(hooks))
+        own = [] if structured_output_model is None else [StructuredTool(structured_output_model)]
+        self._recipe = Recipe(
+            name=name,
+            model=model,
+            tools=toolbox([*tools, *own]),
+            hooks=self.hooks,
+            definition=Definition(
+                sequential=tool_executor == "sequential",
+                structured=own[0].tool_name if own else None,
+                **_limits(limits, max_turns, max_tokens),
+                model_attempts=model_attempts,
+                tool_attempts=tool_attempts,
+            ),
+            system_prompt=system_prompt,
+            structured=structured_output_model,
+            window=conversation_window,
+            session_id=session_id,
+        )
+        self._direct = direct.Conversation(self, session_id or uuid.uuid4().hex)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What this agent is made of."""
+        return self._recipe
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> InnerAgent:
+        """Make a tool of this agent; its interrupts are carried up to the agent that calls it."""
+        tool_name = name or re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64]
+        messages = as_messages(self.messages)
+        recipe = replace(self._recipe, name=tool_name)
+        return InnerAgent(recipe, description or self.description, messages, self.state.document())
+
+    # -- as a node --------------------------------------------------------------------------------
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run one execution of the node until it is done, failed or waits for a person.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+        """
+        return loops.run(self._visit(visit))
+
+    async def _visit(self, visit: Visit) -> Outcome:
+        messages = as_messages(self.messages) if visit.document is None else list(visit.messages)
+        state = opened(
+            visit.document,
+            messages,
+            visit.address.visit,
+            prompt=lambda: as_messages(inputs.blocks(visit.task, visit.inputs)),
+            user=self.state.document(),
+        )
+        stored = 0 if visit.document is None else len(messages)
+        drive = Drive(self._recipe, VisitDesk(visit), state, messages, stored=stored)
+        return _outcome(await drive.run())
+
+    # -- called directly --------------------------------------------------------------------------
+
+    def __call__(
+        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
+    ) -> AgentResult:
+        """Run the agent on a text, content blocks or messages; while it waits, on answers.
+
+        Raises:
+            ResponseError: it waits for answers and these can't be used; nothing was applied.
+            UsageError: the prompt can't be used, or the agent is running already.
+        """
+        return loops.run(self.invoke_async(prompt, invocation_state=invocation_state))
+
+    async def invoke_async(
+        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
+    ) -> AgentResult:
+        """Do the same on the caller's loop."""
+        return await self._direct.invoke(prompt, dict(invocation_state or {}))
+
+    async def stream_async(
+        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Do the same and yield stream events as they come; the last one is `{"result": AgentResult}`."""
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        work = asyncio.ensure_future(
+            self._direct.invoke(prompt, dict(invocation_state or {}), events.put_nowait)
+        )
+        work.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            yield {"result": await work}
+        finally:
+            work.cancel()
+
+    def cancel(self) -> None:
+        """End the direct call that runs now before its next model or tool call; from any thread."""
+        self._direct.cancel()
+
+
+def _limits(limits: Mapping[str, int] | None, turns: int | None, tokens: int | None) -> dict[str, Any]:
+    given = {"turns": turns, "total_tokens": tokens, **(limits or {})}
+    unknown = given.keys() - {"turns", "output_tokens", "total_tokens"}
+    bad = [name for name, limit in given.items() if limit is not None and limit < 1]
+    if unknown or bad:
+        raise DefinitionError(f"limits {sorted(unknown) or bad} can't be used: give whole numbers above 0.")
+    return {
+        "max_turns": given["turns"],
+        "max_output_tokens": given.get("output_tokens"),
+        "max_total_tokens": given["total_tokens"],
+    }
+
+
+def _outcome(ending: Ending) -> Outcome:
+    usage = dict(ending.state.usage)
+    if ending.kind == "interrupt":
+        return Interrupted(waits_for(ending.state), ending.saved, usage)
+    if ending.error is not None:
+        return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
+    return Succeeded(ending.result.to_document(), ending.result.output, usage, ending.saved)

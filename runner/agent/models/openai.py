@@ -1,0 +1,220 @@
+"""Models behind an OpenAI-compatible endpoint, through the official client (extra `openai`).
+
+Speaks the chat completions API, the one that other vendors and local servers offer, too, and gives
+Strands' stream chunks. Rate limits and conversations that are too long come out under the names
+that agents know; every other error of the client comes out as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from runner.agent.models.openai_request import conversation, tools
+from runner.errors import ModelFault
+
+try:
+    import openai
+except ImportError as missing:
+    raise ImportError(
+        "OpenAIModel needs the official client: pip install 'celery-graph-runner[openai]'."
+    ) from missing
+
+JSON = Any
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "content_filtered",
+}
+# Servers that speak this API have no common code for a conversation that is too long.
+TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len")
+NO_KEY = "no-key-needed"  # the client insists on a key; servers of one's own often have none
+
+
+class ModelThrottledException(ModelFault):
+    """The provider refused the call for its rate limit; it is tried again later."""
+
+    retryable = True
+
+
+class ContextWindowOverflowException(ModelFault):
+    """The conversation is longer than the model takes; the agent shortens what it sends."""
+
+
+class OpenAIModel:
+    """A model of OpenAI or of any server with the same API.
+
+    Args:
+        model: the model's name at the provider.
+        base_url: the server's address; default is OPENAI_BASE_URL, then OpenAI itself.
+        api_key: default is OPENAI_API_KEY.
+        client_args: more arguments for `openai.AsyncOpenAI`, such as `timeout` (seconds).
+        params: more fields for every request, such as `temperature` or `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client_args: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.config: dict[str, Any] = {"model_id": model, "params": dict(params or {})}
+        self._client_args: dict[str, Any] = {**(client_args or {}), "base_url": base_url, "api_key": api_key}
+        own_server = base_url or os.environ.get("OPENAI_BASE_URL")
+        if own_server and not api_key and not os.environ.get("OPENAI_API_KEY"):
+            self._client_args["api_key"] = NO_KEY
+        self._clients: dict[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = {}
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the model's name and the fields of every request."""
+        return self.config
+
+    async def stream(
+        self,
+        messages: list[dict[str, Any]],
+        tool_specs: list[dict[str, Any]] | None = None,
+        system_prompt: str | None = None,
+        *,
+        tool_choice: Mapping[str, Any] | None = None,
+        system_prompt_content: list[dict[str, Any]] | None = None,
+        **_options: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Give the reply as stream chunks; a reply that is cut short raises.
+
+        Raises:
+            ModelThrottledException: the provider's rate limit is reached.
+            ContextWindowOverflowException: the conversation is too long.
+            UsageError: a content block has no form in this API.
+            openai.APIError: the provider can't be reached or refuses the request.
+        """
+        prompt = system_prompt_content or ([{"text": system_prompt}] if system_prompt else [])
+        request = {
+            **self.config["params"],
+            "model": self.config["model_id"],
+            "messages": conversation(messages, prompt),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **tools(tool_specs, tool_choice),
+        }
+        try:
+            events = await self._client().chat.completions.create(**request)
+            async with events:
+                reader = _Reader()
+                yield {"messageStart": {"role": "assistant"}}
+                async for event in events:
+                    for chunk in reader.read(event):
+                        yield chunk
+                for chunk in reader.end():
+                    yield chunk
+        except openai.APIError as error:
+            raise _translated(error) from error
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has open."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def _client(self) -> openai.AsyncOpenAI:
+        """One client a loop: connections belong to the loop that opened them, and a client costs 40 ms."""
+        for ended in [loop for loop in list(self._clients) if loop.is_closed()]:
+            self._clients.pop(ended, None)
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = openai.AsyncOpenAI(**self._client_args)
+        return self._clients[loop]
+
+
+def _translated(error: openai.APIError) -> Exception:
+    text = str(error).lower()
+    if isinstance(error, openai.RateLimitError) or error.code == "rate_limit_exceeded":
+        return ModelThrottledException(str(error))
+    if error.code == "context_length_exceeded" or any(phrase in text for phrase in TOO_LONG):
+        return ContextWindowOverflowException(str(error))
+    return error
+
+
+class _Reader:
+    """Turns completion events into stream chunks; tool calls come whole, at the end, in their order."""
+
+    def __init__(self) -> None:
+        self._open = ""
+        self._finish: str | None = None
+        self._usage: Any = None
+        self._calls: list[dict[str, Any]] = []
+
+    def read(self, event: Any) -> Iterable[dict[str, Any]]:
+        self._usage = getattr(event, "usage", None) or self._usage
+        if not event.choices:
+            return
+        choice = event.choices[0]
+        self._finish = choice.finish_reason or self._finish
+        if choice.delta is None:
+            return
+        # Reasoning is no part of the API; servers that show it use one of these two names.
+        reasoning = getattr(choice.delta, "reasoning_content", None) or getattr(
+            choice.delta, "reasoning", None
+        )
+        if isinstance(reasoning, str):
+            yield from self._block("reasoning", {"reasoningContent": {"text": reasoning}})
+        if text := choice.delta.content or choice.delta.refusal:
+            yield from self._block("text", {"text": text})
+        for delta in choice.delta.tool_calls or ():
+            self._add_call(delta)
+
+    def _block(self, kind: str, delta: JSON) -> Iterable[dict[str, Any]]:
+        if self._open != kind:
+            yield from self._close()
+            yield {"contentBlockStart": {"start": {}}}
+            self._open = kind
+        yield {"contentBlockDelta": {"delta": delta}}
+
+    def _close(self) -> Iterable[dict[str, Any]]:
+        if self._open:
+            yield {"contentBlockStop": {}}
+        self._open = ""
+
+    def _add_call(self, delta: Any) -> None:
+        # Some servers give every call the same index or none: a new id begins a new call, too.
+        call = next((each for each in reversed(self._calls) if each["index"] == delta.index), None)
+        if call is None or (delta.id and call["id"] and delta.id != call["id"]):
+            call = {"index": delta.index, "id": None, "name": "", "input": ""}
+            self._calls.append(call)
+        call["id"] = call["id"] or delta.id
+        if delta.function is not None:
+            call["name"] = call["name"] or delta.function.name or ""
+            call["input"] += delta.function.arguments or ""
+
+    def end(self) -> Iterable[dict[str, Any]]:
+        if self._finish is None:
+            raise ModelFault(
+                "the provider's reply ended without a reason to stop: it was cut short and is not used."
+            )
+        yield from self._close()
+        for call in self._calls:
+            yield {
+                "contentBlockStart": {"start": {"toolUse": {"toolUseId": call["id"], "name": call["name"]}}}
+            }
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": call["input"]}}}}
+            yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": STOP_REASONS.get(self._finish, "end_turn")}}
+        if self._usage is not None:
+            yield {"metadata": {"usage": _usage(self._usage), "metrics": {"latencyMs": 0}}}
+
+
+def _usage(counted: Any) -> dict[str, int]:
+    usage = {
+        "inputTokens": counted.prompt_tokens or 0,
+        "outputTokens": counted.completion_tokens or 0,
+        "totalTokens": counted.total_tokens or 0,
+    }
+    cached = getattr(counted.prompt_tokens_details, "cached_tokens", None)
+    return {**usage, "cacheReadInputTokens": cached} if cached else usage
