@@ -45,7 +45,7 @@ from runner.ports import (
 )
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store.kept import KeptRun
-from runner.store.receipts import CRASHED, receipts_for
+from runner.store.receipts import CRASHED, by_visit, receipts_for
 from runner.store.stored import pack_copy
 
 JSON = Any
@@ -83,7 +83,7 @@ class MemoryStore:
         with self._changed:
             return dict(self._current)
 
-    def start(self, start: Start, nonce: str) -> Reply:
+    def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id tells a repeat
         with self._changed:
             fingerprint = start.fingerprint or self._current.get(start.graph_id, "")
             if fingerprint not in self._topologies:
@@ -215,7 +215,7 @@ class MemoryStore:
             receipts, fresh = receipts_for(answers, found, self._winner, nonce, self.clock())
             bells: list[Doorbell] = []
             if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
-                for (run_id, node, visit), group in _by_visit(fresh).items():
+                for (run_id, node, visit), group in by_visit(fresh).items():
                     for each in group:
                         self._runs[run_id].decide(each, nonce, self.clock())
                     ids = [each.interrupt_id for each in group]
@@ -416,12 +416,3 @@ def _doorbell(run: KeptRun, action: Dispatch) -> Doorbell:
     record = run.record
     where = (record.run_id, action.node, action.visit, action.attempt)
     return Doorbell(*where, action.queue, action.priority, record.graph_id)
-
-
-def _by_visit(answers: Sequence[Answer]) -> dict[tuple[str, str, int], list[Answer]]:
-    groups: dict[tuple[str, str, int], list[Answer]] = {}
-    for each in answers:
-        address = address_of(each.interrupt_id)
-        if address is not None:
-            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(each)
-    return groups

@@ -73,6 +73,16 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
     return _receipt(answer, ReceiptStatus.ACCEPTED, "")
 
 
+def by_visit(answers: Sequence[Answer]) -> dict[tuple[str, str, int], list[Answer]]:
+    """Group answers by the run, node and visit that asked."""
+    groups: dict[tuple[str, str, int], list[Answer]] = {}
+    for each in answers:
+        address = address_of(each.interrupt_id)
+        if address is not None:
+            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(each)
+    return groups
+
+
 def _receipt(answer: Answer, status: ReceiptStatus, detail: str) -> Receipt:
     address = address_of(answer.interrupt_id)
     return Receipt(status, answer.interrupt_id, address.run_id if address else None, detail)

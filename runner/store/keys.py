@@ -1,0 +1,105 @@
+"""Every key of the Redis store: the data dictionary, and the only place that names keys in Python.
+
+All keys of a partition begin with `runner:{pNN}:`. The braces are Redis Cluster's hash tag, so they
+share one slot. Scripts get that prefix as their one key and build the others from it (see
+docs/decisions/0003-one-key-scripts.md). `DICTIONARY` lists what each key is; a test checks that no
+other key appears.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PARTITION = "p00"
+
+DEAD_MESSAGES = "runner:dead"
+"""A stream of messages that could not be used, with the reason: one for all partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One kind of key: a pattern below the prefix, its Redis type, what it holds, how long it stays."""
+
+    pattern: str
+    type: str
+    holds: str
+    stays: str
+
+
+RUN_PARTS = ("", ":o", ":x", ":s", ":m", ":i", ":d", ":e", ":q", ":h", ":c")
+"""What the keys of one run end in; when it has ended they all expire together."""
+
+_ENDED = "until its run has ended, then for the retention; a child's as long as its root's"
+
+DICTIONARY = (
+    Key("graphs", "hash", "graph name -> fingerprint of the shape published last", "for ever"),
+    Key(
+        "g:<fingerprint>",
+        "hash",
+        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; runs that use it",
+        "while current or used by a run, then for the retention",
+    ),
+    Key(
+        "r:<run>",
+        "hash",
+        "status and counters; graph, fp, parent, parent_node, root, created, ended, task, given, tags, idem; "
+        "n:<node> and l:<loop> records; a<scope>:<node> arrivals; q:<node> the questions of its visit",
+        _ENDED,
+    ),
+    Key("r:<run>:o", "hash", "<node>.<visit> -> output (JSON)", _ENDED),
+    Key("r:<run>:x", "hash", "<node>.<visit> -> entry: the rest of its result (JSON)", _ENDED),
+    Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
+    Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
+    Key("r:<run>:i", "hash", "question's id -> number, asked ms, expires ms, question (JSON)", _ENDED),
+    Key("r:<run>:d", "hash", "question's id -> status, ms, nonce, answer (JSON)", _ENDED),
+    Key("r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so"),
+    Key("r:<run>:q", "zset", "nodes that a stop must look at: ready, retrying, waiting", _ENDED),
+    Key("r:<run>:h", "list", "completed nodes in order", _ENDED),
+    Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
+    Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
+    Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
+    Key("open", "zset", "open questions by the ms they were asked", "until closed"),
+    Key("runs", "zset", "runs by the ms they were created", "a run's entry as long as its keys"),
+    Key("runs:<status>", "zset", "the same, one for each status", "a run's entry as long as its keys"),
+    Key("retiring", "list", "children of ended runs, whose keys must still get their expiry", "until swept"),
+    Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
+    Key("notices", "stream", "what approval services act on", "the last 100,000 or so"),
+    Key("dead", "stream", "nodes that used up their crash budget", "the last 10,000 or so"),
+    Key("doorbell", "hash", "the task queue's message as a template, queue suffix by priority", "for ever"),
+)
+
+
+class Keys:
+    """The keys of one partition."""
+
+    def __init__(self, partition: str = PARTITION) -> None:
+        """Take the partition's name, such as "p00"."""
+        self.prefix = f"runner:{{{partition}}}:"
+        self.graphs = f"{self.prefix}graphs"
+        self.open = f"{self.prefix}open"
+        self.notices = f"{self.prefix}notices"
+        self.dead = f"{self.prefix}dead"
+        self.doorbell = f"{self.prefix}doorbell"
+
+    def shape(self, fingerprint: str) -> str:
+        """Name a graph's shape."""
+        return f"{self.prefix}g:{fingerprint}"
+
+    def run(self, run_id: str, part: str = "") -> str:
+        """Name a run's hash, or one of its `RUN_PARTS`."""
+        return f"{self.prefix}r:{run_id}{part}"
+
+    def runs(self, status: str | None = None) -> str:
+        """Name the index of all runs, or of those of one status."""
+        return f"{self.prefix}runs:{status}" if status else f"{self.prefix}runs"
+
+
+def declared(key: str) -> Key | None:
+    """Find what a key is; None for one that is not in the dictionary."""
+    _, brace, rest = key.partition("}:")
+    for entry in DICTIONARY if brace else ():
+        pattern = re.sub(r"<[^>]+>", "[^:]+", entry.pattern.replace("<key>", "<.>"))
+        if re.fullmatch(pattern, rest):
+            return entry
+    return None

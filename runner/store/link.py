@@ -1,0 +1,107 @@
+"""The connection to Redis: one per thread for scripts, a pool for everything else.
+
+Scripts go over a raw connection, which costs half the processor time of the client's own call. A
+connection that has broken is made anew and the command is sent once more: every script gives a
+repeat its first reply. This is the only place that translates the client's errors.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.exceptions import NoScriptError, RedisError
+
+from runner.errors import StoreError
+
+Argument = bytes | str | int
+
+TIMEOUT = 5.0
+"""Seconds that one command, or a connect, may take."""
+
+
+class Link:
+    """One Redis database. Thread-safe, and usable after a fork."""
+
+    def __init__(self, url: str) -> None:
+        """Take a redis-py URL: redis://, rediss:// or unix://. Nothing is connected yet."""
+        # Any: its annotations allow for text, but without decode_responses every reply is bytes.
+        self.client: Any = redis.Redis.from_url(
+            url,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            health_check_interval=30,
+            protocol=2,
+        )
+        self._place = _place(url)
+        self._own = threading.local()
+
+    def call(self, *command: Argument) -> Any:
+        """Send one command on this thread's connection and return the raw reply.
+
+        Raises:
+            StoreError: the store could not be reached or refused.
+        """
+        with self.translated():
+            try:
+                return self._exchange(command)
+            except (redis.ConnectionError, OSError):
+                return self._exchange(command)
+
+    def _exchange(self, command: tuple[Argument, ...]) -> Any:
+        connection = self._connection()
+        try:
+            connection.send_command(*command, check_health=False)
+            return connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            # An unread reply would be taken for the next command's.
+            connection.disconnect()
+            raise
+
+    def _connection(self) -> Any:
+        """A connection that came through a fork belongs to the parent, so the child makes its own."""
+        held = self._own.__dict__
+        if held.get("pid") != os.getpid():
+            held["pid"] = os.getpid()
+            held["connection"] = self.client.connection_pool.make_connection()
+        return held["connection"]
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the client's errors into StoreError, but for a script that the server has forgotten."""
+        try:
+            yield
+        except NoScriptError:
+            raise
+        except redis.ResponseError as error:
+            raise StoreError(
+                f"The store at {self._place} refused a command: {error}. Nothing changed."
+            ) from error
+        except (RedisError, OSError) as error:
+            raise StoreError(
+                f"The store at {self._place} could not be reached ({error}), so nothing was changed here. "
+                "Work goes on by itself when it is back; check that Redis runs and RUNNER_REDIS_URL names it."
+            ) from error
+
+    def close(self) -> None:
+        """Close this thread's connection and the pool's."""
+        connection = self._own.__dict__.pop("connection", None)
+        self._own.__dict__.clear()
+        if connection is not None:
+            connection.disconnect()
+        self.client.close()
+
+
+def _place(url: str) -> str:
+    """Name a server without its password."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"

@@ -1,0 +1,41 @@
+-- Let a running visit wait for people.
+--
+-- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :q, :e,
+--   timers, open, notices; its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asking.lua),
+--   then what is kept.
+-- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale".
+-- include: held
+-- include: kept
+-- include: asking
+-- include: resolve
+-- include: reply
+local PARKED = {waiting = 'waiting', ready = 'ready', cancelled = 'cancelled'}
+local name, visit, fence = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local d = open(ARGV[5], name)
+if not d then return {'stale'} end
+if not holds(node(d, name), visit, fence) then return {refusal(node(d, name), visit, fence, PARKED)} end
+local questions, rest = read_questions(9)
+keep(d.key, name, rest)
+timer(d, 'lease', name, false)
+if not publish(d, name, questions) then
+  cancel_node(d, name)
+  step(d)
+  return reply('cancelled')
+end
+local record, asked, left, gone, word = node(d, name), {}, {}, {}, 'waiting'
+for _, question in ipairs(questions) do asked[question.id] = true end
+for _, id in ipairs(record.questions) do
+  if asked[id] then left[#left + 1] = id else gone[#gone + 1] = id end
+end
+withdraw(d, name, visit, gone)
+if #left == 0 and record.unseen == 0 then return {'nothing_open'} end
+if satisfied(d, name, record.unseen, left) then
+  word = 'ready'
+  ring(d, name, {questions = left, crashes = 0})
+else
+  change(d, name, {status = 'waiting', questions = left, crashes = 0})
+  announce(d, 'node.waiting', name, visit)
+end
+step(d)
+return reply(word)

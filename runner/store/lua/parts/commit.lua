@@ -1,0 +1,46 @@
+-- Write everything that a transition changed, and remember its doorbells and what follows.
+-- include: events
+local bells, follow = {}, {}
+
+local function write_records(d)
+  local fields = {}
+  local function put(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
+  for name in pairs(d.changed) do put('n:' .. name, write(d.nodes[name])) end
+  for number in pairs(d.turned) do put('l:' .. number, write(d.loops[number])) end
+  for field in pairs(d.came) do put(field, cjson.encode(d.arrived[field])) end
+  for field, value in pairs(d.run) do
+    if value ~= d.was[field] then put(field, value) end
+  end
+  many('HSET', d.key, fields)
+end
+
+local function write_timers(d)
+  local set, drop = {}, {}
+  for member, at in pairs(d.timers) do
+    if at then set[#set + 1], set[#set + 2] = at, member else drop[#drop + 1] = member end
+  end
+  many('ZADD', prefix .. 'timers', set)
+  many('ZREM', prefix .. 'timers', drop)
+end
+
+-- Keep the list of nodes that a stop must look at; one whose child was told is not among them.
+local function write_idle(d)
+  local add, remove = {}, {}
+  for name, was in pairs(d.idle) do
+    local is = IDLE[d.nodes[name].status] and was ~= 'told'
+    if is and not was then add[#add + 1], add[#add + 2] = 0, name end
+    if was and not is then remove[#remove + 1] = name end
+  end
+  many('ZADD', d.key .. ':q', add)
+  many('ZREM', d.key .. ':q', remove)
+end
+
+local function commit(d)
+  write_events(d)
+  write_closed(d)
+  write_records(d)
+  write_timers(d)
+  write_idle(d)
+  for _, bell in ipairs(d.bells) do bells[#bells + 1] = bell end
+  for _, item in ipairs(d.follow) do follow[#follow + 1] = item end
+end

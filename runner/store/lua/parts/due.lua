@@ -1,0 +1,42 @@
+-- What time does; a timer that no longer applies changes nothing.
+-- include: follow
+-- include: lost
+-- include: resolve
+local LONGEST_RING = 300000
+local DUE = {lease = lost}
+
+function DUE.drain(d)
+  if d.run.stopping ~= '' then drain(d) end
+end
+
+function DUE.deadline(d)
+  stop(d, 'failed', ('execution timeout of %g s reached'):format(shape(d, 'meta').timeout / 1000))
+end
+
+function DUE.ring(d, name)
+  local record = node(d, name)
+  if record.status ~= 'ready' then return end
+  local rings = record.rings + 1
+  dispatch(d, name, change(d, name, {rings = rings}))
+  timer(d, 'ring', name, now + math.min(LONGEST_RING, lease * 2 ^ math.min(rings, 16)))
+end
+
+function DUE.retry(d, name)
+  if node(d, name).status == 'retrying' then ring(d, name, {}) end
+end
+
+-- Nobody answered in time: the node goes on and learns so from its own question.
+function DUE.expire(d, id)
+  local name, visit = id:match('^[^.]+%.(.*)%.(%d+)%.[^.]*$')
+  if standing(d, id) ~= 'open' then return end
+  d.closed[id] = 'expired'
+  announce(d, 'interrupt.expired', name, visit, id)
+  resolve(d, name, visit, {id})
+end
+
+local function due(kind, run, key)
+  local d = open(run)
+  if not d or FINAL[d.run.status] then return end
+  DUE[kind](d, key)
+  step(d)
+end

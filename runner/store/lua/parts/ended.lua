@@ -1,0 +1,39 @@
+-- A run's status changed: its index, and when it ended, how long its keys stay.
+-- include: settings
+local FINAL = {completed = true, failed = true, cancelled = true}
+local KEYS_OF_RUN = {'', ':o', ':x', ':s', ':m', ':i', ':d', ':e', ':q', ':h', ':c'}
+
+-- Let a finished run's keys expire, and its children's when the sweep gets to them.
+local function retire(run)
+  local key = prefix .. 'r:' .. run
+  if retention == 0 then return end
+  for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PEXPIRE', key .. suffix, retention) end
+  local idem = redis.call('HGET', key, 'idem')
+  if idem then redis.call('PEXPIRE', idem, retention) end
+  redis.call('ZADD', prefix .. 'retired', now + retention, run)
+  many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
+end
+
+-- A child stays as long as its parent, which may still read it.
+local function outlived(parent)
+  return parent == '' or FINAL[redis.call('HGET', prefix .. 'r:' .. parent, 'status') or 'completed']
+end
+
+-- The last run of a graph that is no longer current lets its shape expire.
+local function release(d)
+  local users = redis.call('HINCRBY', d.shape_key, 'runs', -1)
+  local current = redis.call('HGET', prefix .. 'graphs', d.run.graph)
+  if users <= 0 and current ~= d.run.fp and retention > 0 then
+    redis.call('PEXPIRE', d.shape_key, retention)
+  end
+end
+
+local function index_status(d, before, status)
+  local created = redis.call('HGET', d.key, 'created')
+  redis.call('ZREM', prefix .. 'runs:' .. before, d.id)
+  redis.call('ZADD', prefix .. 'runs:' .. status, created, d.id)
+  if not FINAL[status] then return end
+  redis.call('HSET', d.key, 'ended', now)
+  release(d)
+  if outlived(d.run.parent) then retire(d.id) end
+end

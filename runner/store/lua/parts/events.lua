@@ -1,0 +1,21 @@
+-- Events of a run, in its own stream, and notices for services, in the partition's.
+-- include: questions
+local NOTICES = {['interrupt.asked'] = true, ['interrupt.answered'] = true,
+  ['interrupt.expired'] = true, ['interrupt.withdrawn'] = true, ['run.ended'] = true}
+
+local function write_notice(d, event)
+  redis.call('XADD', prefix .. 'notices', 'MAXLEN', '~', 100000, '*', 'id', d.id .. ':' .. d.run.events,
+    'kind', event.kind, 'run_id', d.id, 'node', event.node, 'visit', event.visit, 'detail', event.detail,
+    'at', now, 'question', event.question and event.question.json or '')
+end
+
+-- Events are numbered by the run, so that a reader can go on after any of them.
+local function write_events(d)
+  for _, event in ipairs(d.events) do
+    d.run.events = d.run.events + 1
+    redis.call('XADD', d.key .. ':e', 'MAXLEN', '~', 10000, d.run.events .. '-0', 'kind', event.kind,
+      'at', now, 'node', event.node, 'visit', event.visit, 'detail', event.detail, 'data', event.data or '')
+    if event.question then write_question(d, event) end
+    if NOTICES[event.kind] then write_notice(d, event) end
+  end
+end

@@ -1,0 +1,40 @@
+-- Questions to people: opened, closed, withdrawn.
+-- include: change
+
+-- "" for a question never asked, else open, answered, expired or withdrawn.
+local function standing(d, id)
+  local decided = redis.call('HGET', d.key .. ':d', id)
+  if decided then return decided:match('^%a+') end
+  return redis.call('HEXISTS', d.key .. ':i', id) == 1 and 'open' or ''
+end
+
+local function withdraw(d, name, visit, ids)
+  for _, id in ipairs(ids) do
+    d.closed[id] = 'withdrawn'
+    timer(d, 'expire', id, false)
+    announce(d, 'interrupt.withdrawn', name, visit, id)
+  end
+end
+
+-- Write a question when its event is numbered: seq, asked and expiry in ms, then JSON as it came.
+local function write_question(d, event)
+  local id, question = event.detail, event.question
+  local expires = question.expires > 0 and now + question.expires or 0
+  local field, asked = 'q:' .. event.node, nil
+  redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
+  redis.call('HDEL', d.key .. ':d', id)
+  redis.call('ZADD', prefix .. 'open', now, id)
+  asked = redis.call('HGET', d.key, field)
+  asked = asked and cjson.decode(asked) or {event.visit}
+  if asked[1] ~= event.visit then asked = {event.visit} end
+  for _, each in ipairs(asked) do if each == id then return end end
+  asked[#asked + 1] = id
+  redis.call('HSET', d.key, field, cjson.encode(asked))
+end
+
+local function write_closed(d)
+  for id, status in pairs(d.closed) do
+    redis.call('HSET', d.key .. ':d', id, status .. ' ' .. now .. '  ')
+    redis.call('ZREM', prefix .. 'open', id)
+  end
+end

@@ -1,0 +1,25 @@
+-- Making a node ready, and ringing for it.
+-- include: stop
+local function dispatch(d, name, record)
+  local at = shape(d, 'n:' .. name)
+  d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, at.queue, at.priority, d.run.graph}
+end
+
+-- Write a ready node and ring its doorbell; the timer rings again should it be lost.
+local function ring(d, name, fields)
+  fields.status, fields.rings, fields.busy, fields.held = 'ready', 0, false, false
+  dispatch(d, name, change(d, name, fields))
+  timer(d, 'ring', name, now + lease)
+end
+
+-- Make a node ready for a new visit, unless the run stops or has used up its executions.
+local function ready(d, name, via)
+  if d.run.stopping ~= '' then return end
+  local limit = shape(d, 'meta').limit
+  if limit > 0 and d.run.started >= limit then
+    stop(d, 'failed', ('max_node_executions (%d) reached before "%s"'):format(limit, name))
+    return
+  end
+  d.run.started = d.run.started + 1
+  ring(d, name, {visit = node(d, name).visit + 1, attempt = 1, via = via, edges = ''})
+end

@@ -1,0 +1,25 @@
+-- Close a transition: work out the run's status, tell its parent, write.
+-- include: commit
+-- include: ended
+local function status_of(run)
+  if run.active > 0 then return 'executing' end
+  if run.held > 0 then return 'needs_migration' end
+  if run.waiting > 0 then return 'interrupted' end
+  if run.failed > 0 or run.stopping == 'failed' then return 'failed' end
+  return run.stopping ~= '' and 'cancelled' or 'completed'
+end
+
+local function step(d)
+  local run = d.run
+  local before, status = run.status, status_of(run)
+  if status ~= before then
+    run.status = status
+    announce(d, FINAL[status] and 'run.ended' or 'run.status', '', 0, status)
+    if FINAL[status] and shape(d, 'meta').timeout > 0 then timer(d, 'deadline', '', false) end
+    if run.parent ~= '' then
+      d.follow[#d.follow + 1] = {run = run.parent, node = run.parent_node, child = d.id, status = status}
+    end
+  end
+  commit(d)
+  if status ~= before then index_status(d, before, status) end
+end

@@ -1,0 +1,20 @@
+-- Make a stored graph shape the current one under its name.
+--
+-- Keys touched: graphs (name -> fingerprint), g:<fingerprint> (the shape; loses its expiry), and that
+--   of the shape it replaces, which expires when no run uses it.
+-- Arguments: 5 name, 6 fingerprint.
+-- Words: "published"; "missing" when the shape must be written first.
+-- include: settings
+local name, fingerprint = ARGV[5], ARGV[6]
+local shape_key = prefix .. 'g:' .. fingerprint
+if redis.call('EXISTS', shape_key) == 0 then return {'missing'} end
+local old = redis.call('HGET', prefix .. 'graphs', name)
+redis.call('HSET', prefix .. 'graphs', name, fingerprint)
+redis.call('PERSIST', shape_key)
+if old and old ~= fingerprint and retention > 0 then
+  local old_key = prefix .. 'g:' .. old
+  if tonumber(redis.call('HGET', old_key, 'runs') or 0) <= 0 then
+    redis.call('PEXPIRE', old_key, retention)
+  end
+end
+return {'published'}

@@ -1,0 +1,19 @@
+-- Extend leases.
+--
+-- Keys touched: r:<run> (read), timers.
+-- Arguments: from 5 for each lease: run, node, visit, fence.
+-- Words: for each "ok", "stale", or "cancelled" when somebody cancelled the run.
+-- include: held
+local words = {}
+for place = 5, #ARGV, 4 do
+  local run, name = ARGV[place], ARGV[place + 1]
+  local found = redis.call('HMGET', prefix .. 'r:' .. run, 'stopping', 'n:' .. name)
+  local word = found[1] == 'cancelled' and 'cancelled' or 'ok'
+  if holds(read(found[2], NODE), tonumber(ARGV[place + 2]), tonumber(ARGV[place + 3])) then
+    redis.call('ZADD', prefix .. 'timers', now + lease, 'lease|' .. run .. '|' .. name)
+  else
+    word = 'stale'
+  end
+  words[#words + 1] = word
+end
+return words

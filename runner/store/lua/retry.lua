@@ -1,0 +1,33 @@
+-- Run a visit again after a delay.
+--
+-- Keys touched: r:<run> (the node), r:<run>:x (the error), :s and :m (kept), :q, :e, timers, notices,
+--   runs:<status>; its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
+--   attempt, or "", then what is kept.
+-- Words: "retrying", "cancelled" when the run stops, "stale".
+-- include: held
+-- include: kept
+-- include: stop
+-- include: reply
+local name, visit, fence, counts = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] ~= ''
+local d = open(ARGV[5], name)
+if not d then return {'stale'} end
+local record, word = node(d, name), 'retrying'
+if not holds(record, visit, fence) then
+  return {refusal(record, visit, fence, {retrying = 'retrying', cancelled = 'cancelled'})}
+end
+keep(d.key, name, 11)
+if counts then redis.call('HSET', d.key .. ':x', name .. '.' .. visit, ARGV[10]) end
+timer(d, 'lease', name, false)
+if d.run.stopping ~= '' then
+  cancel_node(d, name)
+  word = 'cancelled'
+else
+  local attempt, child = record.attempt, record.child
+  if counts then attempt, child = attempt + 1, '' end
+  change(d, name, {status = 'retrying', attempt = attempt, child = child})
+  timer(d, 'retry', name, now + tonumber(ARGV[9]))
+  announce(d, 'node.retrying', name, visit, ARGV[9])
+end
+step(d)
+return reply(word)

@@ -1,0 +1,43 @@
+-- Begin a run; a child run also makes its parent's node wait for it.
+--
+-- Keys touched: graphs, g:<fingerprint> (counts its runs), idem:<graph>:<key> (-> run id), r:<run> and
+--   its parts, runs and runs:<status> (indexes), timers, notices; the parent's r:<run>, queues.
+-- Arguments: 5 run, 6 graph, 7 fingerprint ("": the current one), 8 task, 9 state given, 10 tags (JSON),
+--   11 idempotency key or "", 12 root run or "", then for a child: 13 parent run, 14 node, 15 visit,
+--   16 fence.
+-- Words: "started", "exists" (and that run's id), "unknown_graph"; for a child also "stale", "cancelled".
+-- include: reply
+-- include: delegate
+-- include: arrive
+local run, graph, fp = ARGV[5], ARGV[6], ARGV[7]
+if fp == '' then fp = redis.call('HGET', prefix .. 'graphs', graph) end
+if not fp or redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
+local key, idem = prefix .. 'r:' .. run, ''
+if ARGV[11] ~= '' then
+  idem = prefix .. 'idem:' .. graph .. ':' .. ARGV[11]
+  local found = redis.call('GET', idem)
+  if found then return {'exists', found} end
+end
+if redis.call('EXISTS', key) == 1 then return {'started'} end
+local root = ARGV[12] ~= '' and ARGV[12] or run
+if ARGV[13] then
+  local word = delegate(ARGV[13], ARGV[14], tonumber(ARGV[15]), tonumber(ARGV[16]), run)
+  if word ~= 'delegated' then return reply(word) end
+  root = ARGV[12] ~= '' and ARGV[12] or redis.call('HGET', prefix .. 'r:' .. ARGV[13], 'root')
+  redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
+end
+if idem ~= '' then redis.call('SET', idem, run) end
+redis.call('HSET', key, 'fp', fp, 'status', 'executing', 'graph', graph, 'root', root, 'created', now,
+  'task', ARGV[8], 'given', ARGV[9], 'tags', ARGV[10], 'idem', idem,
+  'parent', ARGV[13] or '', 'parent_node', ARGV[14] or '')
+redis.call('ZADD', prefix .. 'runs', now, run)
+redis.call('ZADD', prefix .. 'runs:executing', now, run)
+redis.call('HINCRBY', prefix .. 'g:' .. fp, 'runs', 1)
+redis.call('PERSIST', prefix .. 'g:' .. fp)
+local d = open(run)
+local meta = shape(d, 'meta')
+announce(d, 'run.started')
+if meta.timeout > 0 then timer(d, 'deadline', '', now + meta.timeout) end
+for _, name in ipairs(meta.entries) do arrive(d, name, -1, true, {}) end
+step(d)
+return reply('started')

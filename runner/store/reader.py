@@ -1,0 +1,172 @@
+"""Reading runs, questions and events from Redis, without changing anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner.interrupts import Interrupt, address_of
+from runner.ports import Event, RunSnapshot, RunSummary
+from runner.run import NodeRecord, RunRecord, Status
+from runner.store import layout
+from runner.store.keys import Keys
+from runner.store.link import TIMEOUT, Link
+
+JSON = Any
+
+RECORD = (
+    "graph", "fp", "status", "active", "waiting", "held", "failed", "started",
+    "stopping", "reason", "parent", "parent_node", "root",
+)  # fmt: skip
+
+LONGEST_BLOCK = TIMEOUT / 2
+"""Seconds of one blocking read: it must end before the connection counts as dead."""
+
+
+class Reader:
+    """Reads one partition."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link, self._keys = link, keys
+
+    def graphs(self) -> dict[str, str]:
+        """Return the fingerprint of every known graph, by name."""
+        with self._link.translated():
+            found: dict[bytes, bytes] = self._link.client.hgetall(self._keys.graphs)
+        return _texts(found)
+
+    def peek(self, run_id: str) -> RunRecord | None:
+        """Read a run's own fields."""
+        with self._link.translated():
+            found: list[bytes | None] = self._link.client.hmget(self._keys.run(run_id), RECORD)
+        fields = {
+            name: value.decode() for name, value in zip(RECORD, found, strict=True) if value is not None
+        }
+        return layout.run_record(run_id, fields) if fields else None
+
+    def read(self, run_id: str) -> RunSnapshot | None:
+        """Read a whole run as it is at one moment."""
+        with self._link.translated(), self._link.client.pipeline(transaction=True) as pipe:
+            for part in ("", ":o", ":x", ":m", ":i", ":d"):
+                pipe.hgetall(self._keys.run(run_id, part))
+            pipe.lrange(self._keys.run(run_id, ":h"), 0, -1)
+            own, outputs, entries, messages, asked, decided, order = pipe.execute()
+        if not own:
+            return None
+        return RunSnapshot(
+            record=layout.run_record(
+                run_id, _texts({key: own[key] for key in map(str.encode, RECORD) if key in own})
+            ),
+            nodes=_nodes(own),
+            task=layout.load(own[b"task"]),
+            given=layout.load(own[b"given"]),
+            tags=layout.load(own[b"tags"]),
+            created_at=int(own[b"created"]),
+            ended_at=int(own.get(b"ended", 0)),
+            order=tuple(name.decode() for name in order),
+            outputs={layout.at_visit(field): layout.load(value) for field, value in outputs.items()},
+            entries={layout.at_visit(field): layout.load(value) for field, value in entries.items()},
+            interrupts=tuple(
+                layout.question(asked[each], decided.get(each))
+                for each in sorted(asked, key=lambda each: layout.question_number(asked[each]))
+            ),
+            messages=_messages(messages),
+        )
+
+    def standing(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
+        """Read questions, the nonces that won them, and the server's time in ms."""
+        addresses = [address_of(each) for each in ids]
+        with self._link.translated(), self._link.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            for each, address in zip(ids, addresses, strict=True):
+                run_id = address.run_id if address else ""
+                pipe.hget(self._keys.run(run_id, ":i"), each)
+                pipe.hget(self._keys.run(run_id, ":d"), each)
+            (seconds, micros), *found = pipe.execute()
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        questions = [layout.question(asked, decided) if asked else None for asked, decided in pairs]
+        winners = {each: layout.winner(decided) for each, (_, decided) in zip(ids, pairs, strict=True)}
+        return questions, winners, seconds * 1000 + micros // 1000
+
+    def open_interrupts(self, limit: int) -> list[Interrupt]:
+        """List open questions, oldest first."""
+        with self._link.translated():
+            ids: list[bytes] = self._link.client.zrange(self._keys.open, 0, limit - 1)
+        found, _, _ = self.standing([each.decode() for each in ids])
+        return [each for each in found if each is not None and each.is_open]
+
+    def runs(self, status: Status | None, limit: int) -> list[RunSummary]:
+        """List runs, newest first."""
+        with self._link.translated():
+            ids: list[bytes] = self._link.client.zrevrange(self._keys.runs(status), 0, limit - 1)
+            with self._link.client.pipeline(transaction=False) as pipe:
+                for each in ids:
+                    pipe.hmget(self._keys.run(each.decode()), "graph", "status", "created", "tags")
+                found = pipe.execute()
+        return [
+            RunSummary(each.decode(), graph.decode(), Status(state.decode()), int(created), layout.load(tags))
+            for each, (graph, state, created, tags) in zip(ids, found, strict=True)
+            if graph is not None
+        ]
+
+    def children(self, run_id: str) -> list[str]:
+        """Name the child runs of a run, oldest first."""
+        with self._link.translated():
+            found: list[bytes] = self._link.client.lrange(self._keys.run(run_id, ":c"), 0, -1)
+        return [each.decode() for each in found]
+
+    def events(self, run_id: str, after: str, limit: int, wait: float) -> list[Event]:
+        """Read events after a position, waiting up to so many seconds for the first."""
+        found = self.stream(
+            self._keys.run(run_id, ":e"),
+            f"{after or 0}-0",
+            limit,
+            wait,
+            worth_waiting=lambda: bool(self._link.client.exists(self._keys.run(run_id))),
+        )
+        return [layout.event(position, fields) for position, fields in found]
+
+    def stream(
+        self,
+        key: str,
+        after: str,
+        limit: int,
+        wait: float,
+        *,
+        worth_waiting: Callable[[], bool] = lambda: True,
+    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Read a stream; a wait is cut into short blocking reads, on a connection of their own."""
+        deadline = time.monotonic() + wait
+        with self._link.translated():
+            found = self._link.client.xread({key: after}, count=limit)
+            while not found and worth_waiting() and (left := deadline - time.monotonic()) > 0:
+                block = max(1, round(min(left, LONGEST_BLOCK) * 1000))
+                found = self._link.client.xread({key: after}, count=limit, block=block)
+        return list(found[0][1]) if found else []
+
+
+def _texts(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}
+
+
+def _nodes(own: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
+    rounds = {
+        int(field[2:]): layout.load(value).get("round", 0)
+        for field, value in own.items()
+        if field.startswith(b"l:")
+    }
+    nodes = {}
+    for field, value in own.items():
+        if field.startswith(b"n:"):
+            record, scope = layout.node_record(value)
+            nodes[field[2:].decode()] = layout.in_round(record, rounds.get(scope, 0))
+    return nodes
+
+
+def _messages(found: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
+    counts = {field[1:]: int(count) for field, count in found.items() if field.startswith(b"#")}
+    return {
+        name.decode(): [layout.load(found[b"%d.%s" % (number, name)]) for number in range(1, count + 1)]
+        for name, count in counts.items()
+    }

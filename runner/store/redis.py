@@ -1,0 +1,262 @@
+"""The store in Redis: one script for each transition, atomic and at a cost that no graph size moves.
+
+It behaves as `memory.MemoryStore` does; a contract and a property test hold the two equal. Every
+method raises StoreError when Redis can't be reached; the transition can then be repeated safely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from runner.errors import ConflictError, NotFoundError
+from runner.graph import Topology
+from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.outcomes import Saved
+from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, RunSummary, Settlement, Start, Token
+from runner.run import NodeRecord, RunRecord, Status
+from runner.store import layout
+from runner.store.doorbell import DoorbellTemplate
+from runner.store.keys import PARTITION, Keys
+from runner.store.link import Argument, Link
+from runner.store.reader import Reader
+from runner.store.receipts import CRASHED, by_visit, receipts_for
+from runner.store.scripts import Scripts
+
+JSON = Any
+
+WEEK = 7 * 86_400.0
+JUDGE_AGAIN = 20
+"""How often a set of answers is judged anew because another answer came in between."""
+
+
+class RedisStore:
+    """Runs in one partition of a Redis database. Thread-safe, and usable after a fork."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        partition: str = PARTITION,
+        lease: float = 30.0,
+        retention: float | None = WEEK,
+        push: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """Open a database; nothing is connected yet.
+
+        Args:
+            url: as redis-py reads it.
+            partition: which part of the keys to use; a run stays in its own.
+            lease: seconds a worker may be silent before its node runs again.
+            retention: seconds that a finished run is kept; None keeps it for ever.
+            push: ring the task queue from the scripts, once a template is installed. Only right where
+                the queue is in the same database, and not a cluster.
+            clock: milliseconds, for tests; without it the time is the server's.
+        """
+        self.lease_ms = round(lease * 1000)
+        self.clock = clock
+        self._link, self._keys = Link(url), Keys(partition)
+        self._scripts = Scripts(self._link, self._keys.prefix)
+        self._reader = Reader(self._link, self._keys)
+        self._settings = (self.lease_ms, "1" if push else "0", round((retention or 0) * 1000))
+
+    def close(self) -> None:
+        """Close the connections of this thread and those at rest."""
+        self._link.close()
+
+    def install_doorbell(self, template: DoorbellTemplate) -> None:
+        """Keep the message that scripts ring the task queue with; every process uses it from now on."""
+        with self._link.translated():
+            self._link.client.hset(self._keys.doorbell, mapping=template.fields())
+
+    # -- transitions -------------------------------------------------------------------------------
+
+    def publish(self, topologies: Sequence[Topology]) -> None:
+        for topology in topologies:
+            if self._run("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
+                key = self._keys.shape(topology.fingerprint)
+                with self._link.translated(), self._link.client.pipeline(transaction=True) as pipe:
+                    pipe.hset(key, mapping=dict(layout.shape_fields(topology)))
+                    pipe.execute()
+                self._run("publish", topology.graph_id, topology.fingerprint)
+
+    def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id tells a repeat
+        parent = _token(start.parent) if start.parent else ()
+        said = self._run(
+            "start",
+            start.run_id,
+            start.graph_id,
+            start.fingerprint or "",
+            layout.dump(start.task),
+            layout.dump(start.given),
+            layout.dump(dict(start.tags)),
+            start.idempotency_key or "",
+            start.root,
+            *parent,
+        )
+        if said[0] == b"exists":
+            return Reply("exists", run_id=said[1].decode())
+        word = said[0].decode()
+        return Reply(word, _doorbells(said), start.run_id if word == "started" else "")
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        said = self._run("claim", run_id, node, visit, attempt, nonce)
+        return self._claimed(run_id, node, said) if said[0] == b"claimed" else _reply(said)
+
+    def _claimed(self, run_id: str, node: str, said: list[Any]) -> Claim:
+        _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages = said
+        record, _ = layout.node_record(own)
+        return Claim(
+            token=Token(run_id, node, record.visit, record.fence),
+            graph_id=graph.decode(),
+            fingerprint=fingerprint.decode(),
+            current=current.decode(),
+            signature=layout.load(at)["signature"],
+            record=record,
+            task=layout.load(task),
+            given=layout.load(given),
+            inputs=[(name.decode(), number, layout.load(output)) for name, number, output in inputs],
+            answers=layout.answered(*asked) if asked else [],
+            document=layout.load(document) if document else None,
+            messages=[layout.load(message) for message in messages],
+            child=self.read(record.child) if record.child else None,
+        )
+
+    def save(self, token: Token, saved: Saved) -> Reply:
+        return self._reply("save", *_token(token), *layout.saved_arguments(saved))
+
+    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        questions = layout.question_arguments(interrupts)
+        return self._reply("ask", *_token(token), *questions, *layout.saved_arguments(saved))
+
+    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        questions = layout.question_arguments(interrupts)
+        return self._reply("park", *_token(token), *questions, *layout.saved_arguments(saved))
+
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        return self._reply(
+            "settle",
+            *_token(token),
+            nonce,
+            settlement.status,
+            settlement.edges,
+            layout.dump(settlement.output),
+            layout.dump(settlement.entry),
+            len(settlement.reads),
+            *(part for read in settlement.reads for part in read),
+            *layout.saved_arguments(settlement.saved),
+        )
+
+    def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
+        error = b"" if entry is None else layout.dump(entry)
+        return self._reply("retry", *_token(token), delay_ms, error, *layout.saved_arguments(saved))
+
+    def hold(self, token: Token) -> Reply:
+        return self._reply("hold", *_token(token))
+
+    def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
+        for _ in range(JUDGE_AGAIN):
+            found, winners, now = self._reader.standing([each.interrupt_id for each in answers])
+            now = self.clock() if self.clock else now
+            receipts, fresh = receipts_for(answers, found, winners.__getitem__, nonce, now)
+            if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
+                return receipts, Reply("answered")
+            said = self._run("answer", nonce, *_grouped(fresh))
+            if said[0] == b"answered":
+                return receipts, _reply(said)
+        raise ConflictError(
+            f"other answers to the same questions came in between {JUDGE_AGAIN} times; none of these was "
+            "applied. Send them again."
+        )
+
+    def cancel(self, run_id: str, reason: str) -> Reply:
+        return self._reply("cancel", run_id, reason)
+
+    def renew(self, tokens: Sequence[Token]) -> list[str]:
+        if not tokens:
+            return []
+        return [
+            word.decode()
+            for word in self._run("renew", *(part for token in tokens for part in _token(token)))
+        ]
+
+    def sweep(self, limit: int = 100) -> Reply:
+        return self._reply("sweep", limit, layout.dump({"error": CRASHED}), CRASHED["message"])
+
+    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
+        self._run("emit", run_id, kind, node, visit, layout.dump(data))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def graphs(self) -> dict[str, str]:
+        return self._reader.graphs()
+
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        return self._reader.standing(ids)[0]
+
+    def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
+        return self._reader.open_interrupts(limit)
+
+    def read(self, run_id: str) -> RunSnapshot | None:
+        return self._reader.read(run_id)
+
+    def peek(self, run_id: str) -> RunRecord | None:
+        return self._reader.peek(run_id)
+
+    def fetch(
+        self, run_id: str, nodes: Sequence[str]
+    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
+        word, *found = self._run("fetch", run_id, *nodes)
+        if word != b"found":
+            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+        return [
+            (layout.node_record(own)[0], _load(output), _load(entry))
+            for own, output, entry in zip(found[::3], found[1::3], found[2::3], strict=True)
+        ]
+
+    def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
+        return self._reader.runs(status, limit)
+
+    def children(self, run_id: str) -> list[str]:
+        return self._reader.children(run_id)
+
+    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+        return self._reader.events(run_id, after, limit, wait)
+
+    # -- calling scripts ---------------------------------------------------------------------------
+
+    def _run(self, name: str, *arguments: Argument) -> list[Any]:
+        now: Argument = self.clock() if self.clock else ""
+        return self._scripts.run(name, now, *self._settings, *arguments)
+
+    def _reply(self, name: str, *arguments: Argument) -> Reply:
+        return _reply(self._run(name, *arguments))
+
+
+def _load(data: bytes | None) -> JSON:
+    return None if data is None else layout.load(data)
+
+
+def _token(token: Token) -> tuple[Argument, ...]:
+    return (token.run_id, token.node, token.visit, token.fence)
+
+
+def _reply(said: list[Any]) -> Reply:
+    return Reply(said[0].decode(), _doorbells(said))
+
+
+def _doorbells(said: list[Any]) -> list[Doorbell]:
+    return [
+        Doorbell(
+            run.decode(), node.decode(), int(visit), int(attempt), queue.decode(), priority, graph.decode()
+        )
+        for run, node, visit, attempt, queue, priority, graph in said[1:]
+    ]
+
+
+def _grouped(answers: Sequence[Answer]) -> Iterator[Argument]:
+    """Write answers as arguments of a script, those to one visit side by side."""
+    for (run_id, node, visit), group in by_visit(answers).items():
+        for each in group:
+            yield from (run_id, node, visit, each.interrupt_id, layout.decision(each))
