@@ -1,15 +1,17 @@
 """Errors as values: what is stored of an exception, and how it comes back in another process.
 
 Nothing is ever unpickled or imported because stored data names it. A class that is already
-imported comes back as itself, without running its `__init__`; any other comes back as a class of
-the same name below the nearest base that is imported, so that `isinstance` checks keep working.
+imported comes back as itself, without running code of its own; any other comes back as a class of
+the same name below the nearest base that can be made, so that `isinstance` checks keep working.
+Either way `str()` and `repr()` read as they did.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 import pydantic
@@ -18,12 +20,17 @@ from runner import codec
 from runner.errors import NodeFailed, UnstorableError
 
 MAX_CHAIN = 8
+MAX_MEMBERS = 16  # of an exception group; the traceback's text names more of them
+MEMBER_DEPTH = 3  # a group in a group counts as this many links of a chain: groups grow faster
 MAX_TRACEBACK = 16_000  # characters; the end of a traceback says most, so the start is cut
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """An exception, stored: `type` is `module:qualname`, `bases` the same for its MRO."""
+    """An exception, stored: `type` is `module:qualname`, `bases` the same for its MRO.
+
+    `shown` is its `repr()`; `members` are the exceptions of a group.
+    """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
@@ -37,6 +44,8 @@ class ErrorRecord:
     cause: ErrorRecord | None = None
     context: ErrorRecord | None = None
     suppress_context: bool = False
+    shown: str = ""
+    members: list[ErrorRecord] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -54,15 +63,17 @@ def record(error: BaseException, depth: int = 0) -> ErrorRecord:
     context = None if error.__cause__ is not None else error.__context__
     return ErrorRecord(
         type=_name(cls),
-        message=_text(error),
+        message=_text(error, str),
         bases=[_name(base) for base in cls.__mro__[1:] if issubclass(base, BaseException)],
         args=_arguments(error),
         attributes=_attributes(error),
-        notes=[str(note) for note in getattr(error, "__notes__", ())],
+        notes=[_storable(str(note)) for note in getattr(error, "__notes__", ())],
         traceback="" if depth else _traceback(error),
         cause=_chained(error.__cause__, depth),
         context=_chained(context, depth),
         suppress_context=error.__suppress_context__,
+        shown=_text(error, repr),
+        members=_members(error, depth + MEMBER_DEPTH),
     )
 
 
@@ -70,26 +81,41 @@ def _chained(error: BaseException | None, depth: int) -> ErrorRecord | None:
     return record(error, depth + 1) if error is not None and depth < MAX_CHAIN else None
 
 
+def _members(error: BaseException, depth: int) -> list[ErrorRecord]:
+    if not isinstance(error, BaseExceptionGroup) or depth > MAX_CHAIN:
+        return []
+    return [record(member, depth) for member in error.exceptions[:MAX_MEMBERS]]
+
+
 def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _text(error: BaseException) -> str:
+def _text(error: BaseException, read: Callable[[object], str]) -> str:
     """`str()` of a user's exception may itself raise, and may hold text that can't be stored."""
     try:
-        return str(error).encode("utf-8", "backslashreplace").decode()
+        return _storable(read(error))
     except Exception as broken:  # noqa: BLE001 - any error of the user's __str__
         return f"<its message could not be read: {type(broken).__name__}>"
 
 
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _traceback(error: BaseException) -> str:
-    lines = traceback.format_exception(error)
-    return "".join(lines).encode("utf-8", "backslashreplace").decode()[-MAX_TRACEBACK:]
+    return _storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
 
 
 def _arguments(error: BaseException) -> list[Any] | None:
+    arguments: object = error.args
+    if isinstance(error, BaseExceptionGroup):
+        arguments = (error.message,)
+    elif isinstance(error, OSError):
+        # The file names of an OSError are not among its args.
+        arguments = OSError.__reduce__(error)[1]
     try:
-        packed: list[Any] = codec.pack(error.args, "args")
+        packed: list[Any] = codec.pack(arguments, "args")
     except UnstorableError:
         return None
     return packed
@@ -110,16 +136,13 @@ def _attributes(error: BaseException) -> dict[str, Any]:
 def load(stored: Mapping[str, Any]) -> ErrorRecord:
     """Read a record from its stored form, with the records chained to it."""
     chained = {key: load(stored[key]) for key in ("cause", "context") if stored.get(key)}
-    return ErrorRecord(**{**stored, **chained})
+    members = [load(member) for member in stored.get("members") or ()]
+    return ErrorRecord(**{**stored, **chained, "members": members})
 
 
 def restore(stored: ErrorRecord) -> BaseException:
     """Bring a stored exception back, with the marker attribute `restored` set to True."""
-    cls = _class(stored)
-    error = cls.__new__(cls)
-    arguments = (stored.message,) if stored.args is None else tuple(codec.unpack(stored.args))
-    error.args = arguments
-    error.__dict__.update({key: codec.unpack(value) for key, value in stored.attributes.items()})
+    error = _revive(stored)
     error.__dict__["restored"] = True
     for note in stored.notes:
         error.add_note(note)
@@ -129,13 +152,27 @@ def restore(stored: ErrorRecord) -> BaseException:
     return error
 
 
-def _class(stored: ErrorRecord) -> type[BaseException]:
+def _revive(stored: ErrorRecord) -> BaseException:
+    """Take its own class if it reads as it did, else one of its name below that or the nearest base."""
     own = _exception_class(stored.type)
-    if own is not None and _reads_alike(own, stored):
-        return own
-    found = (_exception_class(base) for base in stored.bases)
-    base = next((cls for cls in found if cls is not None), Exception)
-    body = {"__str__": lambda _self: stored.message, "__module__": stored.type.partition(":")[0]}
+    if own is not None:
+        found = _build(own, stored)
+        if found is not None and _reads_alike(found, stored):
+            return found
+    for name in (stored.type, *stored.bases):
+        base = _exception_class(name)
+        found = None if base is None else _build(_stand_in(base, stored), stored)
+        if found is not None:
+            return found
+    return NodeFailed(str(stored))
+
+
+def _stand_in(base: type[BaseException], stored: ErrorRecord) -> type[BaseException]:
+    body = {
+        "__str__": lambda _self: stored.message,
+        "__repr__": lambda _self: stored.shown or f"{stored.name}({stored.message!r})",
+        "__module__": stored.type.partition(":")[0],
+    }
     return type(stored.name, (base,), body)
 
 
@@ -144,14 +181,41 @@ def _exception_class(name: str) -> type[BaseException] | None:
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
-def _reads_alike(cls: type[BaseException], stored: ErrorRecord) -> bool:
-    """A class whose state could not be stored whole would show another message: check first."""
+def _build(cls: type[BaseException], stored: ErrorRecord) -> BaseException | None:
+    """Make the exception without running code of a user's class; None where that can't be done."""
     try:
-        trial = cls.__new__(cls)
-        trial.args = (stored.message,) if stored.args is None else tuple(codec.unpack(stored.args))
-        trial.__dict__.update({key: codec.unpack(value) for key, value in stored.attributes.items()})
-        return str(trial) == stored.message
-    except Exception:  # noqa: BLE001 - the user's __new__ or __str__ may raise anything
+        arguments = (stored.message,) if stored.args is None else tuple(codec.unpack(stored.args))
+        if issubclass(cls, BaseExceptionGroup):
+            error: BaseException = cls.__new__(cls, arguments[0], [restore(each) for each in stored.members])
+        elif _is_built_in(cls):
+            # The constructors of Python's own classes fill what is no attribute, as `errno`.
+            error = cls(*arguments)
+        else:
+            error = _bare(cls)
+            error.args = arguments
+        error.__dict__.update({key: codec.unpack(value) for key, value in stored.attributes.items()})
+    except Exception:  # noqa: BLE001 - a class may refuse to be made in any way
+        return None
+    return error
+
+
+def _bare(cls: type[BaseException]) -> BaseException:
+    """Make an empty object of a class past any `__new__` that users wrote."""
+    makers = (vars(base).get("__new__") for base in cls.__mro__)
+    make: Any = next(maker for maker in makers if isinstance(maker, BuiltinFunctionType))
+    found: BaseException = make(cls)
+    return found
+
+
+def _is_built_in(cls: type[BaseException]) -> bool:
+    return isinstance(cls.__init__, WrapperDescriptorType) and isinstance(cls.__new__, BuiltinFunctionType)
+
+
+def _reads_alike(error: BaseException, stored: ErrorRecord) -> bool:
+    """A class whose state could not be stored whole would show another message: check."""
+    try:
+        return str(error) == stored.message and repr(error) == (stored.shown or repr(error))
+    except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
         return False
 
 
