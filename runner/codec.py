@@ -57,7 +57,7 @@ def _pack(value: object, field: str, depth: int) -> JSON:
             return {BYTES_KEY: True, "data": base64.b64encode(value).decode("ascii")}
         case pydantic.BaseModel():
             name = f"{type(value).__module__}:{type(value).__qualname__}"
-            return {MODEL_KEY: name, "data": _pack(value.model_dump(mode="json"), field, depth + 1)}
+            return {MODEL_KEY: name, "data": _pack(_model_data(value, field), field, depth + 1)}
         case list() | tuple():
             return [_pack(item, f"{field}[{i}]", depth + 1) for i, item in enumerate(value)]
         case Mapping():
@@ -68,13 +68,24 @@ def _pack(value: object, field: str, depth: int) -> JSON:
     )
 
 
+def _model_data(model: pydantic.BaseModel, field: str) -> JSON:
+    # round_trip leaves out what is computed: it would be refused when the model is made again.
+    try:
+        return model.model_dump(mode="json", round_trip=True)
+    except Exception as error:
+        raise UnstorableError(
+            f"{field} is a {type(model).__name__} that has no JSON form: {error}"
+        ) from error
+
+
 def _pack_scalar(value: float | str, field: str) -> JSON:
     if isinstance(value, str):
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UnstorableError(f"{field} holds a lone surrogate, which is not valid text.") from error
-        return str(value)
+        # Not str(value): that is the member's name where the text is also an Enum.
+        return str.__str__(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise UnstorableError(f"{field} is {value}, which JSON has no form for; use None or a string.")
@@ -98,6 +109,9 @@ def unpack(value: JSON) -> Any:
 
     A pydantic model comes back as itself when its class is already imported, else as plain data:
     no module is ever imported because stored data names it.
+
+    Raises:
+        CorruptDocument: the model's class no longer takes the data.
     """
     if isinstance(value, list):
         return [unpack(item) for item in value]
@@ -113,9 +127,12 @@ def unpack(value: JSON) -> Any:
 
 def _restore_model(name: str, data: Any) -> Any:
     cls = imported(name)
-    if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel):
-        return cls.model_validate(data)
-    return data
+    if not (isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)):
+        return data
+    try:
+        return cls.model_validate(data, by_alias=True, by_name=True)
+    except pydantic.ValidationError as error:
+        raise CorruptDocument(f"a stored {name} no longer fits its class: {error}") from error
 
 
 def imported(name: str) -> object | None:
@@ -137,7 +154,7 @@ def plain(value: object) -> JSON:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def dump_json(value: JSON) -> bytes:
@@ -146,15 +163,21 @@ def dump_json(value: JSON) -> bytes:
 
 
 def load_json(data: bytes | str) -> JSON:
-    """Read JSON strictly: no duplicate keys, no NaN, no huge integers.
+    """Read JSON strictly: no duplicate keys, no NaN, no huge numbers, no lone surrogates.
 
     Raises:
         CorruptDocument: the bytes are not such JSON.
     """
     try:
-        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_bounded)
+        text = data if isinstance(data, str) else data.decode()
+        found = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_bounded, parse_float=_finite
+        )
+        if "\\ud" in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CorruptDocument(f"not valid JSON: {error}") from error
+    return found
 
 
 def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
@@ -166,6 +189,12 @@ def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 
 def _refuse(constant: str) -> JSON:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(float(digits)):
+        raise ValueError(f"{digits} is larger than any float")
+    return float(digits)
 
 
 def _bounded(digits: str) -> int:
