@@ -1,0 +1,143 @@
+"""The messages of the doors: an answer, a start, and the receipt that goes back.
+
+They are plain JSON, so that any language can send them; docs/reference/messages holds their JSON
+Schemas, which `python -m runner.messages <folder>` writes. Reading is strict: an unknown field,
+another `v`, a key twice, NaN or bytes that are no JSON are refused with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from runner import codec
+from runner.errors import CorruptDocument, UsageError
+from runner.interrupts import Answer, Receipt
+
+REPLIES = "runner:replies:"
+"""What the name of every reply stream begins with: a reply can't land in a queue or a run."""
+
+MAX_TEXT = 1000
+
+Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
+ReplyTo = Field(
+    default=None,
+    pattern=f"^{REPLIES}[^\\s]+$",
+    max_length=MAX_TEXT,
+    description=f"the Redis stream that gets the receipt; its name begins with {REPLIES}",
+)
+
+
+class Message(BaseModel):
+    """What all messages have in common: strict fields and a version."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    # Not Literal[1]: that takes `true`, too.
+    v: Annotated[int, Field(ge=1, le=1, json_schema_extra={"const": 1})]
+
+
+class AnswerMessage(Message):
+    """An answer to one question, sent to the stream runner:responses or the task tasks.respond."""
+
+    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    response: Any = Field(description="any JSON value; null is no answer and is rejected")
+    responder: str | None = Text
+    idempotency_key: str | None = Text
+    digest: str | None = Field(
+        default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
+    )
+    reply_to: str | None = ReplyTo
+
+    def answer(self, key: str) -> Answer:
+        """Return the answer; `key` names a message without an idempotency key of its own.
+
+        Raises:
+            UnstorableError: the response can't be stored.
+        """
+        packed = codec.pack(self.response, "response")
+        return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
+
+
+class StartMessage(Message):
+    """A run to begin, sent to the stream runner:starts or the task tasks.start."""
+
+    graph: str = Field(min_length=1, max_length=MAX_TEXT)
+    task: Any = Field(description="any JSON value: what the graph's entry points are given")
+    idempotency_key: str | None = Text
+    invocation_state: dict[str, Any] | None = None
+    tags: dict[str, str] | None = None
+    reply_to: str | None = ReplyTo
+
+
+class ReceiptMessage(Message):
+    """What became of a message. `message_id` is the id that the stream gave it."""
+
+    status: Literal["accepted", "duplicate", "rejected", "expired", "unknown", "superseded", "forbidden"]
+    message_id: str
+    interrupt_id: str | None = None
+    run_id: str | None = None
+    detail: str = ""
+
+
+Known = TypeVar("Known", bound=Message)
+
+
+def read(kind: type[Known], body: bytes) -> Known:
+    """Read a message strictly.
+
+    Raises:
+        UsageError: it is no such message; the error says where and why.
+    """
+    try:
+        return kind.model_validate(codec.load_json(body))
+    except CorruptDocument as error:
+        raise UsageError(str(error)) from error
+    except pydantic.ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        reasons = [f"{'.'.join(map(str, each['loc'])) or 'the message'}: {each['msg']}" for each in found]
+        raise UsageError("; ".join(reasons)) from error
+
+
+def receipt(message_id: str, given: Receipt) -> ReceiptMessage:
+    """Write a receipt as the message that goes back."""
+    return ReceiptMessage(
+        v=1,
+        status=given.status.value,
+        message_id=message_id,
+        interrupt_id=given.interrupt_id or None,
+        run_id=given.run_id,
+        detail=given.detail,
+    )
+
+
+def schemas() -> dict[str, str]:
+    """Return the JSON Schema of every message as text, by file name."""
+    kinds: dict[str, type[Message]] = {
+        "answer": AnswerMessage,
+        "start": StartMessage,
+        "receipt": ReceiptMessage,
+    }
+    return {
+        f"{name}.json": json.dumps(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}, indent=2
+        )
+        + "\n"
+        for name, kind in kinds.items()
+    }
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every schema to its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_schemas(Path(sys.argv[1]))
