@@ -1,0 +1,172 @@
+"""The documents of `--json`: their keys are part of the public interface and only ever grow.
+
+docs/reference/cli.md lists them, and a test holds the two equal. Times are RFC 3339 in UTC, null
+when they have not come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from runner.cli.output import stamp
+from runner.cli.view import shown
+
+if TYPE_CHECKING:
+    from runner.cli.view import NodeView, RunView
+    from runner.failures import ErrorRecord
+    from runner.interrupts import Interrupt, Receipt
+    from runner.ports import RunSummary
+
+
+class RunLine(TypedDict):
+    """One run of a listing."""
+
+    run_id: str
+    graph: str
+    status: str
+    created_at: str | None
+    tags: dict[str, str]
+
+
+class ErrorDocument(TypedDict):
+    """Why a node failed."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class InterruptDocument(TypedDict):
+    """A question, and its answer when it has one."""
+
+    id: str
+    run_id: str
+    node: str
+    visit: int
+    name: str
+    scope: str
+    reason: Any
+    response_schema: dict[str, Any] | None
+    assignees: list[str]
+    status: str
+    digest: str
+    asked_at: str | None
+    expires_at: str | None
+    answered_at: str | None
+    responder: str | None
+    response: Any
+
+
+class NodeDocument(TypedDict):
+    """One node's latest visit; `run` is the run of the graph that the node is, else null."""
+
+    id: str
+    status: str
+    visit: int
+    attempts: int
+    execution_ms: int
+    output: Any
+    error: ErrorDocument | None
+    run: RunDocument | None
+
+
+class RunDocument(RunLine):
+    """A whole run; `interrupts` are the open ones, those of graphs inside it included."""
+
+    ended_at: str | None
+    reason: str
+    task: Any
+    nodes: list[NodeDocument]
+    interrupts: list[InterruptDocument]
+    execution_order: list[str]
+    usage: dict[str, int]
+
+
+class ReceiptDocument(TypedDict):
+    """What became of an answer."""
+
+    status: str
+    interrupt_id: str
+    run_id: str | None
+    detail: str
+
+
+def run_line(run: RunSummary) -> RunLine:
+    """Write one run of a listing."""
+    return RunLine(
+        run_id=run.run_id,
+        graph=run.graph_id,
+        status=str(run.status),
+        created_at=stamp(run.created_at),
+        tags=dict(run.tags),
+    )
+
+
+def run_document(run: RunView) -> RunDocument:
+    """Write a whole run."""
+    return RunDocument(
+        run_id=run.id,
+        graph=run.graph,
+        status=run.status,
+        created_at=stamp(run.created_at),
+        tags=run.tags,
+        ended_at=stamp(run.ended_at),
+        reason=run.reason,
+        task=run.task,
+        nodes=[node_document(node) for node in run.nodes],
+        interrupts=[interrupt_document(asked) for asked in run.questions()],
+        execution_order=list(run.order),
+        usage=run.usage,
+    )
+
+
+def node_document(node: NodeView) -> NodeDocument:
+    """Write a node."""
+    error = node.error
+    return NodeDocument(
+        id=node.id,
+        status=node.status,
+        visit=node.visit,
+        attempts=node.attempts,
+        execution_ms=node.ms,
+        output=node.output,
+        error=_error(error) if error else None,
+        run=run_document(node.inner) if node.inner else None,
+    )
+
+
+def _error(error: ErrorRecord) -> ErrorDocument:
+    return ErrorDocument(type=error.name, message=error.message, traceback=error.traceback)
+
+
+def interrupt_document(asked: Interrupt) -> InterruptDocument:
+    """Write a question."""
+    expires = asked.asked_at + round(asked.expires_in * 1000) if asked.expires_in else 0
+    return InterruptDocument(
+        id=asked.id,
+        run_id=asked.run_id,
+        node=asked.node_id,
+        visit=asked.visit,
+        name=asked.name,
+        scope=asked.scope,
+        reason=shown(asked.reason),
+        response_schema=asked.response_schema,
+        assignees=list(asked.assignees),
+        status=str(asked.status),
+        digest=asked.digest,
+        asked_at=stamp(asked.asked_at),
+        expires_at=stamp(expires),
+        answered_at=stamp(asked.answered_at),
+        responder=asked.responder,
+        response=shown(asked.response),
+    )
+
+
+def receipt_document(receipt: Receipt) -> ReceiptDocument:
+    """Write a receipt."""
+    return ReceiptDocument(
+        status=str(receipt.status),
+        interrupt_id=receipt.interrupt_id,
+        run_id=receipt.run_id,
+        detail=receipt.detail,
+    )

@@ -1,0 +1,122 @@
+"""`runner graphs`: which graphs the workers have, and which this folder has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runner.cli.session import Session, pass_session, shared
+
+if TYPE_CHECKING:
+    from runner.registry import Plan
+
+
+@click.group()
+@shared
+def graphs() -> None:
+    """Look at the graphs of the workers and of this folder."""
+
+
+@graphs.command("list")
+@shared
+@pass_session
+def list_graphs(session: Session) -> None:
+    """List the graphs of the store and of RUNNER_GRAPHS here.
+
+    The place is "same" where both have the same graph, "differs" where both have one of that name,
+    else "store" or "here". Without a terminal: name, place, fingerprint in the store, fingerprint
+    here, separated by tabs.
+    """
+    from runner.registry import registry
+
+    session.load_graphs()
+    here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
+    stored = {name: known for name, known in session.client.engine.store.graphs().items() if "/" not in name}
+    names = sorted(here.keys() | stored.keys())
+    found = [
+        {
+            "name": name,
+            "place": _place(here.get(name), stored.get(name)),
+            "fingerprint": stored.get(name),
+            "fingerprint_here": here.get(name),
+        }
+        for name in names
+    ]
+    if session.output.as_json:
+        session.output.data({"graphs": found})
+        return
+    rows = [tuple(cell or "" for cell in graph.values()) for graph in found]
+    nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name them with --graphs."
+    session.output.table(("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
+
+
+def _place(here: str | None, stored: str | None) -> str:
+    if here and stored:
+        return "same" if here == stored else "differs"
+    return "here" if here else "store"
+
+
+@graphs.command()
+@click.argument("name", metavar="GRAPH")
+@shared
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show the nodes and edges of a graph of RUNNER_GRAPHS here.
+
+    Without a terminal, lines of tab-separated cells: each node (node, id, kind, join, queue), then each
+    edge (edge, source, target, kind).
+    """
+    from runner.registry import registry
+
+    session.load_graphs()
+    found = _document(registry.get(name))
+    if session.output.as_json:
+        session.output.data(found)
+    elif session.output.is_terminal:
+        _draw(session, found)
+    else:
+        nodes = [("node", *(node[key] for key in ("id", "kind", "join", "queue"))) for node in found["nodes"]]
+        edges = [("edge", *(edge[key] for key in ("source", "target", "kind"))) for edge in found["edges"]]
+        session.output.lines([*nodes, *edges])
+
+
+def _document(plan: Plan) -> dict[str, Any]:
+    shape, definition = plan.topology, plan.definition
+    nodes = [
+        {
+            "id": name,
+            "kind": spec.kind,
+            "join": str(spec.join),
+            "queue": shape.nodes[name].queue,
+            "priority": shape.nodes[name].priority,
+            "entry": name in shape.entries,
+        }
+        for name, spec in definition.nodes.items()
+    ]
+    edges = [
+        {
+            "source": source,
+            "target": out.target,
+            "kind": str(out.kind),
+            "condition": spec.condition is not None,
+        }
+        for source, specs in plan.edges.items()
+        for spec, out in zip(specs, shape.outgoing[source], strict=True)
+    ]
+    return {"name": shape.graph_id, "fingerprint": shape.fingerprint, "nodes": nodes, "edges": edges}
+
+
+def _draw(session: Session, found: dict[str, Any]) -> None:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    tree = Tree(Text.assemble((found["name"], "bold"), f"  {found['fingerprint']}"), guide_style="dim")
+    for node in found["nodes"]:
+        start = "  starts here" if node["entry"] else ""
+        branch = tree.add(Text(f"{node['id']}  {node['kind']}{start}"))
+        for edge in (edge for edge in found["edges"] if edge["source"] == node["id"]):
+            condition = "  if its condition holds" if edge["condition"] else ""
+            again = "  again" if edge["kind"] == "back" else ""
+            branch.add(Text(f"→ {edge['target']}{condition}{again}"))
+    session.output.show(tree)

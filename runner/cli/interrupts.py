@@ -1,0 +1,195 @@
+"""`runner interrupts`: the questions that wait for people, and how to answer them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli import exits
+from runner.cli.output import clock_time, compact, one_line, short, span, stamp, visible
+from runner.cli.session import Session, pass_session, shared
+from runner.cli.values import read_json
+
+if TYPE_CHECKING:
+    from runner.interrupts import Interrupt, Receipt
+
+
+@click.group()
+@shared
+def interrupts() -> None:
+    """Look at open questions and answer them."""
+
+
+@interrupts.command("list")
+@click.option("--run", "run_id", metavar="RUN", help="Only the questions of this run.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
+)
+@shared
+@pass_session
+def list_interrupts(session: Session, run_id: str | None, limit: int) -> None:
+    """List open questions, the oldest first.
+
+    Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
+    tabs.
+    """
+    from runner.cli.documents import interrupt_document
+    from runner.cli.tree import people
+    from runner.cli.view import read_run, shown
+    from runner.cli.watch import wall_clock
+
+    client, output = session.client, session.output
+    found = (
+        client.interrupts(limit)
+        if run_id is None
+        else list(read_run(client.engine.store, run_id).questions())
+    )
+    if output.as_json:
+        output.data({"interrupts": [interrupt_document(asked) for asked in found[:limit]]})
+        return
+    if output.is_terminal:
+        _pile(session, found[:limit], wall_clock())
+        return
+    output.lines(
+        [
+            (
+                asked.id,
+                asked.run_id,
+                asked.node_id,
+                asked.name,
+                people(asked),
+                stamp(asked.asked_at),
+                compact(shown(asked.reason)),
+            )
+            for asked in found[:limit]
+        ]
+    )
+
+
+def _pile(session: Session, found: list[Interrupt], now: int) -> None:
+    """On a terminal the id has a line of its own: it is long, and it is what gets copied."""
+    from rich.text import Text
+
+    from runner.cli.tree import people
+    from runner.cli.view import shown
+
+    if not found:
+        session.output.note("Nothing waits for a person.")
+    for asked in found:
+        line = Text.assemble((one_line(asked.name), "bold yellow"), f"  asked by {one_line(asked.node_id)}")
+        line.append(f" of {people(asked)}, {span(now - asked.asked_at)} ago")
+        line.append(f"\n  {short(shown(asked.reason), 90)}" if asked.reason is not None else "")
+        line.append(f"\n  {asked.id}", style="dim")
+        session.output.show(line)
+
+
+@interrupts.command()
+@click.argument("interrupt_id", metavar="INTERRUPT")
+@shared
+@pass_session
+def show(session: Session, interrupt_id: str) -> None:
+    """Show a question whole: what is asked, which answers it takes, and its answer if it has one.
+
+    The digest names exactly what is shown: give it with the answer, and the answer holds for nothing
+    else.
+    """
+    asked = session.client.interrupt(interrupt_id)
+    if session.output.as_json:
+        from runner.cli.documents import interrupt_document
+
+        session.output.data(interrupt_document(asked))
+    else:
+        session.output.lines(_facts(asked)) if not session.output.is_terminal else _page(session, asked)
+
+
+def _facts(asked: Interrupt) -> list[tuple[str, str]]:
+    from runner.cli.documents import interrupt_document
+
+    return [(key, compact(value)) for key, value in interrupt_document(asked).items() if value is not None]
+
+
+def _page(session: Session, asked: Interrupt) -> None:
+    import json
+
+    from rich.text import Text
+
+    from runner.cli.tree import people
+    from runner.cli.view import shown
+
+    def block(value: object) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+        return "\n".join(f"  {line}" for line in visible(text).split("\n"))
+
+    parts: list[str | tuple[str, str]] = [
+        (f"{one_line(asked.name)}  {asked.status}\n", "bold"),
+        f"asked by node {one_line(asked.node_id)} of run {asked.run_id}, {clock_time(asked.asked_at)}, ",
+        f"of {people(asked)}\n",
+        ("reason\n", "bold"),
+        block(shown(asked.reason)) + "\n",
+    ]
+    if asked.response_schema is not None:
+        parts += [("takes answers like\n", "bold"), block(asked.response_schema) + "\n"]
+    if asked.response is not None:
+        who = one_line(asked.responder or "somebody")
+        parts += [
+            (f"answered by {who}, {clock_time(asked.answered_at)}\n", "bold"),
+            block(shown(asked.response)) + "\n",
+        ]
+    parts += [(f"digest {asked.digest}\n{asked.id}", "dim")]
+    session.output.show(Text.assemble(*parts))
+    if asked.is_open:
+        session.output.note(f"Answer with: runner interrupts respond {asked.id} --response JSON")
+
+
+@interrupts.command()
+@click.argument("interrupt_id", metavar="INTERRUPT")
+@click.option(
+    "--response", required=True, metavar="JSON", help="The answer: JSON, @file, or - for standard input."
+)
+@click.option("--responder", metavar="NAME", help="Who answers.")
+@click.option("--digest", metavar="DIGEST", help="Refuse unless this is what was asked.")
+@click.option("--idempotency-key", metavar="TEXT", help="The same text again gets the first receipt again.")
+@shared
+@pass_session
+def respond(
+    session: Session,
+    *,
+    interrupt_id: str,
+    response: str,
+    responder: str | None,
+    digest: str | None,
+    idempotency_key: str | None,
+) -> int:
+    """Answer a question and write the receipt: status, interrupt id, run id, detail.
+
+    \b
+    Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
+    question; 5 already answered, expired, withdrawn, or not what the digest names; 6 not yours.
+
+    \b
+    Example:
+      runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    value = read_json(response, "--response")
+    if value is None:
+        raise click.UsageError('null is no answer; nothing was sent. Write false, 0 or "" if you mean that.')
+    receipt = session.client.respond(
+        interrupt_id, value, responder=responder, digest=digest, idempotency_key=idempotency_key
+    )
+    if session.output.as_json:
+        from runner.cli.documents import receipt_document
+
+        session.output.data(receipt_document(receipt))
+    else:
+        session.output.lines([(receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)])
+    return _code(session, receipt, digest)
+
+
+def _code(session: Session, receipt: Receipt, digest: str | None) -> exits.Exit:
+    code = exits.of_receipt(receipt)
+    if code is exits.Exit.USAGE and digest is not None:
+        # A receipt has one word for both; a script must know whether to look again or to mend the answer.
+        asked = session.client.interrupt(receipt.interrupt_id)
+        return exits.Exit.CONFLICT if asked.digest != digest else code
+    return code

@@ -1,0 +1,113 @@
+"""`runner runs`: what runs and what ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.output import Output, clock_time, compact, stamp
+from runner.cli.session import Session, pass_session, shared
+
+if TYPE_CHECKING:
+    from runner.cli.view import NodeView, RunView
+
+STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
+
+
+@click.group()
+@shared
+def runs() -> None:
+    """Look at runs; each is one execution of a graph."""
+
+
+@runs.command("list")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs that stand so.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
+)
+@shared
+@pass_session
+def list_runs(session: Session, status: str | None, limit: int) -> None:
+    """List runs, the newest first.
+
+    Without a terminal: run id, graph, status, time of start (UTC) and tags, separated by tabs.
+    """
+    from runner.cli.documents import run_line
+
+    found = session.client.runs(status, limit)
+    output = session.output
+    if output.as_json:
+        output.data({"runs": [run_line(run) for run in found]})
+        return
+    when = clock_time if output.is_terminal else stamp
+    rows = [
+        (
+            run.run_id,
+            run.graph_id,
+            run.status,
+            when(run.created_at),
+            " ".join(f"{k}={v}" for k, v in run.tags.items()),
+        )
+        for run in found
+    ]
+    output.table(
+        ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, "No runs. `runner run GRAPH` starts one."
+    )
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@shared
+@pass_session
+def show(session: Session, run_id: str) -> None:
+    """Show a run: its nodes, what they gave, what waits and for whom.
+
+    Without a terminal, lines of tab-separated cells: first the run (run, id, graph, status, reason),
+    then each node (node, id, status, visit, attempts, milliseconds, output or error), then each open
+    question (interrupt, id, node, name, people, reason).
+    """
+    from runner.cli.view import read_run
+
+    show_run(session.output, read_run(session.client.engine.store, run_id))
+
+
+def show_run(output: Output, run: RunView) -> None:
+    """Write a run to stdout in the form that the reader wants."""
+    if output.as_json:
+        from runner.cli.documents import run_document
+
+        output.data(run_document(run))
+    elif output.is_terminal:
+        from runner.cli.tree import draw
+        from runner.cli.watch import wall_clock
+
+        output.show(draw(run, wall_clock()))
+    else:
+        output.lines(_lines(run))
+
+
+def _lines(run: RunView) -> list[tuple[object, ...]]:
+    from runner.cli.tree import people
+    from runner.cli.view import shown
+
+    asked = [
+        ("interrupt", each.id, each.node_id, each.name, people(each), compact(shown(each.reason)))
+        for each in run.questions()
+    ]
+    return [("run", run.id, run.graph, run.status, run.reason), *_node_lines(run), *asked]
+
+
+def _node_lines(run: RunView, path: str = "") -> list[tuple[object, ...]]:
+    lines: list[tuple[object, ...]] = []
+    for node in run.nodes:
+        lines.append(("node", path + node.id, node.status, node.visit, node.attempts, node.ms, _gave(node)))
+        if node.inner is not None:
+            lines += _node_lines(node.inner, f"{path}{node.id}/")
+    return lines
+
+
+def _gave(node: NodeView) -> str:
+    if node.error is not None:
+        return str(node.error)
+    return compact(node.output) if node.output is not None else ""

@@ -1,0 +1,122 @@
+"""A run drawn for a person: a line for each node, and below it what it asks and of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from rich.tree import Tree
+
+from runner.cli.output import one_line, short, span, style, visible
+from runner.cli.view import shown
+
+if TYPE_CHECKING:
+    from runner.cli.view import NodeView, RunView
+    from runner.interrupts import Interrupt
+
+SIGNS = {
+    "completed": "✓",
+    "failed": "✗",
+    "waiting": "?",
+    "running": "▸",
+    "retrying": "↻",
+    "skipped": "-",
+    "cancelled": "-",
+}
+QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
+"""What is left out first, as a count, when there are more nodes than lines."""
+
+
+def draw(run: RunView, now: int, lines: int = 0) -> Tree:
+    """Draw a run. `now` is in milliseconds; with `lines` set, quiet nodes are counted, not shown."""
+    tree = Tree(_heading(run, now), guide_style="dim")
+    _branches(tree, run, now, lines)
+    return tree
+
+
+def _heading(run: RunView, now: int) -> Text:
+    spent = span((run.ended_at or now) - run.created_at)
+    heading = Text.assemble(
+        (one_line(run.graph), "bold"), "  ", (run.status, style(run.status)), f"  {spent}  ", (run.id, "dim")
+    )
+    if run.reason:
+        heading.append(f"  {one_line(run.reason)}", style="red")
+    return heading
+
+
+def _branches(tree: Tree, run: RunView, now: int, lines: int) -> None:
+    shown_nodes, left_out = _fitting(run, lines)
+    width = min(32, max((len(node.id) for node in shown_nodes), default=0))
+    for node in shown_nodes:
+        branch = tree.add(_line(node, now, width))
+        for asked in node.questions:
+            branch.add(_question(asked, now))
+        if node.inner is not None:
+            _branches(branch, node.inner, now, 0)
+    if left_out:
+        counted = ", ".join(f"{number} {status}" for status, number in left_out.items())
+        tree.add(Text(f"… and {counted}", style="dim"))
+
+
+def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
+    needed = len(run.nodes) + sum(1 for _ in run.questions())
+    if not lines or needed <= lines:
+        return list(run.nodes), {}
+    kept = [node for node in run.nodes if node.status not in QUIET][: max(1, lines - 1)]
+    left_out: dict[str, int] = {}
+    for node in run.nodes:
+        if node not in kept:
+            left_out[node.status] = left_out.get(node.status, 0) + 1
+    return kept, left_out
+
+
+def _line(node: NodeView, now: int, width: int) -> Text:
+    sign = SIGNS.get(node.status, "·")
+    line = Text.assemble((f"{sign} ", style(node.status)), f"{one_line(node.id):<{width}}  ")
+    line.append(f"{node.status:<9}", style=style(node.status))
+    for part in _remarks(node, now):
+        line.append(f"  {part}")
+    if node.error is not None:
+        line.append(f"  {short(str(node.error), 90)}", style="red")
+    elif node.status == "completed" and node.output is not None:
+        line.append(f"  {short(node.output)}", style="dim")
+    return line
+
+
+def _remarks(node: NodeView, now: int) -> Iterator[str]:
+    if node.status in {"running", "waiting", "retrying"}:
+        yield span(now - node.since)
+    elif node.status in {"completed", "failed"}:
+        yield span(node.ms)
+    if node.visit > 1:
+        yield f"visit {node.visit}"
+    if node.attempts > 1:
+        yield f"attempt {node.attempts}"
+    if node.status == "running" and node.progress:
+        yield one_line(node.progress)
+
+
+def _question(asked: Interrupt, now: int) -> Text:
+    line = Text.assemble((f"asks {one_line(asked.name)}", "yellow"), f" of {people(asked)}")
+    line.append(f"  {short(shown(asked.reason), 50)}", style="dim")
+    if asked.expires_in:
+        left = asked.asked_at + asked.expires_in * 1000 - now
+        line.append(f"  expires in {span(left)}" if left > 0 else "  expires now")
+    line.append(f"\n{asked.id}", style="dim")
+    return line
+
+
+def people(asked: Interrupt) -> str:
+    """Say whom a question waits for."""
+    return one_line(", ".join(asked.assignees)) or "anybody"
+
+
+def text(tree: Tree, width: int = 100, colour: Callable[[], bool] = lambda: False) -> str:
+    """Draw a tree as plain text."""
+    from rich.console import Console
+
+    console = Console(width=width, no_color=not colour(), color_system=None)
+    with console.capture() as captured:
+        console.print(tree)
+    return visible(captured.get())

@@ -1,0 +1,48 @@
+"""`runner worker`: this process becomes a Celery worker that runs nodes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from runner.cli.session import Session, pass_session, shared
+
+POOLS = ("threads", "prefork", "solo")
+
+
+def worker_command(
+    pool: str | None = None, concurrency: int | None = None, more: Sequence[str] = ()
+) -> list[str]:
+    """Write the command line of a worker; what is left out, the worker's own settings decide.
+
+    A command and not a call: the library knows nothing of Celery, the worker is a program beside it.
+    """
+    command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker"]
+    if pool is not None:
+        command += ["--pool", pool]
+    if concurrency is not None:
+        command += ["--concurrency", str(concurrency)]
+    return [*command, *more]
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--pool", type=click.Choice(POOLS), help="How nodes run beside each other; default: threads.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time.")
+@click.option("--loglevel", default="info", show_default=True, help="What is logged: debug, info, warning …")
+@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
+@shared
+@pass_session
+def worker(
+    session: Session, pool: str | None, concurrency: int | None, loglevel: str, more: tuple[str, ...]
+) -> None:
+    """Run nodes: become a Celery worker.
+
+    It serves the graphs of RUNNER_GRAPHS, like `celery --app tasks.app:app worker`. Options after --
+    go to Celery as they are, for example -- --queues fast.
+    """
+    os.environ.update(session.environment())
+    command = worker_command(pool, concurrency, ["--loglevel", loglevel, *more])
+    os.execv(command[0], command)  # noqa: S606 - a list, and no shell
