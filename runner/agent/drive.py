@@ -9,30 +9,27 @@ sync runs on the loop.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from runner import codec, failures, hooks
+from runner import codec
 from runner.agent import loop
 from runner.agent.context import AgentView, UserState
 from runner.agent.desk import Desk
-from runner.agent.model_call import ModelCall
-from runner.agent.occasions import TYPES, Occasions
+from runner.agent.occasions import Occasions
 from runner.agent.prompts import redacted
 from runner.agent.recipe import Recipe
 from runner.agent.results import AgentResult
 from runner.agent.state import AgentState, document, waits_for
-from runner.agent.tool_call import ToolCall
 from runner.agent.values import (
     Append,
-    Broke,
     CallModel,
     Cancelled,
     Finish,
     Fire,
-    Fired,
     Happening,
     Publish,
     Redact,
@@ -42,10 +39,8 @@ from runner.agent.values import (
     Save,
     Started,
     Wait,
-    Waited,
 )
-from runner.asking import Asker
-from runner.errors import ConflictError
+from runner.agent.work import Work
 from runner.interrupts import Interrupt
 from runner.outcomes import Saved
 
@@ -84,12 +79,20 @@ class Drive:
         self._cancel = cancel or threading.Event()
         self._emit = emit or _ignore
         self._user = UserState.restored(state.user)
-        self._view = AgentView(recipe.name, self._user, lambda: self.messages, self._cancel)
         self._occasions = Occasions(recipe, self._result)
+        view = AgentView(recipe.name, self._user, lambda: self.messages, self._cancel)
+        self._work = Work(
+            recipe,
+            desk,
+            self._occasions,
+            view,
+            cancel=self._cancel,
+            emit=self._emit,
+            post=self._post,
+        )
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
         self._unpublished: list[Interrupt] = []
         self._dirty = False
         self._finish: Finish | None = None
@@ -174,11 +177,11 @@ class Drive:
             case Redact():
                 self._redact(request.text)
             case Fire():
-                self._fire(request)
+                self._begin(self._work.fire(request, self.state, self.messages))
             case CallModel():
-                self._spawn(self._call_model(request))
+                self._begin(self._work.call_model(request, self.state, self.messages))
             case RunTool():
-                self._spawn(self._run_tool(request))
+                self._begin(self._work.run_tool(request, self.state))
             case Save(first=True):
                 await self._store()
             case Save():
@@ -187,7 +190,7 @@ class Drive:
                 self._unpublished.extend(request.questions)
                 self._emit({"interrupts": request.questions})
             case Wait():
-                self._spawn(self._wait(request.seconds))
+                self._begin(self._work.wait(request.seconds))
             case Finish():
                 self._finish = request
 
@@ -214,7 +217,10 @@ class Drive:
 
     # -- what runs beside the machine -------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, Happening]) -> None:
+    def _begin(self, work: Happening | Coroutine[Any, Any, Happening]) -> None:
+        if not inspect.iscoroutine(work):
+            self._heard.put_nowait(cast("Happening", work))
+            return
         task = asyncio.get_running_loop().create_task(self._report(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -226,80 +232,6 @@ class Drive:
             raise
         except BaseException as error:  # noqa: BLE001 - raised where run() is awaited, never lost
             self._heard.put_nowait(_Crashed(error))
-
-    async def _wait(self, seconds: float) -> Happening:
-        self._emit({"event_loop_throttled_delay": seconds})
-        await asyncio.sleep(seconds)
-        return Waited()
-
-    async def _call_model(self, request: CallModel) -> Happening:
-        await self._desk.check()
-        call = ModelCall(self._recipe, self.state, self.messages, cancel=self._cancel, emit=self._emit)
-        happening = await call.run(self._desk.invocation_state, forced=request.forced)
-        if not isinstance(happening, Cancelled):
-            self._occasions.remember(happening.reply.exception, call.error)
-        return happening
-
-    async def _run_tool(self, request: RunTool) -> Happening:
-        await self._desk.check()
-        key = str(request.use["toolUseId"])
-        call = ToolCall(
-            replace(request, use=codec.unpack(request.use)),
-            self._occasions.tool_for(key, request.attempt, request.tool),
-            desk=self._desk,
-            post=self._post,
-            view=self._view,
-            questions=self.state.questions,
-            emit=self._emit,
-        )
-        happening = await call.run()
-        stored = getattr(happening, "error", None) or getattr(happening, "exception", None)
-        self._occasions.remember(stored, call.error)
-        return happening
-
-    def _fire(self, request: Fire) -> None:
-        try:
-            event = self._event(request)
-            callbacks = self._recipe.hooks.callbacks_for(type(event))
-            if not callbacks:
-                changes = self._occasions.changes(request, event, self.state)
-                self._heard.put_nowait(Fired(request.event, request.key, changes))
-                return
-        except Exception as error:  # noqa: BLE001 - a state that no event can be made of ends the invocation
-            self._heard.put_nowait(self._broke(request, error))
-            return
-        self._spawn(self._fired(request, event, callbacks))
-
-    def _event(self, request: Fire) -> hooks.AgentEvent:
-        fields = self._occasions.fields(request, self.state, self.messages)
-        asker = Asker(self._desk.address, request.scope, request.number, self.state.questions)
-        return TYPES[request.event](
-            **fields,
-            agent=self._view,
-            invocation_state=self._desk.invocation_state,
-            is_replay=request.replay,
-            attempt=request.number,
-            asker=asker,
-        )
-
-    async def _fired(
-        self, request: Fire, event: hooks.AgentEvent, callbacks: Sequence[hooks.Callback]
-    ) -> Happening:
-        try:
-            asked = await hooks.fire(event, callbacks, self._turn)
-            if asked:
-                return Fired(request.event, request.key, asked=asked)
-            changes = self._occasions.changes(request, event, self.state)
-            return Fired(request.event, request.key, changes)
-        except (ConflictError, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # noqa: BLE001 - even SystemExit: a callback can't end the worker
-            return self._broke(request, error)
-
-    def _broke(self, request: Fire, error: BaseException) -> Broke:
-        stored = failures.record(error)
-        self._occasions.remember(stored, error)
-        return Broke(request.event, request.key, stored)
 
     # -- the result -------------------------------------------------------------------------------
 

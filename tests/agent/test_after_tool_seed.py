@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
 def test_every_path_can_ask_and_shows_the_same_event_again(path: str, executor: str) -> None:
-    """T2, T4: success, exception, cancelled and unknown tool ask alike, and the replay shows the same call."""
+    """T2, T4: all four ends of a call ask alike, and the replay shows the same call."""
     seen: list[Any] = []
 
     def watch(event: AfterToolCallEvent) -> None:
@@ -181,7 +182,7 @@ def test_an_exception_comes_back_as_itself() -> None:
     def deep() -> str:
         """Fail for a reason."""
         try:
-            raise KeyError("lost")
+            raise KeyError("lost")  # noqa: TRY301 - the cause must be a raised one
         except KeyError as error:
             broken = PolicyError("no", 42)
             broken.add_note("seen twice")
@@ -242,8 +243,6 @@ def test_a_retried_call_that_fails_again_asks_again() -> None:
 @pytest.mark.parametrize("part", ["result", "exception", "cancel_message", "kind", "duration"])
 def test_a_malformed_snapshot_is_refused_loudly(part: str) -> None:
     """Seed, finding 2: a stored snapshot with a part missing is an error that names it, never a guess."""
-    import json
-
     scene = Scene(use("plain"), hooks=(after(ask),))
     scene.node.run()
     assert scene.node.document is not None
@@ -488,33 +487,28 @@ def test_cancelling_the_rest_of_a_batch_leaves_parked_calls_alone() -> None:
 # -- retry after a cancel, results, errors -----------------------------------------------------------
 
 
-def test_a_cancelled_call_is_run_only_when_asked_for_explicitly() -> None:
+@pytest.mark.parametrize("attribute", ["retry", "retry_cancelled"])
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(attribute: str, asks: bool) -> None:
     """T19, A24, P11: `retry` is ignored for a cancelled call, `retry_cancelled` runs it: both ways alike."""
 
     def policy(event: BeforeToolCallEvent) -> None:
-        if event.attempt == 1:
-            event.cancel_tool = True
+        event.cancel_tool = event.attempt == 1
 
-    for explicit, asks in [(False, False), (False, True), (True, False), (True, True)]:
+    def judge(event: AfterToolCallEvent) -> None:
+        if event.cancel_message is not None:
+            event.interrupt("overrule", reason=event.cancel_message, response=None if asks else "yes")
+            setattr(event, attribute, True)
 
-        def judge(event: AfterToolCallEvent, explicit: bool = explicit, asks: bool = asks) -> None:
-            if event.cancel_message is None:
-                return
-            if asks:
-                event.interrupt("overrule", reason=event.cancel_message)
-            if explicit:
-                event.retry_cancelled = True
-            else:
-                event.retry = True
-
-        scene = Scene(use("plain"), hooks=((BeforeToolCallEvent, policy), after(judge)))
-        scene.node.run()
-        if asks:
-            scene.node.resume(overrule=True)
-        done(scene.node.outcome)
-        text = "ok" if explicit else "tool cancelled by user"
-        assert [r["content"][0]["text"] for r in scene.node.results] == [text]
-        assert scene.ran == (["plain"] if explicit else [])
+    scene = Scene(use("plain"), hooks=((BeforeToolCallEvent, policy), after(judge)))
+    scene.node.run()
+    if asks:
+        scene.node.resume(overrule=True)
+    done(scene.node.outcome)
+    explicit = attribute == "retry_cancelled"
+    text = "ok" if explicit else "tool cancelled by user"
+    assert [r["content"][0]["text"] for r in scene.node.results] == [text]
+    assert scene.ran == (["plain"] if explicit else [])
 
 
 def test_a_result_with_a_foreign_id_gets_the_id_of_its_call() -> None:

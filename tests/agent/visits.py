@@ -35,7 +35,7 @@ class Node:
         self.kill_after: int | None = None
         self.outcome: Outcome | None = None
         self.on_check: Callable[[], None] = lambda: None
-        self.on_save: Callable[[dict[str, Any]], None] = lambda document: None
+        self.on_save: Callable[[dict[str, Any]], None] = lambda _: None
 
     # -- one execution ----------------------------------------------------------------------------
 
@@ -75,6 +75,7 @@ class Node:
     # -- what is stored ---------------------------------------------------------------------------
 
     def keep(self, saved: Saved) -> None:
+        """Store a checkpoint as bytes."""
         self.document = json.dumps(saved.document).encode()
         self.stored = [*self.stored[: saved.keep], *(json.dumps(m).encode() for m in saved.messages)]
         self.saves.append(json.loads(self.document))
@@ -86,6 +87,7 @@ class Node:
         return [q for q in self.outcome.interrupts if self.question(q.id).response is None]
 
     def question(self, key: str) -> Interrupt:
+        """Read a question as it is stored."""
         return codec.decode(Interrupt, self.questions[key])
 
     @property
@@ -95,6 +97,7 @@ class Node:
 
     @property
     def messages(self) -> list[Any]:
+        """The stored conversation."""
         return [codec.unpack(json.loads(message)) for message in self.stored]
 
     @property
@@ -153,6 +156,7 @@ class Hooks:
         self.pairs = pairs
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Add the pairs."""
         for event_type, callback in self.pairs:
             registry.add_callback(event_type, callback)
 
