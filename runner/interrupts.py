@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from runner import codec
+from runner import codec, schemas
 from runner.errors import InterruptExpired, ResponseError, UsageError
 
 SEPARATOR = "."
@@ -101,7 +101,7 @@ class Address:
         """Build the question.
 
         Raises:
-            UsageError: the name is empty or a limit is not positive.
+            UsageError: the name is empty, a limit is not positive, the schema or `on_expire` can't be used.
             UnstorableError: the reason can't be stored.
         """
         if not isinstance(name, str) or not name:
@@ -109,6 +109,7 @@ class Address:
         if expires_in is not None and not expires_in > 0:
             raise UsageError(f"interrupt {name!r}: expires_in must be more than 0 seconds.")
         scope = self.within + scope
+        schema = json_schema(response_schema)
         asked = Interrupt(
             id=self.interrupt_id(scope, name, number),
             name=name,
@@ -118,10 +119,10 @@ class Address:
             visit=self.visit,
             scope=scope,
             number=number,
-            response_schema=json_schema(response_schema),
+            response_schema=schema,
             assignees=list(assignees or ()),
             expires_in=expires_in,
-            on_expire=codec.pack(on_expire, f"on_expire of interrupt {name!r}"),
+            on_expire=_on_expire(on_expire, schema, f"on_expire of interrupt {name!r}"),
         )
         return replace(asked, digest=digest(asked))
 
@@ -135,6 +136,18 @@ def address_of(interrupt_id: str) -> Address | None:
     return Address(run_id, parts[0], int(parts[1]))
 
 
+def _on_expire(given: object, schema: dict[str, Any] | None, field: str) -> Any:
+    if given is None or given in ("reject", "fail"):
+        return given
+    if not isinstance(given, Mapping) or set(given) != {"response"} or given["response"] is None:
+        raise UsageError(f'{field} must be "reject", "fail" or {{"response": value}}, not {given!r}.')
+    packed = codec.pack(given, field)
+    reason = schemas.mismatch(schema, codec.plain(given["response"])) if schema else ""
+    if reason:
+        raise UsageError(f"{field} can't be used: {reason}.")
+    return packed
+
+
 def digest(interrupt: Interrupt) -> str:
     """Hash what a person is shown: an approval that carries it holds for exactly this."""
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
@@ -146,7 +159,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     """Turn a response schema (pydantic model class or JSON Schema) into JSON Schema.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is neither, or no schema that can be used.
     """
     if schema is None:
         return None
@@ -154,6 +167,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
         return schema.model_json_schema()
     if isinstance(schema, Mapping):
         packed: dict[str, Any] = codec.pack(schema, "response_schema")
+        schemas.check(packed, "response_schema")
         return packed
     raise UsageError("response_schema must be a pydantic model class or a JSON Schema object.")
 
