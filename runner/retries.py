@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runner.errors import DefinitionError
@@ -25,11 +27,28 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse what could never work, where it is written."""
-        if self.max_attempts < 1 or self.backoff < 0 or not 0 <= self.jitter <= 1:
+        given: object = self.retry_on
+        classes = tuple(given) if isinstance(given, Iterable) else (given,)
+        if not (
+            self._counts()
+            and all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes)
+        ):
             raise DefinitionError(
-                "RetryPolicy needs max_attempts >= 1, backoff >= 0 seconds and 0 <= jitter <= 1."
+                "RetryPolicy needs max_attempts >= 1, backoff and max_backoff >= 0 seconds, 0 <= jitter <= 1 "
+                "and exception classes in retry_on."
             )
-        object.__setattr__(self, "retry_on", tuple(self.retry_on))
+        object.__setattr__(self, "retry_on", classes)
+
+    def _counts(self) -> bool:
+        numbers: tuple[object, ...] = (self.max_attempts, self.backoff, self.jitter, self.max_backoff)
+        return (
+            isinstance(self.max_attempts, int)
+            and all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+            and self.max_attempts >= 1
+            and 0 <= self.backoff < math.inf
+            and 0 <= self.max_backoff < math.inf
+            and 0 <= self.jitter <= 1
+        )
 
     def delay(self, attempt: int, error: ErrorRecord, random: float) -> float | None:
         """Return the seconds to wait before the next attempt, or None when there is none.
