@@ -35,7 +35,6 @@ def list_interrupts(session: Session, run_id: str | None, limit: int) -> None:
     tabs.
     """
     from runner.cli.documents import interrupt_document
-    from runner.cli.tree import people
     from runner.cli.view import read_run, shown
     from runner.cli.watch import wall_clock
 
@@ -58,7 +57,7 @@ def list_interrupts(session: Session, run_id: str | None, limit: int) -> None:
                 asked.run_id,
                 asked.node_id,
                 asked.name,
-                people(asked),
+                ",".join(asked.assignees),
                 stamp(asked.asked_at),
                 compact(shown(asked.reason)),
             )

@@ -88,11 +88,10 @@ def show_run(output: Output, run: RunView) -> None:
 
 
 def _lines(run: RunView) -> list[tuple[object, ...]]:
-    from runner.cli.tree import people
     from runner.cli.view import shown
 
     asked = [
-        ("interrupt", each.id, each.node_id, each.name, people(each), compact(shown(each.reason)))
+        ("interrupt", each.id, each.node_id, each.name, ",".join(each.assignees), compact(shown(each.reason)))
         for each in run.questions()
     ]
     return [("run", run.id, run.graph, run.status, run.reason), *_node_lines(run), *asked]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 from rich.tree import Tree
 
-from runner.cli.output import one_line, short, span, style, visible
+from runner.cli.output import one_line, short, span, style
 from runner.cli.view import shown
 
 if TYPE_CHECKING:
@@ -110,13 +110,3 @@ def _question(asked: Interrupt, now: int) -> Text:
 def people(asked: Interrupt) -> str:
     """Say whom a question waits for."""
     return one_line(", ".join(asked.assignees)) or "anybody"
-
-
-def text(tree: Tree, width: int = 100, colour: Callable[[], bool] = lambda: False) -> str:
-    """Draw a tree as plain text."""
-    from rich.console import Console
-
-    console = Console(width=width, no_color=not colour(), color_system=None)
-    with console.capture() as captured:
-        console.print(tree)
-    return visible(captured.get())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 LOOK = 0.5
 """Seconds of one blocking look at the events; then the store is asked again whether the run goes on."""
 
-OFTEN = 0.2
-"""Seconds between two drawings at most, so that a quick run doesn't spend its time on pictures."""
+PAUSE = 0.1
+"""Seconds between two drawings, so that a quick run doesn't spend its time on pictures."""
 
-Tell = Callable[["Event | None"], None]
+Tell = Callable[["Sequence[Event]"], None]
 
 
 def watch(store: Store, run_id: str, output: Output, *, timeout: float | None = None) -> None:
@@ -31,30 +31,27 @@ def watch(store: Store, run_id: str, output: Output, *, timeout: float | None = 
         TimeoutError: it was still executing then; the run goes on.
         CommandError: there is no such run.
     """
-    read_run(store, run_id)
     ends = None if timeout is None else time.monotonic() + timeout
-    with _teller(store, run_id, output) as tell:
-        for event in until_idle(store, run_id, ends):
-            tell(event)
+    with teller(store, run_id, output) as tell:
+        for events in until_idle(store, run_id, ends):
+            tell(events)
     if _executes(store, run_id):
         raise TimeoutError(f"run {run_id} still executes after {timeout:g} s; it goes on.")
 
 
 def until_idle(
     store: Store, run_id: str, ends: float | None = None, after: str = ""
-) -> Iterator[Event | None]:
-    """Give a run's events as they come, and None now and then, until it rests or the time is over."""
+) -> Iterator[Sequence[Event]]:
+    """Give a run's events as they come, none now and then, until it rests or the time is over."""
     while True:
         executes = _executes(store, run_id)
         left = LOOK if ends is None else min(LOOK, ends - time.monotonic())
         found = store.events(run_id, after, wait=max(0.0, left) if executes else 0)
-        for event in found:
-            after = event.position
-            yield event
-        if not found and (not executes or left <= 0):
+        if found:
+            after = found[-1].position
+        elif not executes or left <= 0:
             return
-        if not found:
-            yield None
+        yield found
 
 
 def _executes(store: Store, run_id: str) -> bool:
@@ -62,7 +59,8 @@ def _executes(store: Store, run_id: str) -> bool:
     return record is not None and str(record.status) == "executing"
 
 
-def _teller(store: Store, run_id: str, output: Output) -> AbstractContextManager[Tell]:
+def teller(store: Store, run_id: str, output: Output) -> AbstractContextManager[Tell]:
+    """Choose how events are told: as a live picture, or line by line."""
     if output.shows_progress and not output.as_json:
         return _live(store, run_id, output)
     return _lines(store, run_id, output)
@@ -72,8 +70,8 @@ def _teller(store: Store, run_id: str, output: Output) -> AbstractContextManager
 def _lines(store: Store, run_id: str, output: Output) -> Iterator[Tell]:
     began = read_run(store, run_id).created_at
 
-    def tell(event: Event | None) -> None:
-        if event is not None:
+    def tell(events: Sequence[Event]) -> None:
+        for event in events:
             output.note(*event_line(event, began))
 
     yield tell
@@ -90,13 +88,10 @@ def _live(store: Store, run_id: str, output: Output) -> Iterator[Tell]:
     from rich.live import Live
 
     picture = Picture(read_run(store, run_id), output)
-    drawn = 0.0
 
-    def tell(_: Event | None) -> None:
-        nonlocal drawn
-        if time.monotonic() - drawn > OFTEN:
-            picture.run = read_run(store, run_id)
-            drawn = time.monotonic()
+    def tell(_: Sequence[Event]) -> None:
+        picture.run = read_run(store, run_id)
+        time.sleep(PAUSE)
 
     with Live(get_renderable=picture.draw, console=output.errors, refresh_per_second=4, transient=True):
         yield tell
