@@ -1,0 +1,175 @@
+"""The streams by which anyone may answer or start, read through one consumer group.
+
+An entry stays pending until it was applied, so a reader that dies loses nothing: another one takes
+its entries over. What can't be used goes to the dead letters with the reason. Every method raises
+StoreError when Redis can't be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from runner.store.keys import DEAD_MESSAGES
+from runner.store.link import Link
+from runner.store.scripts import Scripts
+
+RESPONSES = "runner:responses"
+STARTS = "runner:starts"
+GROUP = "runner"
+
+KEPT_DEAD = 100_000
+KEPT_REPLIES = 10_000
+REPLIES_STAY = 86_400  # seconds after the last receipt
+
+BODY = b"body"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message as it stands in its stream."""
+
+    stream: str
+    id: str
+    fields: Mapping[bytes, bytes]
+
+    @property
+    def body(self) -> bytes | None:
+        """The message itself; None where the field `body` is missing."""
+        return self.fields.get(BODY)
+
+    @property
+    def at(self) -> int:
+        """When it was sent, in ms of the store's clock."""
+        return int(self.id.partition("-")[0])
+
+    @property
+    def key(self) -> str:
+        """A name that no other message has, the same at every delivery."""
+        return f"{self.stream}/{self.id}"
+
+
+class Intake:
+    """One reader of the streams; give each reader a name that no other has."""
+
+    def __init__(self, url: str, reader: str, streams: Sequence[str] = (RESPONSES, STARTS)) -> None:
+        """Open a database by its redis-py URL; nothing is connected yet."""
+        self._link = Link(url)
+        self._reader, self._streams = reader, streams
+        self._places: dict[str, Any] = {}
+        self._joined = False
+
+    def read(self, wait: float, limit: int = 100) -> list[Entry]:
+        """Take new entries; wait up to so many seconds for the first one."""
+        newest = dict.fromkeys(self._streams, ">")
+        with self._joining():
+            found = self._link.client.xreadgroup(
+                GROUP, self._reader, newest, count=limit, block=max(1, round(wait * 1000))
+            )
+        return [entry for stream, entries in found for entry in _entries(stream.decode(), entries)]
+
+    def take_over(self, idle: float, limit: int = 100) -> list[Entry]:
+        """Take entries that their readers have left alone for so many seconds: gone, or not applied yet."""
+        taken = []
+        for stream in self._streams:
+            with self._joining():
+                start = self._places.get(stream, "0-0")
+                self._places[stream], found, *_ = self._link.client.xautoclaim(
+                    stream, GROUP, self._reader, round(idle * 1000), start, limit
+                )
+                taken += _entries(stream, found)
+        return taken
+
+    def age(self, entry: Entry) -> float:
+        """Say how many seconds ago an entry was sent, by the store's clock."""
+        seconds, micros = self._link.call("TIME")
+        return int(seconds) + int(micros) / 1e6 - entry.at / 1000
+
+    def done(self, entry: Entry) -> None:
+        """Remove an entry that was applied."""
+        with self._link.translated(), self._link.client.pipeline(transaction=False) as pipe:
+            _remove(pipe, entry)
+            pipe.execute()
+
+    def bury(self, entry: Entry, reason: str) -> None:
+        """Move an entry to the dead letters, its fields as they came."""
+        letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
+        kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
+        with self._link.translated(), self._link.client.pipeline(transaction=False) as pipe:
+            pipe.xadd(DEAD_MESSAGES, {**letter, **kept}, maxlen=KEPT_DEAD, approximate=True)
+            _remove(pipe, entry)
+            pipe.execute()
+
+    def forget(self, idle: float) -> list[str]:
+        """Remove readers that gave no sign of life for so many seconds and hold nothing."""
+        return self._forget(idle, "")
+
+    def leave(self) -> None:
+        """Stop being a reader; what this one still holds is taken over by others."""
+        self._forget(1e9, self._reader)
+        self._link.close()
+
+    def _forget(self, idle: float, own: str) -> list[str]:
+        gone: list[str] = []
+        for stream in self._streams:
+            said = Scripts(self._link, stream).run("forget", GROUP, round(idle * 1000), own)
+            gone += [name.decode() for name in said[1:]]
+        return gone
+
+    @contextmanager
+    def _joining(self) -> Iterator[None]:
+        """Make streams and group where they are missing, also when they go while we are reading."""
+        with self._link.translated():
+            if not self._joined:
+                self._join()
+            try:
+                yield
+            except redis.ResponseError:
+                self._joined = False
+                raise
+
+    def _join(self) -> None:
+        for stream in self._streams:
+            try:
+                self._link.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+        self._joined = True
+
+
+class Outbox:
+    """Writes messages: those of the doors on behalf of others, and receipts."""
+
+    def __init__(self, url: str) -> None:
+        """Open a database by its redis-py URL; nothing is connected yet."""
+        self._link = Link(url)
+
+    def send(self, stream: str, body: bytes) -> str:
+        """Put a message on a stream and return its id there."""
+        said: bytes = self._link.call("XADD", stream, "*", BODY, body)
+        return said.decode()
+
+    def bury(self, door: str, body: bytes, reason: str) -> None:
+        """Put a message that never was on a stream into the dead letters."""
+        letter: list[str | bytes | int] = ["stream", door, "id", "", "reason", reason, BODY, body]
+        self._link.call("XADD", DEAD_MESSAGES, "MAXLEN", "~", KEPT_DEAD, "*", *letter)
+
+    def reply(self, stream: str, body: bytes) -> None:
+        """Put a receipt on the stream that its receiver reads; it goes a day after the last one."""
+        self._link.call("XADD", stream, "MAXLEN", "~", KEPT_REPLIES, "*", BODY, body)
+        self._link.call("EXPIRE", stream, REPLIES_STAY)
+
+
+def _entries(stream: str, found: Iterable[Any]) -> list[Entry]:
+    # An entry that was deleted while it was pending has no fields; there is nothing left to apply.
+    return [Entry(stream, key.decode(), fields) for key, fields in found if fields is not None]
+
+
+def _remove(pipe: Any, entry: Entry) -> None:
+    pipe.xack(entry.stream, GROUP, entry.id)
+    pipe.xdel(entry.stream, entry.id)
