@@ -43,6 +43,8 @@ class Agent:
 
     `limits` bounds one invocation: turns, output_tokens and total_tokens (also as `max_turns` and
     `max_tokens`). `conversation_window` is the number of messages the model sees at most.
+    A model that refuses for its rate limit is called `model_attempts` times, after `model_delay`
+    seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
     `session_id` names the conversation to model providers and in ids of direct calls.
     """
 
@@ -67,6 +69,7 @@ class Agent:
         max_tokens: int | None = None,
         limits: Mapping[str, int] | None = None,
         model_attempts: int = 6,
+        model_delay: float = 4.0,
         tool_attempts: int | None = None,
     ) -> None:
         """Put an agent together.
@@ -94,6 +97,7 @@ class Agent:
                 structured=own[0].tool_name if own else None,
                 **_limits(limits, max_turns, max_tokens),
                 model_attempts=model_attempts,
+                first_delay=model_delay,
                 tool_attempts=tool_attempts,
             ),
             system_prompt=system_prompt,

@@ -1,0 +1,723 @@
+"""The loop: what stops, what is stored, and what runs again after an answer or a crash (rules A)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from runner.agent import Agent, AgentResult, ToolContext, tool
+from runner.agent.models.scripted import ScriptedModel
+from runner.errors import LeaseLost, UnstorableError
+from runner.hooks import (
+    AfterToolCallEvent,
+    AfterToolsEvent,
+    BeforeModelCallEvent,
+    BeforeToolCallEvent,
+    BeforeToolsEvent,
+)
+from runner.outcomes import Input, Interrupted
+from tests.agent.visits import Hooks, Killed, Node, done, failed, use
+from tests.waiting import wait_until
+
+
+class Ledger:
+    """Tools that write down what they do, and the model calls made."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.keys: list[str] = []
+        self.asked_model = 0
+        ledger = self
+
+        @tool
+        def note(word: str) -> str:
+            """Note a word."""
+            ledger.ran.append(word)
+            return f"noted {word}"
+
+        @tool
+        async def later(word: str) -> dict[str, str]:
+            """Note a word, asynchronously."""
+            ledger.ran.append(word)
+            return {"later": word}
+
+        @tool(context=True)
+        def ask(word: str, tool_context: ToolContext) -> str:
+            """Ask about a word."""
+            ledger.ran.append(f"ask {word}")
+            ledger.keys.append(tool_context.idempotency_key)
+            return f"{word}: {tool_context.interrupt('ask_' + word, reason=word)}"
+
+        @tool
+        def boom(word: str = "x") -> str:
+            """Fail."""
+            ledger.ran.append(f"boom {word}")
+            raise RuntimeError(word)
+
+        self.tools = [note, later, ask, boom]
+
+    def model(self, *replies: Any) -> ScriptedModel:
+        """A script that counts how often it is asked."""
+
+        def counted(reply: Any) -> Any:
+            def say(messages: Any) -> Any:
+                del messages
+                self.asked_model += 1
+                return reply
+
+            return say
+
+        return ScriptedModel([counted(reply) for reply in replies])
+
+    def node(self, *replies: Any, hooks: tuple[Any, ...] = (), **options: Any) -> Node:
+        """A node whose agent follows the script."""
+        model = self.model(*replies)
+        tools = [*self.tools, *options.pop("tools", ())]
+        return Node(lambda: Agent("a", model, tools, hooks=[Hooks(*hooks)], **options))
+
+
+def result_of(node: Node) -> AgentResult:
+    return AgentResult.from_document(done(node.outcome).result)
+
+
+# -- plain turns -------------------------------------------------------------------------------------
+
+
+def test_a_reply_without_tools_ends_the_invocation() -> None:
+    """The text is the node's output, and the conversation holds the input and the reply."""
+    node = Ledger().node("hello there")
+    outcome = done(node.run())
+    assert outcome.output == "hello there"
+    assert outcome.usage == {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+    assert [m["role"] for m in node.messages] == ["user", "assistant"]
+    assert str(result_of(node)) == "hello there\n"
+
+
+@pytest.mark.parametrize("executor", ["concurrent", "sequential"])
+def test_tools_run_and_their_results_are_one_message_in_the_order_of_the_calls(executor: str) -> None:
+    """A21, M6: each tool use gets exactly one result, all in one user message."""
+    ledger = Ledger()
+    node = ledger.node(
+        [use("note", "t1", word="a"), use("later", "t2", word="b"), use("boom", "t3")],
+        "end",
+        tool_executor=executor,
+    )
+    done(node.run())
+    assert [(r["toolUseId"], r["status"]) for r in node.results] == [
+        ("t1", "success"),
+        ("t2", "success"),
+        ("t3", "error"),
+    ]
+    assert [r["content"] for r in node.results] == [
+        [{"text": "noted a"}],
+        [{"json": {"later": "b"}}],
+        [{"text": "Error: RuntimeError - x"}],
+    ]
+    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "assistant"]
+
+
+def test_an_unknown_tool_and_a_wrong_input_are_told_to_the_model() -> None:
+    """A27: the model reads what went wrong and goes on."""
+    node = Ledger().node([use("nobody"), use("not a name"), use("note", word=[1])], "end")
+    done(node.run())
+    texts = [r["content"][0]["text"] for r in node.results]
+    assert texts[:2] == ["Unknown tool: nobody", "Unknown tool: not a name"]
+    assert texts[2].startswith("Error: ValidationError - ")
+
+
+def test_ids_that_a_provider_uses_twice_are_made_unique() -> None:
+    """Two calls never share an id, so they never share an answer."""
+    node = Ledger().node([use("ask", "call_0", word="a")], [use("ask", "call_0", word="a")], "end")
+    node.run()
+    first = node.open[0].id
+    node.resume(ask_a="one")
+    assert node.open[0].id != first
+    done(node.resume(ask_a="two"))
+    assert [r["content"][0]["text"] for r in node.results] == ["a: one", "a: two"]
+    assert len({r["toolUseId"] for r in node.results}) == 2
+
+
+# -- a tool that asks --------------------------------------------------------------------------------
+
+
+def test_a_tool_that_asks_leaves_no_result_behind() -> None:
+    """A7, A10: the assistant's message is in the conversation, no tool result is, and nothing is lost."""
+    node = Ledger().node([use("ask", word="a")], "end")
+    outcome = node.run()
+    assert isinstance(outcome, Interrupted)
+    assert [q.name for q in outcome.interrupts] == ["ask_a"]
+    assert [m["role"] for m in node.messages] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("executor", "ran"), [("concurrent", ["a", "ask b", "c"]), ("sequential", ["a", "ask b"])]
+)
+def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
+    """A8: a concurrent batch runs the others to their ends, a sequential one stops at the call that asks."""
+    ledger = Ledger()
+    node = ledger.node(
+        [use("note", word="a"), use("ask", word="b"), use("note", word="c")], "end", tool_executor=executor
+    )
+    node.run()
+    assert sorted(ledger.ran) == ran
+    done(node.resume(ask_b="yes"))
+    assert sorted(ledger.ran) == ["a", "ask b", "ask b", "c"]
+    assert [r["content"][0]["text"] for r in node.results] == ["noted a", "b: yes", "noted c"]
+
+
+def test_a_resume_repeats_no_model_call() -> None:
+    """A15: the stored reply is used, the model is asked once a turn, and the answer adds no message."""
+    ledger = Ledger()
+    node = ledger.node([use("ask", word="a")], "end")
+    node.run()
+    assert ledger.asked_model == 1
+    done(node.resume(ask_a=1))
+    assert ledger.asked_model == 2
+    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "assistant"]
+
+
+def test_a_tool_may_ask_one_thing_after_the_other() -> None:
+    """A4, A16: each round runs the tool and its Before callbacks from the top, with the earlier answers."""
+    before: list[bool] = []
+
+    @tool(context=True)
+    def two(tool_context: ToolContext) -> list[Any]:
+        """Ask twice."""
+        return [tool_context.interrupt("one"), tool_context.interrupt("two")]
+
+    hooks = ((BeforeToolCallEvent, lambda event: before.append(event.is_replay)),)
+    node = Ledger().node([use("two")], "end", tools=[two], hooks=hooks)
+    node.run()
+    node.resume(one=1)
+    assert node.names == ["two"]
+    done(node.resume(two=False))
+    assert node.results[0]["content"] == [{"text": "[1,false]"}]
+    assert before == [False, True, True]
+
+
+def test_partial_answers_leave_the_other_tools_alone() -> None:
+    """A20, T16: a tool without an answer isn't run again and keeps its question."""
+    ledger = Ledger()
+    node = ledger.node([use("ask", word="a"), use("ask", word="b")], "end")
+    node.run()
+    node.resume(ask_b="B")
+    assert sorted(ledger.ran) == ["ask a", "ask b", "ask b"]
+    assert node.names == ["ask_a"]
+    done(node.resume(ask_a="A"))
+    assert [r["content"][0]["text"] for r in node.results] == ["a: A", "b: B"]
+
+
+@pytest.mark.parametrize("answer", [False, 0, "", [], {}])
+def test_an_empty_answer_is_an_answer(answer: Any) -> None:
+    """`False`, `0` and "" are answers like any other."""
+
+    @tool(context=True)
+    def ask(tool_context: ToolContext) -> dict[str, Any]:
+        """Ask."""
+        return {"answer": tool_context.interrupt("q")}
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
+    node.run()
+    done(node.resume(q=answer))
+    assert node.results[0]["content"] == [{"json": {"answer": answer}}]
+
+
+def test_an_answer_given_in_advance_asks_nobody() -> None:
+    """A2: `response=` returns at once, also when it is False."""
+
+    @tool(context=True)
+    def ask(tool_context: ToolContext) -> str:
+        """Ask, with the answer at hand."""
+        return str(tool_context.interrupt("q", response=False))
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
+    done(node.run())
+    assert node.results[0]["content"] == [{"text": "False"}]
+
+
+def test_a_persons_answer_wins_over_one_given_in_advance() -> None:
+    """A2: once a person has answered, that answer is returned, whatever is given in advance."""
+
+    @tool(context=True)
+    def ask(tool_context: ToolContext) -> str:
+        """Ask without an answer at first, later with one."""
+        return str(tool_context.interrupt("q", response="advance" if tool_context.is_replay else None))
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
+    node.run()
+    done(node.resume(q="person"))
+    assert node.results[0]["content"] == [{"text": "person"}]
+
+
+def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own() -> None:
+    """A3: the same name in a callback and in its tool are two questions; twice in one tool call is one."""
+
+    @tool(context=True)
+    def ask(tool_context: ToolContext) -> list[Any]:
+        """Ask the same twice."""
+        return [tool_context.interrupt("go"), tool_context.interrupt("go")]
+
+    hooks = ((BeforeToolCallEvent, lambda event: event.interrupt("go")),)
+    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask], hooks=[Hooks(*hooks)]))
+    node.run()
+    first = node.open[0]
+    node.resume(go="hook")
+    assert node.open[0].id != first.id
+    done(node.resume(go="tool"))
+    assert node.results[0]["content"] == [{"text": '["tool","tool"]'}]
+
+
+def test_the_same_name_twice_in_one_event_ends_the_invocation() -> None:
+    """Two callbacks that ask under one name in one event are an error that names it."""
+    hooks = (
+        (BeforeToolCallEvent, lambda event: event.interrupt("same")),
+        (BeforeToolCallEvent, lambda event: event.interrupt("same")),
+    )
+    node = Ledger().node([use("note", word="a")], "end", hooks=hooks)
+    assert "'same' was asked twice" in str(failed(node.run()).error)
+    assert node.published == []
+
+
+def test_a_question_cannot_be_swallowed() -> None:
+    """A5: `except Exception` doesn't see it; where a bare `except` does, the question counts all the same."""
+
+    @tool(context=True)
+    def careful(tool_context: ToolContext) -> str:
+        """Catch every exception."""
+        try:
+            return str(tool_context.interrupt("careful"))
+        except Exception:  # noqa: BLE001 - the point of the test
+            return "swallowed"
+
+    @tool(context=True)
+    def greedy(tool_context: ToolContext) -> str:
+        """Catch everything."""
+        try:
+            return str(tool_context.interrupt("greedy"))
+        except:  # noqa: E722 - the point of the test
+            return "swallowed"
+
+    node = Node(
+        lambda: Agent("a", ScriptedModel([[use("careful"), use("greedy")], "end"]), [careful, greedy])
+    )
+    node.run()
+    assert sorted(node.names) == ["careful", "greedy"]
+    done(node.resume(careful=1, greedy=2))
+    assert [r["content"][0]["text"] for r in node.results] == ["1", "2"]
+
+
+def test_a_question_that_a_tool_may_not_ask_ends_the_invocation() -> None:
+    """A refused `interrupt()` never becomes a tool result, not even where the tool catches the error."""
+
+    @tool(context=True)
+    def bad(tool_context: ToolContext) -> str:
+        """Ask with something that can't be stored."""
+        try:
+            return str(tool_context.interrupt("q", reason=object()))
+        except UnstorableError:
+            return "swallowed"
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("bad"), "end"]), [bad]))
+    assert "the reason of interrupt 'q'" in str(failed(node.run()).error)
+    assert node.results == []
+
+
+# -- before and around tools -------------------------------------------------------------------------
+
+
+def test_a_before_callback_that_asks_holds_its_tool_back() -> None:
+    """The tool runs after the answer only, once."""
+
+    def gate(event: BeforeToolCallEvent) -> None:
+        if event.interrupt("may_it") != "yes":
+            event.cancel_tool = "the person said no"
+
+    for answer, text, ran in [("yes", "noted a", ["a"]), ("no", "the person said no", [])]:
+        ledger = Ledger()
+        node = ledger.node([use("note", word="a")], "end", hooks=((BeforeToolCallEvent, gate),))
+        node.run()
+        assert ledger.ran == []
+        done(node.resume(may_it=answer))
+        assert ledger.ran == ran
+        assert node.results[0]["content"] == [{"text": text}]
+
+
+def test_a_before_callback_may_change_the_call() -> None:
+    """A17: the changed input is what runs; the conversation keeps what the model asked for."""
+
+    def change(event: BeforeToolCallEvent) -> None:
+        event.tool_use = {**event.tool_use, "input": {"word": "changed"}}
+
+    ledger = Ledger()
+    node = ledger.node([use("note", word="a")], "end", hooks=((BeforeToolCallEvent, change),))
+    done(node.run())
+    assert ledger.ran == ["changed"]
+    assert node.messages[1]["content"][0]["toolUse"]["input"] == {"word": "a"}
+
+
+def test_a_whole_batch_can_be_refused() -> None:
+    """A24: `cancel` of BeforeTools gives every call an error result and runs no tool."""
+
+    def refuse(event: BeforeToolsEvent) -> None:
+        event.cancel = True
+
+    ledger = Ledger()
+    node = ledger.node(
+        [use("note", word="a"), use("note", word="b")], "end", hooks=((BeforeToolsEvent, refuse),)
+    )
+    done(node.run())
+    assert ledger.ran == []
+    assert [r["status"] for r in node.results] == ["error", "error"]
+
+
+def test_a_callback_may_end_the_turn_after_the_tools() -> None:
+    """`end_turn` of AfterTools ends the invocation with its text, without asking the model again."""
+
+    def end(event: AfterToolsEvent) -> None:
+        event.end_turn = "that is enough"
+
+    ledger = Ledger()
+    node = ledger.node([use("note", word="a")], "never", hooks=((AfterToolsEvent, end),))
+    assert done(node.run()).output == "that is enough"
+    assert ledger.asked_model == 1
+    assert len(node.results) == 1
+
+
+# -- questions while others run ----------------------------------------------------------------------
+
+
+def test_a_question_is_published_while_a_sibling_still_runs() -> None:
+    """The question is out before the slow tool beside it has ended."""
+    published = threading.Event()
+
+    @tool
+    def slow() -> str:
+        """End only when the question is out."""
+        return "in time" if published.wait(20) else "too late"
+
+    ledger = Ledger()
+    node = ledger.node([use("slow"), use("ask", word="a")], "end", tools=[slow])
+    node.on_save = lambda _: published.set() if node.published else None
+    node.run()
+    assert node.published == ["ask_a"]
+    done(node.resume(ask_a=1))
+    assert node.results[0]["content"] == [{"text": "in time"}]
+
+
+# -- crashes -----------------------------------------------------------------------------------------
+
+
+def test_no_tool_starts_before_the_checkpoint_that_names_it_is_stored() -> None:
+    """A store that refuses the checkpoint has no tool run behind its back."""
+    ledger = Ledger()
+    node = ledger.node([use("note", "t1", word="a"), use("note", "t2", word="b")], "end")
+    node.kill_after = 0
+    with pytest.raises(Killed):
+        node.run()
+    assert ledger.ran == []
+    node.kill_after = None
+    done(node.run())
+    assert sorted(ledger.ran) == ["a", "b"]
+    named = [(call["use"]["toolUseId"], call["stage"]) for call in node.saves[0]["calls"]]
+    assert named == [("t1", "before"), ("t2", "before")]
+
+
+def test_killed_in_the_third_of_five_tools_the_first_two_are_not_run_again() -> None:
+    """A crash repeats the call in flight and nothing before it; the model isn't asked again."""
+    ledger = Ledger()
+    deaths = [True]
+
+    @tool(context=True)
+    def third(tool_context: ToolContext) -> str:
+        """Die in the middle, once."""
+        ledger.ran.append("third")
+        ledger.keys.append(tool_context.idempotency_key)
+        if deaths:
+            deaths.pop()
+            node.kill_after = 0
+        return "third"
+
+    calls = [
+        use("note", word="1"),
+        use("note", word="2"),
+        use("third"),
+        use("note", word="4"),
+        use("note", word="5"),
+    ]
+    node = ledger.node(calls, "end", tools=[third], tool_executor="sequential")
+    with pytest.raises(Killed):
+        node.run()
+    assert ledger.ran == ["1", "2", "third"]
+    node.kill_after = None
+    done(node.run())
+    assert ledger.ran == ["1", "2", "third", "third", "4", "5"]
+    assert len(set(ledger.keys)) == 1
+    assert ledger.asked_model == 2
+    assert [r["content"][0]["text"] for r in node.results] == [
+        "noted 1",
+        "noted 2",
+        "third",
+        "noted 4",
+        "noted 5",
+    ]
+
+
+def test_a_result_of_a_concurrent_batch_is_stored_while_its_siblings_run() -> None:
+    """A crash in the slow tool doesn't run the quick one again."""
+    ledger = Ledger()
+    quick_is_stored = threading.Event()
+    deaths = [True]
+
+    @tool
+    def slow() -> str:
+        """Die once, after the quick one is stored."""
+        ledger.ran.append("slow")
+        if deaths:
+            assert quick_is_stored.wait(20)
+            deaths.pop()
+            node.kill_after = 0
+        return "slow"
+
+    def saved(document: dict[str, Any]) -> None:
+        if any(call["stage"] == "done" for call in document["calls"]):
+            quick_is_stored.set()
+
+    node = ledger.node([use("slow"), use("note", word="quick")], "end", tools=[slow])
+    node.on_save = saved
+    with pytest.raises(Killed):
+        node.run()
+    node.kill_after = None
+    done(node.run())
+    assert sorted(ledger.ran) == ["quick", "slow", "slow"]
+
+
+def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry() -> None:
+    """`idempotency_key` names the attempt of the call: stable over pauses and crashes."""
+
+    def again(event: AfterToolCallEvent) -> None:
+        event.retry = event.attempt == 1
+
+    ledger = Ledger()
+    node = ledger.node([use("ask", "t1", word="a")], "end", hooks=((AfterToolCallEvent, again),))
+    node.run()
+    node.resume(ask_a=1)
+    done(node.resume(ask_a=2))
+    assert ledger.keys == ["run.node.1.t1"] * 2 + ["run.node.1.t1.2"] * 2
+
+
+def test_a_lost_lease_stops_before_the_next_call() -> None:
+    """A22, T21: LeaseLost leaves execute(), nothing more is called, and what was stored is intact."""
+    ledger = Ledger()
+
+    def lost() -> None:
+        if ledger.ran:
+            raise LeaseLost
+
+    node = ledger.node([use("note", word="a")], [use("note", word="b")], "end")
+    node.on_check = lost
+    with pytest.raises(LeaseLost):
+        node.run()
+    assert ledger.ran == ["a"]
+    assert ledger.asked_model == 1
+    node.on_check = lambda: None
+    done(node.run())
+    assert ledger.ran == ["a", "b"]
+
+
+def test_a_tool_can_end_neither_the_worker_nor_the_loop() -> None:
+    """SystemExit and StopIteration out of a tool become error results, on 3.11 as well."""
+
+    @tool
+    def leave() -> str:
+        """Leave the program."""
+        raise SystemExit(3)
+
+    @tool
+    def stop() -> str:
+        """Run out of items."""
+        return str(next(iter([])))
+
+    node = Node(lambda: Agent("a", ScriptedModel([[use("leave"), use("stop")], "end"]), [leave, stop]))
+    done(node.run())
+    assert [r["content"][0]["text"] for r in node.results] == [
+        "Error: SystemExit - 3",
+        "Error: RuntimeError - a function raised StopIteration",
+    ]
+
+
+def test_a_model_error_fails_the_node_and_a_retry_goes_on_where_it_was() -> None:
+    """The node fails with the model's error; its next attempt repeats the model call alone."""
+    ledger = Ledger()
+    errors = [ConnectionError("gone")]
+
+    def second(messages: Any) -> Any:
+        del messages
+        return errors.pop() if errors else "end"
+
+    model = ScriptedModel([use("note", word="a"), second])
+    node = Node(lambda: Agent("a", model, ledger.tools))
+    outcome = failed(node.run())
+    assert str(outcome.error) == "ConnectionError: gone"
+    assert outcome.usage["totalTokens"] == 15
+    assert done(node.run()).usage["totalTokens"] == 30
+    assert ledger.ran == ["a"]
+
+
+# -- memory ------------------------------------------------------------------------------------------
+
+
+def test_a_new_visit_remembers_the_conversation_and_counts_its_own_usage() -> None:
+    """Memory carries over visits of a run; the usage of a visit is its own."""
+    node = Ledger().node("one", "two")
+    done(node.run())
+    node.next_visit("again")
+    outcome = done(node.run())
+    assert outcome.output == "two"
+    assert outcome.usage["totalTokens"] == 15
+    assert [m["content"][0]["text"] for m in node.messages] == ["go", "one", "again", "two"]
+
+
+def test_the_input_is_built_from_the_task_and_the_nodes_before() -> None:
+    """G17: the agent reads the task and a section per input, in edge order."""
+    node = Ledger().node("fine")
+    node.inputs = [Input("b", 1, "B says"), Input("a", 1, {"n": 1})]
+    done(node.run())
+    assert [block["text"] for block in node.messages[0]["content"]] == [
+        "Original Task: go",
+        "\nInputs from previous nodes:",
+        "\nFrom b:",
+        "  - Agent: B says",
+        "\nFrom a:",
+        '  - Agent: {"n":1}',
+    ]
+
+
+def test_messages_are_stored_as_deltas() -> None:
+    """A checkpoint carries only messages that weren't stored before."""
+    sent: list[int] = []
+
+    class Counting(Node):
+        def keep(self, saved: Any) -> None:
+            sent.append(len(saved.messages))
+            super().keep(saved)
+
+    ledger = Ledger()
+    model = ledger.model([use("note", word="a")], [use("note", word="b")], "end")
+    node = Counting(lambda: Agent("a", model, ledger.tools))
+    done(node.run())
+    assert sum(sent) == len(node.messages) == 6
+
+
+def test_an_agent_given_to_a_node_is_a_template() -> None:
+    """Executions change neither its messages nor its state, and start from both."""
+
+    @tool(context=True)
+    def remember(tool_context: ToolContext) -> str:
+        """Change the state."""
+        tool_context.agent.state.set("seen", tool_context.agent.state.get("start"))
+        return "ok"
+
+    given = [
+        {"role": "user", "content": [{"text": "before"}]},
+        {"role": "assistant", "content": [{"text": "hi"}]},
+    ]
+    model = ScriptedModel(["unused", use("remember"), "end"])
+    agent = Agent("a", model, [remember], state={"start": 1}, messages=given)
+    node = Node(lambda: agent)
+    done(node.run())
+    assert agent.messages == given
+    assert agent.state.get() == {"start": 1}
+    assert result_of(node).state == {"start": 1, "seen": 1}
+    assert [m["role"] for m in node.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+
+
+def test_state_that_a_tool_sets_survives_a_pause() -> None:
+    """Agent state is part of what is stored; a value that can't be stored is refused where it is set."""
+
+    @tool(context=True)
+    def count(tool_context: ToolContext) -> str:
+        """Count and ask."""
+        state = tool_context.agent.state
+        state.set("count", (state.get("count") or 0) + 1)
+        with pytest.raises(UnstorableError, match="agent state 'bad'"):
+            state.set("bad", object())
+        return str(tool_context.interrupt("q"))
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("count"), "end"]), [count]))
+    node.run()
+    done(node.resume(q=1))
+    assert result_of(node).state == {"count": 2}
+
+
+# -- hooks -------------------------------------------------------------------------------------------
+
+
+def test_callbacks_run_in_order_and_only_writable_attributes_change() -> None:
+    """Low order first, then as registered; async ones are awaited; anything else is refused."""
+    order: list[str] = []
+
+    async def later(event: BeforeModelCallEvent) -> None:
+        order.append("async")
+        with pytest.raises(AttributeError, match="Property agent is not writable"):
+            event.agent = None
+
+    def make() -> Agent:
+        agent = Agent("a", ScriptedModel(["end"]))
+        agent.hooks.add_callback(BeforeModelCallEvent, lambda _: order.append("late"), order=5)
+        agent.hooks.add_callback(BeforeModelCallEvent, later)
+        agent.hooks.add_callback(BeforeModelCallEvent, lambda _: order.append("early"), order=-1)
+        return agent
+
+    done(Node(make).run())
+    assert order == ["early", "async", "late"]
+
+
+def test_after_events_reverse_within_one_order_only() -> None:
+    """Last registered is first called on the way out, except where `order` says otherwise."""
+    order: list[int] = []
+
+    def make() -> Agent:
+        agent = Agent("a", ScriptedModel([use("x"), "end"]))
+        for number in (1, 2):
+            agent.hooks.add_callback(AfterToolsEvent, lambda _, n=number: order.append(n))
+        agent.hooks.add_callback(AfterToolsEvent, lambda _: order.append(0), order=-1)
+        return agent
+
+    done(Node(make).run())
+    assert order == [0, 2, 1]
+
+
+def test_a_tool_is_told_when_its_work_is_no_longer_wanted() -> None:
+    """A tool on a thread sees that its execution was given up because the lease was lost."""
+    told = threading.Event()
+
+    @tool(context=True)
+    def slow(tool_context: ToolContext) -> str:
+        """Wait to be told."""
+        if tool_context.cancel_signal.wait(20) and tool_context.cancelled:
+            told.set()
+        return "late"
+
+    @tool(context=True)
+    def breaks(tool_context: ToolContext) -> str:
+        """Find the lease lost."""
+        node.on_check = lose
+        tool_context.check()
+        return "never"
+
+    def lose() -> None:
+        raise LeaseLost
+
+    node = Ledger().node([use("slow"), use("breaks")], "end", tools=[slow, breaks])
+    with pytest.raises(LeaseLost):
+        node.run()
+    wait_until(told.is_set, "the tool was told")
