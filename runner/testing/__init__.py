@@ -1,0 +1,30 @@
+"""What tests of graphs, agents and stores need: a scripted model, a clock to turn, a contract.
+
+Names are imported when first used, so that a program without pytest can use the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.agent.models.scripted import ScriptedModel
+    from runner.testing.clock import ManualClock
+    from runner.testing.contract import StoreContract
+
+__all__ = ["ManualClock", "ScriptedModel", "StoreContract"]
+
+_HOMES = {
+    "ManualClock": "runner.testing.clock",
+    "ScriptedModel": "runner.agent.models.scripted",
+    "StoreContract": "runner.testing.contract",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found

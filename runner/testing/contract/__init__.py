@@ -1,0 +1,55 @@
+"""What every store must do: a test suite to run over one of your own.
+
+Subclass `StoreContract` in a test module and give it a store that reads the `clock`:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self, clock):
+            return MyStore(clock=clock, lease=30)
+
+Every test uses the store's public methods only. A lease must be 30 seconds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.ports import Store
+from runner.testing.clock import ManualClock
+from runner.testing.contract.asking import AskingContract
+from runner.testing.contract.children import ChildContract
+from runner.testing.contract.reading import ReadingContract
+from runner.testing.contract.running import RunningContract
+from runner.testing.contract.starting import StartingContract
+from runner.testing.contract.stopping import StoppingContract
+from runner.testing.contract.timing import TimingContract
+from runner.testing.contract.worker import Worker
+
+__all__ = ["StoreContract", "Worker"]
+
+
+class StoreContract(
+    StartingContract,
+    RunningContract,
+    AskingContract,
+    TimingContract,
+    StoppingContract,
+    ChildContract,
+    ReadingContract,
+):
+    """The promises of `runner.ports.Store`, one test each."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        """The clock that the store must read."""
+        return ManualClock()
+
+    @pytest.fixture
+    def store(self, clock: ManualClock) -> Store:
+        """The store under test: override this."""
+        raise NotImplementedError("a contract needs a fixture `store` that gives the store under test.")
+
+    @pytest.fixture
+    def worker(self, store: Store) -> Worker:
+        """An engine's calls, made by hand."""
+        return Worker(store)

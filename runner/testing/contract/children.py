@@ -1,0 +1,131 @@
+"""The contract of child runs: a node that is a graph waits for the run that does its work."""
+
+from __future__ import annotations
+
+from runner.ports import Start, Store, Token
+from runner.run import Status
+from runner.testing.contract.worker import Worker, rung, shape
+
+INNER = shape("x", name="inner")
+
+
+class ChildContract:
+    """Parents and children."""
+
+    def _family(self, worker: Worker) -> tuple[str, str]:
+        """Start a run and, for its first node, a child run."""
+        parent = worker.start(shape("a"))
+        return parent, self._child(worker, worker.claim(parent, "a").token)
+
+    def _child(self, worker: Worker, token: Token) -> str:
+        return worker.start(INNER, parent=token)
+
+    def test_a_parent_executes_while_its_child_does(self, worker: Worker, store: Store) -> None:
+        """The node waits without a worker, and its run counts as executing."""
+        parent, child = self._family(worker)
+
+        assert worker.statuses(parent) == "executing: a waiting"
+        assert store.children(parent) == [child]
+        record = worker.read(child).record
+        assert (record.parent, record.parent_node, record.root) == (parent, "a", parent)
+
+    def test_a_child_that_waits_makes_its_parent_wait(self, worker: Worker, store: Store) -> None:
+        """A child's question interrupts the parent, and its answer makes it execute again."""
+        parent, child = self._family(worker)
+        (question,) = worker.park(child, "x")
+        assert worker.statuses(parent) == "interrupted: a waiting"
+        assert [each.run_id for each in store.open_interrupts()] == [child]
+        worker.answer(question)
+        assert worker.statuses(parent) == "executing: a waiting"
+
+    def test_the_end_of_a_child_rings_its_parent(self, worker: Worker) -> None:
+        """The parent's node is ready again and gets the whole child run with its claim."""
+        parent, child = self._family(worker)
+        token = worker.claim(child, "x").token
+        assert worker.settle(token, "inner result") == "settled"
+
+        claim = worker.claim(parent, "a")
+
+        assert claim.child == worker.read(child)
+        assert claim.child.outputs == {("x", 1): "inner result"}
+        assert claim.record.child == child
+        worker.settle(claim.token, "outer result")
+        assert worker.statuses(parent) == "completed: a completed"
+
+    def test_a_failed_child_is_for_the_parents_node_to_judge(self, worker: Worker) -> None:
+        """A child's failure fails nothing by itself: the parent's node is rung and decides."""
+        parent, child = self._family(worker)
+        worker.fail(worker.claim(child, "x").token)
+
+        claim = worker.claim(parent, "a")
+        assert claim.child is not None
+        assert claim.child.record.status is Status.FAILED
+        assert worker.statuses(parent) == "executing: a running"
+
+    def test_a_cancel_goes_down(self, worker: Worker, store: Store) -> None:
+        """Cancelling a run cancels its children, one that executes and one that waits."""
+        parent = worker.start(shape("a b", entries=["a", "b"]))
+        waits = self._child(worker, worker.claim(parent, "a").token)
+        runs = self._child(worker, worker.claim(parent, "b").token)
+        worker.park(waits, "x")
+        token = worker.claim(runs, "x").token
+
+        store.cancel(parent, "enough")
+
+        assert worker.statuses(waits) == "cancelled: x cancelled"
+        assert worker.statuses(parent) == "executing: a cancelled, b waiting"
+        assert worker.read(runs).record.reason == "its parent run stops"
+        worker.settle(token)
+        assert worker.statuses(parent) == "cancelled: a cancelled, b cancelled"
+
+    def test_news_travel_through_all_generations(self, worker: Worker, store: Store) -> None:
+        """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
+        top, middle = self._family(worker)
+        bottom = self._child(worker, worker.claim(middle, "x").token)
+        (question,) = worker.park(bottom, "x")
+        assert worker.read(bottom).record.root == top
+        assert worker.statuses(top) == "interrupted: a waiting"
+        worker.answer(question)
+        assert worker.statuses(top) == "executing: a waiting"
+        worker.run(bottom, "x")
+        assert worker.statuses(middle) == "executing: x ready"
+
+        store.cancel(top, "enough")
+        assert [worker.read(each).record.status for each in (top, middle)] == [Status.CANCELLED] * 2
+
+    def test_a_repeated_delegation_starts_one_child(self, worker: Worker, store: Store) -> None:
+        """A child start that is sent twice begins one child, and another worker's is stale."""
+        parent = worker.start(shape("a"))
+        token = worker.claim(parent, "a").token
+        start = Start("00child", "inner", None, None, parent=token)
+        store.publish([INNER])
+
+        assert rung(store.start(start, "n")) == ["x.1.1"]
+        assert (store.start(start, "n").word, store.children(parent)) == ("started", ["00child"])
+        other = Start("00other", "inner", None, None, parent=token)
+        assert (store.start(other, "n2").word, store.read("00other")) == ("stale", None)
+
+    def test_a_stopping_run_begins_no_child(self, worker: Worker, store: Store) -> None:
+        """A node that delegates after its run was stopped is cancelled."""
+        parent = worker.start(shape("a"))
+        token = worker.claim(parent, "a").token
+        store.publish([INNER])
+        store.cancel(parent, "enough")
+
+        reply = store.start(Start("00child", "inner", None, None, parent=token), "n")
+
+        assert (reply.word, store.read("00child")) == ("cancelled", None)
+        assert worker.statuses(parent) == "cancelled: a cancelled"
+
+    def test_a_retried_node_forgets_its_child(self, worker: Worker, store: Store) -> None:
+        """A retried node delegates anew: its former child counts no more."""
+        parent, child = self._family(worker)
+        worker.fail(worker.claim(child, "x").token)
+        token = worker.claim(parent, "a").token
+        store.retry(token, 0, {"v": 1}, None)
+        store.sweep()
+
+        claim = worker.claim(parent, "a", attempt=2)
+        assert (claim.child, claim.record.child) == (None, "")
+        second = self._child(worker, claim.token)
+        assert store.children(parent) == [child, second]

@@ -1,0 +1,23 @@
+"""The two stores keep the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.store.memory import MemoryStore
+from runner.store.redis import RedisStore
+from runner.testing import StoreContract
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self, clock):
+        return MemoryStore(clock=clock, lease=30)
+
+
+class TestRedisStore(StoreContract):
+    @pytest.fixture
+    def store(self, clock, redis_url):
+        store = RedisStore(redis_url, clock=clock, lease=30, push=False)
+        yield store
+        store.close()
