@@ -53,6 +53,7 @@ class Trace:
 
     @property
     def conversation(self) -> list[Any]:
+        """The messages stored so far."""
         return self.node.messages
 
 
@@ -177,7 +178,7 @@ def test_after_model_call_asks_before_the_reply_is_added() -> None:
 
 
 def test_after_model_call_sees_the_error_and_may_retry() -> None:
-    """A person may decide that a model error is worth another call; the exception is the same after the pause."""
+    """A person may decide that a model error is worth another call; the exception survives the pause."""
     found: list[Any] = []
     errors = [TimeoutError("slow")]
 
