@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +11,7 @@ from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.functions import FunctionNode, takes_context
 from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.hooks import HookProvider
 from runner.local import Graph
 from runner.ports import Store
 from runner.retries import RetryPolicy
@@ -52,7 +55,7 @@ class GraphBuilder:
             DefinitionError: the id is taken or unusable, the executor is in use or is none.
         """
         found = node_id or _name(executor) or f"node_{len(self._nodes)}"
-        _check_id(found)
+        _check_id(found, "node")
         if found in self._nodes:
             raise DefinitionError(f"Node {found!r} already exists; give the second one another node_id.")
         wrapped, kind = _executor(executor)
@@ -79,11 +82,13 @@ class GraphBuilder:
         `back=True` says that this edge repeats a loop; otherwise the order of the nodes decides.
 
         Raises:
-            DefinitionError: one of the nodes was not added.
+            DefinitionError: one of the nodes was not added, or the condition can't be one.
         """
         edge = EdgeSpec(self._known(source, "Source"), self._known(target, "Target"), condition, back)
-        if condition is not None and not callable(condition):
-            raise DefinitionError(f"the condition from {edge.source!r} to {edge.target!r} can't be called.")
+        if condition is not None and not _can_decide(condition):
+            raise DefinitionError(
+                f"the condition from {edge.source!r} to {edge.target!r} must be a sync function of the state."
+            )
         self._edges.append(edge)
         return edge
 
@@ -108,6 +113,8 @@ class GraphBuilder:
 
     def set_max_node_executions(self, limit: int) -> GraphBuilder:
         """Fail a run that would start more node visits than this."""
+        if not isinstance(limit, int):
+            raise DefinitionError(f"max_node_executions must be a whole number, not {limit!r}.")
         return self._set("max_node_executions", _positive(limit, "max_node_executions"))
 
     def set_execution_timeout(self, seconds: float) -> GraphBuilder:
@@ -133,11 +140,23 @@ class GraphBuilder:
         return self._set("policy", FailurePolicy(policy))
 
     def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
-        """Let these objects register callbacks for the graph's events."""
+        """Let these objects register callbacks for the graph's events.
+
+        Raises:
+            DefinitionError: one has no `register_hooks`.
+        """
+        for provider in providers:
+            if not isinstance(provider, HookProvider):
+                raise DefinitionError(f"{provider!r} has no register_hooks(registry, **kwargs).")
         return self._set("hooks", tuple(providers))
 
     def set_graph_id(self, graph_id: str) -> GraphBuilder:
-        """Name the graph; a registered graph has the name it is registered under."""
+        """Name the graph; a registered graph has the name it is registered under.
+
+        Raises:
+            DefinitionError: the name is no name for a graph.
+        """
+        _check_id(graph_id, "graph")
         self._id = graph_id
         return self
 
@@ -178,7 +197,7 @@ class GraphBuilder:
         return Graph(definition, self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:
-        targets = {edge.target for edge in self._edges}
+        targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}
         found = tuple(node for node in self._nodes if node not in targets)
         if not found:
             raise DefinitionError(
@@ -209,11 +228,22 @@ def _executor(executor: object) -> tuple[Any, str]:
     )
 
 
-def _check_id(node_id: str) -> None:
-    unusable = not node_id.isprintable() or '"' in node_id or "\\" in node_id or "/" in node_id
-    if unusable or len(node_id) > MAX_ID or not node_id.strip():
+def _can_decide(condition: object) -> bool:
+    """Tell whether a condition can be called with the state; a coroutine would always count as true."""
+    try:
+        found = inspect.signature(condition)  # type: ignore[arg-type]
+        extra = {"invocation_state": None} if "invocation_state" in found.parameters else {}
+        found.bind(None, **extra)
+    except (TypeError, ValueError):
+        return False
+    return not inspect.iscoroutinefunction(condition)
+
+
+def _check_id(name: object, kind: str) -> None:
+    fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
+    if not fits or not set('"\\/').isdisjoint(str(name)):
         raise DefinitionError(
-            f"{node_id!r} can't be a node id: use 1 to {MAX_ID} printable characters without quotes, "
+            f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
             "slashes or backslashes."
         )
 
@@ -234,6 +264,6 @@ def _check_options(node: str, join: str, resume: str, priority: int | None, time
 
 
 def _positive(value: float, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
     return value
