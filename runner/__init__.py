@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.registry import graph
 
 if TYPE_CHECKING:
+    from runner.agent import Agent, AgentResult, ToolContext, tool
     from runner.builder import GraphBuilder
     from runner.client import Client, Run
     from runner.functions import NodeContext
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from runner.run import Status
 
 __all__ = [
+    "Agent",
+    "AgentResult",
     "Client",
     "Graph",
     "GraphBuilder",
@@ -30,10 +33,14 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "Status",
+    "ToolContext",
     "graph",
+    "tool",
 ]
 
 _HOMES = {
+    "Agent": "agent",
+    "AgentResult": "agent",
     "Client": "client",
     "Graph": "local",
     "GraphBuilder": "builder",
@@ -45,6 +52,8 @@ _HOMES = {
     "RetryPolicy": "retries",
     "Run": "client",
     "Status": "run",
+    "ToolContext": "agent",
+    "tool": "agent",
 }
 
 

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from examples.release.graph import release
+from runner import Status
+from runner.errors import ResponseError
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "tiny"
+version = "1.2.3"
+requires-python = ">=3.11"
+
+[tool.hatch.build.targets.wheel]
+packages = ["tiny"]
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A whole small repository: commits, a package, a test."""
+    root = tmp_path / "tiny"
+    for folder in ("tiny", "tests"):
+        (root / folder).mkdir(parents=True)
+    (root / "pyproject.toml").write_text(PYPROJECT)
+    (root / "tiny" / "__init__.py").write_text("")
+    (root / "tests" / "test_tiny.py").write_text("def test_tiny():\n    assert True\n")
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "."],
+        ["commit", "--quiet", "-m", "Begin"],
+        ["commit", "--quiet", "--allow-empty", "-m", "Mend the lock"],
+    ):
+        subprocess.run(["git", "-C", str(root), *who, *arguments], check=True, capture_output=True)
+    return root
+
+
+def answer(result, response):
+    return [{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": response}}]
+
+
+def up_to_approval(repository, out):
+    graph = release()
+    waiting = graph({"path": str(repository), "out": str(out)})
+    return graph, waiting, graph(answer(waiting, "operators"))
+
+
+def test_every_branch_but_the_drafter_ends_while_the_audience_is_unknown(repository, tmp_path):
+    """The question of one branch stops that branch alone; the facts of the others are really gathered."""
+    waiting = release()({"path": str(repository), "out": str(tmp_path / "NOTES.md")})
+
+    assert waiting.status is Status.INTERRUPTED
+    assert [asked.name for asked in waiting.interrupts] == ["audience"]
+    assert set(waiting.execution_order) == {"begin", "changes", "tests", "licences", "wheel"}
+    assert [row["subject"] for row in waiting.results["changes"].output] == ["Mend the lock", "Begin"]
+    assert waiting.results["tests"].output["passed"] == 1
+    assert waiting.results["licences"].output["packages"] > 10
+    assert waiting.results["wheel"].output["file"] == "tiny-1.2.3-py3-none-any.whl"
+
+
+def test_approved_notes_are_written(repository, tmp_path):
+    """What the person approved is what the file says."""
+    out = tmp_path / "notes" / "NOTES.md"
+    graph, _, asked = up_to_approval(repository, out)
+
+    done = graph(answer(asked, {"decision": "approve"}))
+
+    assert done.status is Status.COMPLETED
+    assert out.read_text() == "# Release notes\n\nThe notes are for operators.\n\n- Mend the lock\n- Begin\n"
+    assert asked.interrupts[0].reason["notes"].strip() == out.read_text().strip()
+
+
+def test_edited_notes_are_written_as_edited(repository, tmp_path):
+    """An edit replaces the draft."""
+    out = tmp_path / "NOTES.md"
+    graph, _, asked = up_to_approval(repository, out)
+
+    graph(answer(asked, {"decision": "edit", "notes": "Shorter."}))
+
+    assert out.read_text() == "Shorter.\n"
+
+
+def test_rejected_notes_are_not_written(repository, tmp_path):
+    """After a rejection the last node is skipped and there is no file."""
+    out = tmp_path / "NOTES.md"
+    graph, _, asked = up_to_approval(repository, out)
+
+    done = graph(answer(asked, {"decision": "reject", "notes": "too long"}))
+
+    assert done.status is Status.COMPLETED
+    assert done.results["write"].status is Status.SKIPPED
+    assert not out.exists()
+
+
+def test_an_answer_that_does_not_fit_leaves_the_question_open(repository, tmp_path):
+    """An approval that is none, or an edit without a text, is refused at the door."""
+    graph, _, asked = up_to_approval(repository, tmp_path / "NOTES.md")
+
+    for bad in ("yes", {"decision": "maybe"}, {"decision": "edit"}, {"decision": "edit", "notes": ""}):
+        with pytest.raises(ResponseError, match="rejected"):
+            graph(answer(asked, bad))
+    done = graph(answer(asked, {"decision": "approve"}))
+
+    assert done.status is Status.COMPLETED
+
+
+def test_a_folder_that_is_not_there_fails_the_run_with_its_name(tmp_path):
+    """A wrong path ends the run at its first node, in words."""
+    failed = release()({"path": str(tmp_path / "nowhere")})
+
+    assert failed.status is Status.FAILED
+    assert "nowhere" in failed.results["begin"].error.message
