@@ -117,7 +117,8 @@ class Engine:
         plan = self.registry.find(claim.graph_id)
         if plan is None or not _unchanged(plan, claim):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
-        with self._leases.hold(claim.token) as lease:
+        limit = plan.node(node).timeout or plan.definition.node_timeout
+        with self._leases.hold(claim.token, limit, lambda: self._time_out(plan, claim, lease)) as lease:
             try:
                 return self._run(plan, claim, lease)
             except LeaseLost as lost:
@@ -167,6 +168,16 @@ class Engine:
                 return Delivery(self._fail(plan, visit, outcome, spent), claim.graph_id)
             case Succeeded():
                 return Delivery(self._complete(plan, visit, outcome, spent), claim.graph_id)
+
+    def _time_out(self, plan: Plan, claim: Claim, lease: Lease) -> None:
+        """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
+        visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
+        try:
+            self._fail(
+                plan, visit, Failed(failures.record(lease.timed_out())), round((lease.timeout or 0) * 1000)
+            )
+        except StoreError as error:
+            log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
 
     def _park(self, claim: Claim, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         saved = nodes.wrapped(visit, outcome)

@@ -9,6 +9,7 @@
     ├── ConflictError         stale or duplicate: drop the work, somebody else did it
     │   ├── LeaseLost         this worker no longer owns the node
     │   └── RunStopped        the run was cancelled while the node ran
+    ├── NodeTimedOut          a node ran longer than its timeout: its failure
     ├── InterruptExpired      nobody answered in time: raised where the question was asked
     ├── ModelFault            the model's: its reply can't be used
     │   ├── MaxTokensReached  the reply was cut off
@@ -76,6 +77,10 @@ class LeaseLost(ConflictError):
 
 class RunStopped(ConflictError):
     """The run was cancelled; what this node still had to do is not done."""
+
+
+class NodeTimedOut(RunnerError):
+    """The node ran longer than its timeout, so it has failed; a late result is refused."""
 
 
 class InterruptExpired(RunnerError):

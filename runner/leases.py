@@ -1,5 +1,7 @@
 """Leases of this process: one thread renews all of them, and tells a node when its lease is gone.
 
+The same thread watches the nodes' timeouts. The code of a node that is past its deadline is told at
+its next check; the node itself is given up at once, whatever its code does, by a callback.
 The thread starts with the first lease, so after a fork each process has its own.
 """
 
@@ -9,21 +11,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from runner.errors import LeaseLost, RunStopped, StoreError
+from runner.errors import LeaseLost, NodeTimedOut, RunStopped, StoreError
 from runner.ports import Store, Token
 
 log = logging.getLogger(__name__)
 
 
 class Lease:
-    """One held lease; `state` is "ok", "stale" or "cancelled"."""
+    """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out"."""
 
-    def __init__(self, token: Token) -> None:
-        """Start as held."""
-        self.token = token
+    def __init__(self, token: Token, timeout: float | None, on_timeout: Callable[[], object] | None) -> None:
+        """Start as held; after `timeout` seconds `on_timeout` is called once, on a thread of its own."""
+        self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
         self.state = "ok"
 
     def check(self) -> None:
@@ -31,6 +34,7 @@ class Lease:
 
         Raises:
             LeaseLost: another worker goes on. RunStopped: somebody cancelled the run.
+            NodeTimedOut: the node is past its deadline.
         """
         if self.state == "stale":
             raise LeaseLost(
@@ -39,6 +43,12 @@ class Lease:
             )
         if self.state == "cancelled":
             raise RunStopped(f"run {self.token.run_id} was cancelled while node {self.token.node!r} ran.")
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise self.timed_out()
+
+    def timed_out(self) -> NodeTimedOut:
+        """Return the error of a node that ran too long."""
+        return NodeTimedOut(f"node {self.token.node!r} execution timed out after {self.timeout:g} s.")
 
 
 class Leases:
@@ -53,12 +63,16 @@ class Leases:
         self._pid = 0
 
     @contextmanager
-    def hold(self, token: Token) -> Iterator[Lease]:
-        """Renew a lease for as long as the block runs."""
-        lease = Lease(token)
+    def hold(
+        self, token: Token, timeout: float | None = None, on_timeout: Callable[[], object] | None = None
+    ) -> Iterator[Lease]:
+        """Renew a lease for as long as the block runs, or until `timeout` seconds are over."""
+        lease = Lease(token, timeout, on_timeout)
         self._start()
         with self._lock:
             self._held[token] = lease
+        if timeout is not None:
+            self._wake.set()
         try:
             yield lease
         finally:
@@ -71,17 +85,39 @@ class Leases:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid, self._held = os.getpid(), {}
-                threading.Thread(target=self._renew, name="runner-leases", daemon=True).start()
+                threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
 
-    def _renew(self) -> None:
-        renewed = time.monotonic()
-        while not self._wake.wait(self._every):
-            with self._lock:
-                held = list(self._held.values())
-            if not held:
-                renewed = time.monotonic()
-                continue
-            renewed = self._round(held, renewed)
+    def _serve(self) -> None:
+        due = renewed = time.monotonic()
+        while True:
+            self._wake.wait(max(0.0, self._next(due + self._every) - time.monotonic()))
+            self._wake.clear()
+            held = self._running()
+            if time.monotonic() >= due + self._every:
+                due = time.monotonic()
+                renewed = self._round(held, renewed) if held else due
+
+    def _next(self, due: float) -> float:
+        with self._lock:
+            return min(
+                [due, *(lease.deadline for lease in self._held.values() if lease.deadline is not None)]
+            )
+
+    def _running(self) -> list[Lease]:
+        """Give up what is past its deadline, and return the rest."""
+        now = time.monotonic()
+        with self._lock:
+            late = [
+                each for each in self._held.values() if each.deadline is not None and each.deadline <= now
+            ]
+            for lease in late:
+                del self._held[lease.token]
+            held = list(self._held.values())
+        for lease in late:
+            lease.state = "timed_out"
+            if lease.on_timeout is not None:
+                threading.Thread(target=lease.on_timeout, name="runner-timeout", daemon=True).start()
+        return held
 
     def _round(self, held: list[Lease], renewed: float) -> float:
         try:
