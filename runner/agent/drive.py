@@ -149,7 +149,11 @@ class Drive:
     def _ending(self, finish: Finish) -> Ending:
         failure = self.state.failure if finish.kind == "failed" else None
         error = self._occasions.exception(failure)
-        return Ending(finish.kind, self.state, self._result(), self._saved(), error)
+        result = self._result()
+        if finish.kind == "interrupt":
+            # Also where AfterInvocation asks about an invocation that has its own reason already.
+            result.stop_reason = "interrupt"
+        return Ending(finish.kind, self.state, result, self._saved(), error)
 
     # -- the machine ------------------------------------------------------------------------------
 
