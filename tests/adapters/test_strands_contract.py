@@ -19,7 +19,7 @@ class TestStrandsAgent(AdapterContract):
         return StrandsAgent(lambda: agent(ValueError("broken")))
 
     def asks_once(self):
-        return StrandsAgent(lambda: agent(use("ask", "call_0", topic="sky"), results, use_again(1)))
+        return StrandsAgent(lambda: agent(ask_then_tell))
 
     def asks_twice(self):
         # The same tool use id twice, as of a provider that numbers the calls of each reply anew.
@@ -32,12 +32,7 @@ class TestStrandsAgent(AdapterContract):
         return StrandsAgent(lambda: agent(both, results))
 
 
-def use_again(turns):
-    """In a second visit the conversation goes on: ask again, then tell."""
-    del turns
-
-    def reply(messages):
-        last = messages[-1]["content"]
-        return results(messages) if "toolResult" in last[0] else use("ask", "call_0", topic="sky")
-
-    return reply
+def ask_then_tell(messages):
+    """Ask when told something, and tell what was answered."""
+    last = messages[-1]["content"][0]
+    return results(messages) if "toolResult" in last else use("ask", "call_0", topic="sky")
