@@ -1,0 +1,261 @@
+"""Tools: what a model is told of a function, what the function is given, and what comes back."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+
+from runner.agent import Agent, ToolContext, tool
+from runner.agent.models.scripted import ScriptedModel
+from runner.agent.results import content_of
+from runner.errors import DefinitionError, UnstorableError
+from tests.agent.visits import Node, done, use
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Address(pydantic.BaseModel):
+    """A place."""
+
+    street: str
+    number: int = 1
+
+
+def run_tool(given: Any, **arguments: Any) -> Any:
+    """Run one call of a tool in an agent and return its result."""
+    node = Node(lambda: Agent("a", ScriptedModel([use(given.tool_name, **arguments), "end"]), [given]))
+    done(node.run())
+    return node.results[0]
+
+
+def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
+    """Names, types, defaults and words of each parameter reach the model; titles don't."""
+
+    @tool
+    def find(query: str, limit: int = 10, kind: Literal["a", "b"] = "a") -> str:
+        """Find things.
+
+        Looks everywhere.
+
+        Args:
+            query: What to look for,
+                in any language.
+            limit (int): How many at most.
+            kind: One of two.
+
+        Returns:
+            What was found.
+        """
+        return f"{query} {limit} {kind}"
+
+    assert find.tool_spec == {
+        "name": "find",
+        "description": "Find things.\n\nLooks everywhere.",
+        "inputSchema": {
+            "json": {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "What to look for, in any language."},
+                    "limit": {"type": "integer", "default": 10, "description": "How many at most."},
+                    "kind": {
+                        "type": "string",
+                        "enum": ["a", "b"],
+                        "default": "a",
+                        "description": "One of two.",
+                    },
+                },
+                "required": ["query"],
+            }
+        },
+    }
+    assert find("x", limit=2) == "x 2 a"
+    assert run_tool(find, query="q")["content"] == [{"text": "q 10 a"}]
+
+
+def test_a_sphinx_docstring_and_annotated_words_are_read_too() -> None:
+    """`:param name:` and `Annotated[..., "words"]` describe parameters."""
+
+    @tool
+    def go(where: str, how: Annotated[str, "the means"] = "foot") -> str:
+        """Go somewhere.
+
+        :param where: the place
+        :returns: nothing
+        """
+        return where + how
+
+    properties = go.tool_spec["inputSchema"]["json"]["properties"]
+    assert go.tool_spec["description"] == "Go somewhere."
+    assert properties["where"]["description"] == "the place"
+    assert properties["how"]["description"] == "the means"
+
+
+def test_a_tool_gets_the_types_that_it_declares() -> None:
+    """Models, enums and nested values are checked and built before the function is called."""
+    got: list[Any] = []
+
+    @tool
+    def send(to: Address, size: Size, _note: str = "", schema: str = "s") -> None:
+        """Send."""
+        got.extend([to, size, _note, schema])
+
+    result = run_tool(send, to={"street": "Elm"}, size="large", _note="n")
+    assert result["status"] == "success"
+    assert got == [Address(street="Elm"), Size.LARGE, "n", "s"]
+
+
+def test_name_description_schema_and_context_can_be_given() -> None:
+    """`@tool(...)` overrides what would be read, and a context parameter is no part of the schema."""
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+
+    @tool(name="shout", description="Say it loud.", context="ctx", inputSchema=schema)
+    def _shout(word: str, ctx: ToolContext) -> str:
+        return f"{word.upper()} {ctx.tool_use['name']} {ctx.agent.name} {ctx.attempt}"
+
+    assert _shout.tool_spec == {
+        "name": "shout",
+        "description": "Say it loud.",
+        "inputSchema": {"json": schema},
+    }
+    assert run_tool(_shout, word="hi")["content"] == [{"text": "HI shout a 1"}]
+
+
+@pytest.mark.parametrize(
+    ("returned", "content"),
+    [
+        ("text", [{"text": "text"}]),
+        ({"a": 1}, [{"json": {"a": 1}}]),
+        ([1, 2], [{"text": "[1,2]"}]),
+        (None, [{"text": "null"}]),
+        (3.5, [{"text": "3.5"}]),
+        (Address(street="Elm"), [{"json": {"street": "Elm", "number": 1}}]),
+        ([{"text": "a"}, {"json": 1}], [{"text": "a"}, {"json": 1}]),
+        ({"status": "success", "content": [{"text": "own"}], "extra": 1}, [{"text": "own"}]),
+    ],
+)
+def test_what_a_tool_returns_becomes_content(returned: Any, content: list[Any]) -> None:
+    """Text, JSON data, models, content blocks and whole results are all fine."""
+    assert content_of(returned, "t") == {"status": "success", "content": content}
+
+
+def test_a_tool_may_return_an_error_of_its_own() -> None:
+    """A result with status error is told to the model as it is."""
+
+    @tool
+    def own() -> dict[str, Any]:
+        """Return an error."""
+        return {"status": "error", "content": [{"text": "no such thing"}]}
+
+    assert run_tool(own)["status"] == "error"
+
+
+def test_a_result_that_cannot_be_stored_is_an_error_that_names_it() -> None:
+    """T22: the model and the log read what was wrong with the result; the run goes on."""
+
+    @tool
+    def odd() -> Any:
+        """Return a set."""
+        return {"found": {1, 2}}
+
+    assert run_tool(odd)["content"][0]["text"].startswith(
+        "Error: UnstorableError - the result of tool odd.found is a set"
+    )
+    with pytest.raises(UnstorableError):
+        content_of(b"raw", "t")
+
+
+def test_bytes_in_content_survive_the_store() -> None:
+    """Images and documents come back byte for byte."""
+
+    @tool
+    def draw() -> list[Any]:
+        """Draw."""
+        return [{"image": {"format": "png", "source": {"bytes": b"\x89\x00png"}}}]
+
+    assert run_tool(draw)["content"][0]["image"]["source"]["bytes"] == b"\x89\x00png"
+
+
+def test_a_method_can_be_a_tool() -> None:
+    """A decorated method knows its instance, as a tool and when called."""
+
+    class Shop:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @tool
+        async def greet(self, who: str) -> str:
+            """Greet."""
+            return f"{self.name} greets {who}"
+
+    shop = Shop("Ada's")
+    assert run_tool(shop.greet, who="Bo")["content"] == [{"text": "Ada's greets Bo"}]
+    assert "self" not in shop.greet.tool_spec["inputSchema"]["json"]["properties"]
+
+
+def test_a_sync_tool_sees_the_callers_context_variables() -> None:
+    """Context variables set by the caller reach tools on their threads."""
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+
+    @tool
+    def who() -> str:
+        """Tell."""
+        return tenant.get()
+
+    tenant.set("acme")
+    assert run_tool(who)["content"] == [{"text": "acme"}]
+
+
+def test_an_object_of_the_shape_of_strands_agent_tool_is_accepted() -> None:
+    """`tool_name`, `tool_spec` and `stream` are enough; the last thing yielded is the result."""
+
+    class Counter:
+        tool_name = "count"
+
+        @property
+        def tool_spec(self) -> dict[str, Any]:
+            return {"name": "count", "description": "Count.", "inputSchema": {"json": {"type": "object"}}}
+
+        async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            yield {"progress": 1}
+            yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "2"}]}
+
+    assert run_tool(Counter())["content"] == [{"text": "2"}]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: tool(name="not a name")(lambda: None),
+        lambda: tool(context=True)(lambda: None),
+        lambda: tool(lambda *words: None),
+        lambda: Agent("a", ScriptedModel(["x"]), [lambda: None]),
+        lambda: Agent("a", ScriptedModel(["x"]), [tool(name="t")(lambda: 1), tool(name="t")(lambda: 2)]),
+        lambda: Agent("a", object()),
+        lambda: Agent("a"),
+        lambda: Agent("a", ScriptedModel(["x"]), tool_executor="both"),
+        lambda: Agent("a", ScriptedModel(["x"]), limits={"turns": 0}),
+        lambda: Agent("a", ScriptedModel(["x"]), limits={"minutes": 3}),
+        lambda: Agent("a", ScriptedModel(["x"]), hooks=[object()]),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_defined(wrong: Any) -> None:
+    """A wrong tool, model, executor, limit or hook is an error at once, not in the middle of a run."""
+    with pytest.raises(DefinitionError):
+        wrong()
+
+
+def test_a_type_that_cannot_be_found_is_named() -> None:
+    """A hint that means nothing at run time is refused with the name of the function."""
+    with pytest.raises(DefinitionError, match="Missing"):
+
+        @tool
+        def bad(x: Missing) -> None:  # noqa: F821 - the point of the test
+            """Be bad."""
