@@ -186,7 +186,7 @@ class MemoryStore:
                 status=settlement.status,
                 edges=settlement.edges,
                 reads=settlement.reads,
-                settlement=settlement,
+                settlement=(token.node, token.visit, settlement),
             )
             return Reply(word, bells)
 
@@ -273,7 +273,7 @@ class MemoryStore:
         transition: Callable[..., Step],
         *arguments: object,
         questions: Mapping[str, Interrupt] | None = None,
-        settlement: Settlement | None = None,
+        settlement: tuple[str, int, Settlement] | None = None,
         **named: object,
     ) -> tuple[str, list[Doorbell]]:
         """Do a transition, and then what it means for a parent run and for child runs."""
@@ -283,8 +283,8 @@ class MemoryStore:
         step = transition(self._draft(run), *arguments, **named)
         run.write(step)
         if settlement is not None and step.reply == "settled" and step.nodes:
-            node = str(arguments[0])
-            run.finish(node, run.nodes[node].visit, settlement)
+            # Not the record's visit: a loop may have begun the next one in this very step.
+            run.finish(*settlement)
         bells: list[Doorbell] = []
         todo = deque((run, action) for action in step.actions)
         while todo:

@@ -141,6 +141,16 @@ class RunningContract:
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
 
+    def test_a_node_may_loop_on_itself(self, worker: Worker) -> None:
+        """A visit's result is its own, even when its end begins the next visit in the same step."""
+        run_id = worker.start(shape("a>a"))
+        worker.settle(worker.claim(run_id, "a").token, "one")
+        worker.settle(worker.claim(run_id, "a", visit=2).token, "two", edges="0")
+
+        found = worker.read(run_id)
+        assert found.outputs == {("a", 1): "one", ("a", 2): "two"}
+        assert (found.record.status, list(found.order)) == (Status.COMPLETED, ["a", "a"])
+
     def test_executions_are_limited(self, worker: Worker) -> None:
         """A run that wants more executions than it may fails, and says why."""
         run_id = worker.start(shape("a>a", max_node_executions=2))

@@ -1,0 +1,338 @@
+"""The memory store and the Redis store are one store: any steps, however odd, give the same.
+
+A machine of random graphs and random requests (stale, doubled and late ones too) drives both with
+one clock. After every step the replies, the doorbells and all that is stored are equal, and the
+counters of each run are what a recount of its nodes gives.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import astuple, replace
+
+import hypothesis
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runner.cycles import reach
+from runner.errors import DefinitionError
+from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.interrupts import Address, Answer
+from runner.outcomes import Saved
+from runner.ports import Claim, Settlement, Start
+from runner.run import ACTIVE, FINAL, Status, status_of
+from runner.store import layout
+from runner.store.memory import MemoryStore
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+
+LEASE = 30
+EXAMPLES = int(os.environ.get("AGREE_EXAMPLES", "40"))
+
+
+@st.composite
+def graphs(draw, name):
+    """Draw a graph: any edges, so joins, dead paths and loops in every shape that can be built."""
+    names = "abcdef"[: draw(st.integers(1, 6))]
+    pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
+    entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    onward = {node: [target for source, target in pairs if source == node] for node in names}
+    kept = sorted(reach(entries, onward))
+    definition = Definition(
+        id=name,
+        nodes={
+            node: NodeSpec(
+                node,
+                executor=None,
+                kind="function",
+                join=draw(st.sampled_from(Join)),
+                resume=draw(st.sampled_from(["all", "each"])),
+                priority=draw(st.sampled_from([None, 0, 9])),
+            )
+            for node in kept
+        },
+        edges=tuple(EdgeSpec(source, target) for source, target in pairs if source in kept),
+        entries=tuple(entries),
+        policy=draw(st.sampled_from(FailurePolicy)),
+        max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
+        execution_timeout=draw(st.sampled_from([None, None, 50.0])),
+    )
+    try:
+        return topology(definition)
+    except DefinitionError:
+        hypothesis.reject()
+
+
+class Agreement(RuleBasedStateMachine):
+    """Does everything to two stores, and compares."""
+
+    url = ""
+
+    def __init__(self):
+        super().__init__()
+        self.clock = ManualClock()
+        self.server = redis.Redis.from_url(self.url)
+        self.server.flushall()
+        self.memory = MemoryStore(clock=self.clock, lease=LEASE)
+        self.redis = RedisStore(self.url, clock=self.clock, lease=LEASE, push=False)
+        self.shapes, self.runs, self.bells, self.tokens, self.questions = [], [], [], [], []
+        self.count = 0
+        self.last = None
+
+    def teardown(self):
+        self.redis.close()
+        self.server.close()
+
+    def nonce(self):
+        self.count += 1
+        return f"nonce{self.count}"
+
+    def both(self, name, *arguments, **named):
+        """Call both stores, compare what they say, remember what it gives to go on with."""
+        self.last = (name, arguments, named)
+        said, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
+        assert comparable(other) == comparable(said)
+        for reply in said if isinstance(said, tuple) else [said]:
+            self.bells += getattr(reply, "doorbells", [])
+        if isinstance(said, Claim) and said.token not in self.tokens:
+            self.tokens.append(said.token)
+        return said
+
+    @initialize(first=graphs("first"), second=graphs("second"))
+    def publish(self, first, second):
+        self.shapes = [first, second]
+        self.both("publish", self.shapes)
+        self.start(0, None)
+
+    # -- what engines do ---------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 1), key=st.sampled_from([None, None, "k"]))
+    def start(self, which, key):
+        graph, run_id = self.shapes[which], f"00run{len(self.runs)}"
+        reply = self.both(
+            "start", Start(run_id, graph.graph_id, None, "t", idempotency_key=key), self.nonce()
+        )
+        if reply.word == "started":
+            self.runs.append(run_id)
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def delegate(self, data, which):
+        if self.tokens:
+            token, run_id = self.pick(data, self.tokens), f"00run{len(self.runs)}"
+            graph = self.shapes[which]
+            start = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=token)
+            if self.both("start", start, self.nonce()).word == "started":
+                self.runs.append(run_id)
+
+    @rule(data=st.data())
+    def claim(self, data):
+        if self.bells:
+            bell = self.pick(data, self.bells)
+            self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+
+    @rule(data=st.data(), bits=st.integers(0, 511), failed=st.sampled_from([False] * 4 + [True]))
+    def claim_and_settle(self, data, bits, failed):
+        if self.bells:
+            bell = self.pick(data, self.bells)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim):
+                self.end(claim.token, bits, failed, None, ())
+
+    @rule(data=st.data(), bits=st.integers(0, 511), failed=st.booleans(), keeps=st.booleans())
+    def settle(self, data, bits, failed, keeps):
+        if self.tokens:
+            self.end(
+                self.pick(data, self.tokens), bits, failed, Saved({"v": 1}, 1, ["m"]) if keeps else None, ()
+            )
+
+    @rule(data=st.data(), bits=st.integers(0, 511), off=st.sampled_from([0, 0, 0, 1]))
+    def settle_with_reads(self, data, bits, off):
+        if self.tokens:
+            token = self.pick(data, self.tokens)
+            nodes = sorted(self.shape_of(token.run_id).nodes)
+            read = [
+                name
+                for name in data.draw(st.lists(st.sampled_from(nodes), unique=True))
+                if name != token.node
+            ]
+            found = self.both("fetch", token.run_id, read)
+            reads = [
+                (name, own.visit + off, str(own.status))
+                for name, (own, _, _) in zip(read, found, strict=True)
+            ]
+            self.end(token, bits, False, None, reads)
+
+    def end(self, token, bits, failed, saved, reads):
+        edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing[token.node])]
+        status = Status.FAILED if failed else Status.COMPLETED
+        settlement = Settlement(status, edges, {"by": token.fence}, {"v": 1}, saved, reads)
+        self.both("settle", token, settlement, self.nonce())
+
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(["park", "park", "ask"]),
+        names=st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True),
+        lasts=st.sampled_from([None, None, 20.0]),
+        keeps=st.booleans(),
+    )
+    def wait(self, data, name, names, lasts, keeps):
+        if self.tokens:
+            token = self.pick(data, self.tokens)
+            address = Address(token.run_id, token.node, token.visit)
+            asked = [address.ask(each, scope="function", expires_in=lasts) for each in names]
+            self.both(name, token, asked, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
+            self.questions += [each.id for each in asked if each.id not in self.questions]
+
+    @rule(data=st.data(), delay=st.sampled_from([0, 700]), counts=st.booleans())
+    def retry(self, data, delay, counts):
+        if self.tokens:
+            self.both("retry", self.pick(data, self.tokens), delay, {"v": 1} if counts else None, None)
+
+    @rule(data=st.data())
+    def hold(self, data):
+        if self.tokens and data.draw(st.sampled_from([False, False, True])):
+            self.both("hold", self.pick(data, self.tokens))
+
+    @rule(data=st.data(), keep=st.integers(0, 3))
+    def save(self, data, keep):
+        if self.tokens:
+            self.both(
+                "save", self.pick(data, self.tokens), Saved({"v": 1, "keep": keep}, keep, ["one", "two"])
+            )
+
+    # -- what people and time do -------------------------------------------------------------------
+
+    @rule(data=st.data(), many=st.booleans(), nonce=st.sampled_from(["", "", "n"]))
+    def answer(self, data, many, nonce):
+        if self.questions:
+            picked = [self.pick(data, self.questions) for _ in range(1 + many)]
+            answers = [Answer(each, {"yes": [each]}, "ann") for each in picked]
+            self.both("answer", answers, nonce or self.nonce())
+
+    @rule(data=st.data())
+    def answer_what_is_open(self, data):
+        found = self.both("open_interrupts")
+        if found:
+            self.both("answer", [Answer(self.pick(data, found).id, 1)], self.nonce())
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.runs and data.draw(st.sampled_from([False, False, False, True])):
+            self.both("cancel", data.draw(st.sampled_from(self.runs)), "enough")
+
+    @rule(
+        seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),
+        limit=st.sampled_from([1, 100]),
+        renews=st.booleans(),
+    )
+    def let_time_pass(self, seconds, limit, renews):
+        if renews:
+            self.both("renew", self.tokens[-4:])
+        self.clock.advance(seconds)
+        self.both("sweep", limit)
+
+    @rule(limit=st.sampled_from([1, 100]))
+    def sweep(self, limit):
+        self.both("sweep", limit)
+
+    @precondition(lambda self: self.last is not None)
+    @rule()
+    def repeat(self):
+        """The network doubled the last request."""
+        name, arguments, named = self.last
+        self.both(name, *arguments, **named)
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    def pick(self, data, items):
+        """Prefer what is new, so that runs get on; older ones are stale requests."""
+        return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
+
+    def shape_of(self, run_id):
+        name = self.memory.peek(run_id).graph_id
+        return next(shape for shape in self.shapes if shape.graph_id == name)
+
+    @invariant()
+    def runs_are_equal(self):
+        for run_id in self.runs:
+            one, other = self.memory.read(run_id), self.redis.read(run_id)
+            assert other == one
+            assert self.redis.peek(run_id) == one.record
+            assert self.redis.events(run_id) == self.memory.events(run_id)
+            assert self.redis.children(run_id) == self.memory.children(run_id)
+            assert self.inside(run_id) == inside(self.memory._runs[run_id])
+
+    @invariant()
+    def indexes_are_equal(self):
+        for status in (None, *FINAL, Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION):
+            assert self.redis.runs(status) == self.memory.runs(status)
+        assert self.redis.open_interrupts() == self.memory.open_interrupts()
+        timers = {
+            name.decode(): int(at)
+            for name, at in self.server.zrange("runner:{p00}:timers", 0, -1, withscores=True)
+        }
+        assert timers == {"|".join(timer): at for timer, at in self.memory._timers.items()}
+
+    @invariant()
+    def counters_are_what_a_recount_gives(self):
+        for run_id in self.runs:
+            found = self.memory.read(run_id)
+            nodes = found.nodes.values()
+            waiting = [node for node in nodes if node.status is Status.WAITING]
+            active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+            idle = sum(not node.busy and not node.held for node in waiting)
+            record = found.record
+            assert (record.active, record.waiting, record.held) == (
+                active,
+                idle,
+                sum(node.held for node in nodes),
+            )
+            assert record.is_final == (not record.active and not record.waiting and not record.held)
+            assert record.status is status_of(record)
+
+    def inside(self, run_id):
+        """Read what no caller sees: loops and arrivals."""
+        loops, arrivals = {}, {}
+        for field, value in self.server.hgetall(f"runner:{{p00}}:r:{run_id}").items():
+            kind, _, rest = field.decode().partition(":")
+            if kind == "l":
+                loops[int(rest)] = layout.load(value)
+            elif kind.startswith("a") and rest:
+                arrivals[int(kind[1:]), rest] = layout.load(value)
+        return loops, arrivals
+
+
+def inside(run):
+    """Write what no caller sees of a run in memory the way that Redis has it."""
+    loops = {}
+    for number, loop in run.loops.items():
+        said = {
+            "round": loop.round,
+            "settled": loop.settled,
+            "asked": [list(each) for each in loop.asked],
+            "taken": [list(each) for each in loop.taken],
+        }
+        loops[number] = {name: value for name, value in said.items() if value}
+    return loops, {place: list(astuple(found)) for place, found in run.arrived.items()}
+
+
+def comparable(said):
+    """Make sequences lists, so that only what is in them counts."""
+    if isinstance(said, tuple):
+        return [comparable(each) for each in said]
+    if hasattr(said, "doorbells"):
+        return replace(said, doorbells=list(said.doorbells))
+    if isinstance(said, Claim):
+        return replace(
+            said, inputs=list(said.inputs), answers=list(said.answers), messages=list(said.messages)
+        )
+    return said
+
+
+def test_stores_agree(store_server):
+    """Whatever is asked of the two stores, in whatever order, they reply and store the same."""
+    machine = type("Machine", (Agreement,), {"url": store_server.url})
+    hypothesis.stateful.run_state_machine_as_test(
+        machine, settings=hypothesis.settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+    )
