@@ -65,7 +65,7 @@ def _serve(session: Session, stack: ExitStack, url: str, concurrency: int | None
 
     environment = session.environment() | {"RUNNER_REDIS_URL": url}
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
-    worker.wait_ready(session.output.note)
+    worker.wait_ready(session.output.note if session.debug else None)
     graphs = ", ".join(session.settings.graphs) or "none: name modules with --graphs or RUNNER_GRAPHS"
     session.output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
     if session.output.as_json:

@@ -52,6 +52,7 @@ CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (errors.UsageError, Exit.USAGE),
     (errors.ConflictError, Exit.CONFLICT),
     (errors.StoreError, Exit.UNREACHABLE),
+    (errors.RunnerError, Exit.RUN_FAILED),
     (TimeoutError, Exit.TIMED_OUT),
 )
 

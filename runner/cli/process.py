@@ -19,8 +19,8 @@ READY_WITHIN = 30.0
 GRACE = 5.0
 """Seconds for the nodes that run to finish; what is cut off runs again elsewhere, by design."""
 
-READY = " ready."
-"""How Celery ends the line that says it takes work."""
+READY = "worker.ready:"
+"""What the worker logs once the store knows its graphs and can ring it."""
 
 
 class WorkerEnded(RunnerError):
@@ -50,7 +50,7 @@ class WorkerProcess:
         """Whether it still runs after that time at most."""
         return self._guard.alive(seconds)
 
-    def wait_ready(self, each_line: Callable[[str], object] = lambda _: None) -> None:
+    def wait_ready(self, each_line: Callable[[str], object] | None = None) -> None:
         """Return when it takes work; `each_line` gets what it logs until then.
 
         Raises:
@@ -61,8 +61,9 @@ class WorkerProcess:
             running = self.alive(0.05)
             for line in self.lines():
                 said.append(line)
-                each_line(line)
-                if line.endswith(READY):
+                if each_line is not None:
+                    each_line(line)
+                if READY in line:
                     return
             if not running:
                 break

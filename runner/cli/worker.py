@@ -11,6 +11,8 @@ import click
 from runner.cli.session import Session, pass_session, shared
 
 POOLS = ("threads", "prefork", "solo")
+QUIET = ("--without-gossip", "--without-mingle")
+"""Workers need not know each other: that saves a second at every start."""
 
 
 def worker_command(
@@ -20,7 +22,7 @@ def worker_command(
 
     A command and not a call: the library knows nothing of Celery, the worker is a program beside it.
     """
-    command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker"]
+    command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", *QUIET]
     if pool is not None:
         command += ["--pool", pool]
     if concurrency is not None:

@@ -1,0 +1,64 @@
+"""Run the release example to its end: a store, a real worker, one run, and a person's two answers.
+
+`python -m examples.release [PATH] [--commits N] [--out FILE]`. Nothing is asked on the terminal: the
+answers are sent as messages, as an approval service would send them. It ends with 0 when the notes
+are written, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from examples.release.show import show
+from runner.cli.exits import CommandError, Exit, translated
+from runner.cli.process import WorkerProcess, worker_process
+from runner.embedded import embedded_store
+from runner.errors import RunnerError
+from runner.settings import Settings
+
+
+@click.command()
+@click.argument("path", default=".", type=click.Path(exists=True, file_okay=False))
+@click.option("--commits", default=20, show_default=True, help="How many changes at most.")
+@click.option("--out", default="release-notes/NOTES.md", show_default=True, help="Where the notes go.")
+def main(path: str, commits: int, out: str) -> None:
+    """Run the release graph on the repository at PATH, on a real worker, to the end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: store and worker, too
+    task = {"path": str(Path(path).resolve()), "commits": commits, "out": str(Path(out).resolve())}
+    try:
+        with ExitStack() as stack:
+            url = _start_store(stack)
+            worker = _start_worker(stack, url)
+            written = show(url, worker, task)
+    except (RunnerError, CommandError, TimeoutError, KeyboardInterrupt) as error:
+        said = translated(error)
+        click.echo(f"Error: {said.message}", err=True)
+        sys.exit(said.code)
+    click.echo(f"Done. The notes are in {written}")
+    sys.exit(Exit.DONE)
+
+
+def _start_store(stack: ExitStack) -> str:
+    settings = Settings()
+    if "redis_url" in settings.model_fields_set:
+        click.echo("store   the one that RUNNER_REDIS_URL names")
+        return settings.redis_url
+    store = stack.enter_context(embedded_store())
+    click.echo(f"store   a private one, process {store.pid}")
+    return store.url
+
+
+def _start_worker(stack: ExitStack, url: str) -> WorkerProcess:
+    environment = {"RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": "examples.release.graph"}
+    worker = stack.enter_context(worker_process(environment, concurrency=8))
+    worker.wait_ready()
+    click.echo(f"worker  a Celery worker, process {worker.pid}")
+    return worker
+
+
+main()
