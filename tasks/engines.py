@@ -1,0 +1,75 @@
+"""One engine for each process: a worker's own threads and its nodes share it, a child has its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from celery import Celery
+from celery.utils.imports import cwd_in_path
+
+from runner.engine import Engine
+from runner.registry import load, registry
+from runner.settings import Settings, as_broker, same_database
+from runner.store import open_store
+from tasks.config import SETTINGS
+from tasks.doorbells import CeleryDispatcher
+
+_lock = threading.Lock()
+_engines: dict[Celery, Engine] = {}
+
+
+def settings_of(app: Celery) -> Settings:
+    """Return the settings that the app was equipped with; they came along to this process."""
+    return Settings.model_construct(**app.conf[SETTINGS])
+
+
+def engine_of(app: Celery) -> Engine:
+    """Return this process's engine for an app, made at first use.
+
+    Raises:
+        DefinitionError: a module of RUNNER_GRAPHS can't be imported.
+    """
+    found = _engines.get(app)
+    if found is not None:
+        return found
+    with _lock:
+        if app not in _engines:
+            _engines[app] = _make(app, settings_of(app))
+        return _engines[app]
+
+
+def _make(app: Celery, settings: Settings) -> Engine:
+    load_graphs(settings)
+    store = open_store(
+        settings.redis_url, lease=settings.lease, retention=settings.retention, push=pushes(app, settings)
+    )
+    return Engine(store, CeleryDispatcher(app), registry, settings.lease)
+
+
+def load_graphs(settings: Settings) -> None:
+    """Import the modules that register graphs, also from the folder that the worker was started in.
+
+    Raises:
+        DefinitionError: one can't be imported.
+    """
+    with cwd_in_path():
+        load(settings.graphs)
+
+
+def pushes(app: Celery, settings: Settings) -> bool:
+    """Tell whether the store's scripts can ring this app's queues: same server, same database."""
+    url = app.conf.broker_write_url or app.conf.broker_url
+    prefixed = (app.conf.broker_transport_options or {}).get("global_keyprefix")
+    return isinstance(url, str) and not prefixed and same_database(url, as_broker(settings.redis_url))
+
+
+def _forked() -> None:
+    # The child inherits neither the threads nor, for certain, a lock that is free.
+    global _lock  # noqa: PLW0603 - there is one of it in a process
+    _lock = threading.Lock()
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,116 @@
+"""Answers and starts as messages: from the streams, and as Celery tasks by name.
+
+The streams are read by a thread of the worker, so that an answer is applied at once, also while
+every slot is busy. The tasks put their message on the same streams: one way in for all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from functools import cache
+from typing import Any
+
+import pydantic_core
+from celery import shared_task
+
+from runner import ids
+from runner.errors import StoreError
+from runner.intake import Fate, Sent, Verdict, judge_answer, judge_start
+from runner.store.streams import RESPONSES, STARTS, Entry, Intake, Outbox
+from tasks.background import Background
+from tasks.engines import settings_of
+
+log = logging.getLogger(__name__)
+
+WAIT = 1.0
+"""Seconds of one blocking read, and so the longest that a worker which stops waits for this thread."""
+
+RETRIED = 2.0
+"""Seconds after which an entry is tried again: its reader is gone, or it came before its question."""
+
+GONE = 60.0
+"""Seconds without a sign of life after which a reader's name is removed."""
+
+OPTIONS: dict[str, Any] = {
+    "ignore_result": True,
+    "acks_late": True,
+    "autoretry_for": (StoreError,),
+    "default_retry_delay": 5,
+    "max_retries": None,
+}
+"""Until the store has the message the task keeps it, and tries again every five seconds."""
+
+
+class Responses(Background):
+    """Reads the streams and applies what comes."""
+
+    label = "responses"
+
+    def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared in Background
+        """Join the group under a name that no other reader has."""
+        reader = f"{socket.gethostname()}-{os.getpid()}-{ids.nonce()}"
+        self._intake = Intake(self.settings.redis_url, reader)
+        self._outbox = outbox_of(self.settings.redis_url)
+
+    def turn(self) -> None:
+        """Apply what is new, and what was left over."""
+        for entry in [*self._intake.take_over(RETRIED), *self._intake.read(WAIT)]:
+            self._apply(entry)
+        self._intake.forget(GONE)
+
+    def leave(self) -> None:
+        """Take this reader's name off the group."""
+        self._intake.leave()
+
+    def _apply(self, entry: Entry) -> None:
+        sent = Sent(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
+        if entry.stream == STARTS:
+            verdict = judge_start(self.engine, sent)
+        else:
+            verdict = judge_answer(self.engine, sent, self.settings.early_answer)
+        if verdict.fate is not Fate.EARLY:
+            self._finish(entry, verdict)
+
+    def _finish(self, entry: Entry, verdict: Verdict) -> None:
+        """Send the receipt, and only then let go of the message."""
+        if verdict.receipt is not None and verdict.reply_to is not None:
+            self._outbox.reply(verdict.reply_to, verdict.receipt.model_dump_json().encode())
+        if verdict.fate is Fate.DEAD:
+            log.warning("message.dead: %s %s: %s", entry.stream, entry.id, verdict.reason)
+            self._intake.bury(entry, verdict.reason)
+        else:
+            self._intake.done(entry)
+
+
+@cache
+def outbox_of(redis_url: str) -> Outbox:
+    """Return this process's way out to a store."""
+    return Outbox(redis_url)
+
+
+@shared_task(bind=True, name="tasks.respond", **OPTIONS)
+def respond(self: Any, *args: object, **message: object) -> None:
+    """Answer a question: `app.send_task("tasks.respond", kwargs={"interrupt_id": ..., "response": ...})`."""
+    _hand_over(self, RESPONSES, args, message)
+
+
+@shared_task(bind=True, name="tasks.start", **OPTIONS)
+def start(self: Any, *args: object, **message: object) -> None:
+    """Begin a run: `app.send_task("tasks.start", kwargs={"graph": ..., "task": ...})`."""
+    _hand_over(self, STARTS, args, message)
+
+
+def _hand_over(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
+    outbox = outbox_of(settings_of(task.app).redis_url)
+    try:
+        # The task's id makes a task that Celery delivers twice one message.
+        body = pydantic_core.to_json({"v": 1, "idempotency_key": task.request.id, **message})
+    except pydantic_core.PydanticSerializationError as error:
+        outbox.bury(task.name, repr(message).encode(), f"the arguments are no JSON: {error}")
+        return
+    if args:
+        outbox.bury(task.name, repr(args).encode(), "positional arguments; send keyword arguments only")
+        return
+    outbox.send(stream, body)

@@ -1,0 +1,52 @@
+"""What makes a Celery worker one of ours: tasks, threads, graphs and queues."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+from celery import Celery, signals
+from kombu import Queue
+from pydantic import ValidationError
+
+from runner.errors import RunnerError
+from runner.registry import registry
+from runner.settings import Settings
+from tasks import nodes, responses
+from tasks.announcing import Announcer
+from tasks.config import SETTINGS
+from tasks.engines import load_graphs, settings_of
+from tasks.responses import Responses
+from tasks.sweeper import Sweeper
+
+THREADS = frozenset({Announcer, Responses, Sweeper})
+TASKS = (nodes.run_node, responses.respond, responses.start)
+
+
+def equip(app: Celery) -> None:
+    """Add what our workers do besides their tasks. The tasks are there since this was imported."""
+    app.steps["worker"].update(THREADS)
+    signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
+
+
+def _prepare(instance: Any, conf: Any, **_: object) -> None:
+    """Load the graphs before the worker looks at its queues: they name some of them."""
+    if not instance.app.steps["worker"].issuperset(THREADS):
+        return
+    try:
+        if SETTINGS not in conf:
+            conf[SETTINGS] = Settings().model_dump()
+        load_graphs(settings_of(instance.app))
+        for name in _queues():
+            instance.app.amqp.queues.add(Queue(name))
+    except (RunnerError, ValidationError) as error:
+        sys.exit(f"The worker did not start: {error}")
+    except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
+        sys.exit(f"The worker did not start, for a graph can't be built.\n{traceback.format_exc()}")
+
+
+def _queues() -> list[str]:
+    """Name the queues of every registered graph and of the graphs inside them."""
+    plans = [plan for name in registry.names() for plan in registry.family(name)]
+    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
