@@ -17,6 +17,7 @@ import pydantic
 
 from runner import codec, failures, inputs, loops
 from runner.agent import direct
+from runner.agent.broadcast import Broadcast
 from runner.agent.context import UserState
 from runner.agent.desk import VisitDesk
 from runner.agent.drive import Drive, Ending
@@ -33,6 +34,7 @@ from runner.agent.values import Definition
 from runner.errors import DefinitionError
 from runner.hooks import HookProvider, HookRegistry
 from runner.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit
+from runner.results import restorers
 
 JSON = Any
 Executor = Literal["concurrent", "sequential"]
@@ -139,8 +141,12 @@ class Agent:
             user=self.state.document(),
         )
         stored = 0 if visit.document is None else len(messages)
-        drive = Drive(self._recipe, VisitDesk(visit), state, messages, stored=stored)
-        return _outcome(await drive.run())
+        broadcast = Broadcast(visit)
+        drive = Drive(self._recipe, VisitDesk(visit), state, messages, stored=stored, emit=broadcast.emit)
+        try:
+            return _outcome(await drive.run())
+        finally:
+            await broadcast.end()
 
     # -- called directly --------------------------------------------------------------------------
 
@@ -180,6 +186,9 @@ class Agent:
     def cancel(self) -> None:
         """End the direct call that runs now before its next model or tool call; from any thread."""
         self._direct.cancel()
+
+
+restorers[Agent.kind] = AgentResult.from_document
 
 
 def _limits(limits: Mapping[str, int] | None, turns: int | None, tokens: int | None) -> dict[str, Any]:

@@ -75,7 +75,13 @@ class InnerAgent:
         )
         stored = 0 if kept is None else len(messages)
         drive = Drive(
-            self._recipe, desk, state, messages, stored=stored, cancel=call.view.cancel_signal, emit=call.emit
+            self._recipe,
+            desk,
+            state,
+            messages,
+            stored=stored,
+            cancel=call.view.cancel_signal,
+            emit=call.tell,
         )
         ending = await drive.run()
         used = {name: n - state.usage.get(name, 0) for name, n in ending.state.usage.items()}

@@ -88,6 +88,10 @@ class ToolCall:
         again = f".{self.request.attempt}" if self.request.attempt > 1 else ""
         return f"{self.desk.idempotency_key}.{self.id}{again}"
 
+    def tell(self, data: Any) -> None:
+        """Stream what the tool says while it works."""
+        self.emit({"type": "tool_stream", "tool_stream_event": {"tool_use": self.request.use, "data": data}})
+
     async def run(self) -> Ending:
         """Run the tool; what it raises becomes its result.
 
@@ -156,9 +160,7 @@ class ToolCall:
             self.request.use, {**self.desk.invocation_state, "agent": self.view}, tool_context=context
         )
         async for last in stream:
-            self.emit(
-                {"type": "tool_stream", "tool_stream_event": {"tool_use": self.request.use, "data": last}}
-            )
+            self.tell(last)
         found = last.get("tool_result", last) if isinstance(last, Mapping) else last
         if not is_result(found):
             raise UsageError(f"tool {self.tool.tool_name} ended without a result; yield one last.")

@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from runner.agent import Agent, AgentResult, ToolContext, tool
+from runner.agent import Agent, AgentResult, ToolContext, broadcast, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import ResponseError, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeToolCallEvent
@@ -438,6 +438,17 @@ def test_a_stream_shows_questions_and_errors() -> None:
 
     with pytest.raises(OSError, match="gone"):
         asyncio.run(broken())
+
+
+def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text comes in pieces and in order; a reply that is quick costs the store nothing."""
+    quick = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
+    done(quick.run())
+    assert quick.emitted == []
+    monkeypatch.setattr(broadcast, "PIECE", 0)
+    slow = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
+    done(slow.run())
+    assert slow.emitted == [("agent", {"text": text}) for text in ("one", " two", " three")]
 
 
 # -- agents as tools ---------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Node:
         self.questions: dict[str, bytes] = {}
         self.published: list[str] = []
         self.saves: list[dict[str, Any]] = []
+        self.emitted: list[tuple[str, Any]] = []
         self.kill_after: int | None = None
         self.outcome: Outcome | None = None
         self.on_check: Callable[[], None] = lambda: None
@@ -143,7 +144,8 @@ class _Visit:
         self.save(saved)
 
     def emit(self, kind: str, data: Any) -> None:
-        """Events go nowhere here."""
+        """Write down an event."""
+        self._node.emitted.append((str(kind), data))
 
     def check(self) -> None:
         self._node.on_check()
