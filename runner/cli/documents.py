@@ -91,6 +91,44 @@ class ReceiptDocument(TypedDict):
     detail: str
 
 
+class GraphLine(TypedDict):
+    """One graph of a listing: the fingerprint in the store, and the one of this folder."""
+
+    name: str
+    place: str
+    fingerprint: str | None
+    fingerprint_here: str | None
+
+
+class GraphNode(TypedDict):
+    """One node of a graph."""
+
+    id: str
+    kind: str
+    join: str
+    queue: str
+    priority: int
+    entry: bool
+
+
+class GraphEdge(TypedDict):
+    """One edge of a graph; `kind` is forward, exit (of a loop) or back."""
+
+    source: str
+    target: str
+    kind: str
+    condition: bool
+
+
+class GraphDocument(TypedDict):
+    """A graph as this folder has it."""
+
+    name: str
+    fingerprint: str
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+
+
 def run_line(run: RunSummary) -> RunLine:
     """Write one run of a listing."""
     return RunLine(

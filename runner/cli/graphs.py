@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
+    from runner.cli.documents import GraphDocument, GraphEdge, GraphLine, GraphNode
     from runner.registry import Plan
 
 
@@ -34,21 +35,17 @@ def list_graphs(session: Session) -> None:
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
     stored = {name: known for name, known in session.client.engine.store.graphs().items() if "/" not in name}
     names = sorted(here.keys() | stored.keys())
-    found = [
-        {
-            "name": name,
-            "place": _place(here.get(name), stored.get(name)),
-            "fingerprint": stored.get(name),
-            "fingerprint_here": here.get(name),
-        }
-        for name in names
-    ]
+    found = [_line(name, here.get(name), stored.get(name)) for name in names]
     if session.output.as_json:
         session.output.data({"graphs": found})
         return
     rows = [tuple(cell or "" for cell in graph.values()) for graph in found]
     nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name them with --graphs."
     session.output.table(("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
+
+
+def _line(name: str, here: str | None, stored: str | None) -> GraphLine:
+    return {"name": name, "place": _place(here, stored), "fingerprint": stored, "fingerprint_here": here}
 
 
 def _place(here: str | None, stored: str | None) -> str:
@@ -76,14 +73,14 @@ def show(session: Session, name: str) -> None:
     elif session.output.is_terminal:
         _draw(session, found)
     else:
-        nodes = [("node", *(node[key] for key in ("id", "kind", "join", "queue"))) for node in found["nodes"]]
-        edges = [("edge", *(edge[key] for key in ("source", "target", "kind"))) for edge in found["edges"]]
+        nodes = [("node", each["id"], each["kind"], each["join"], each["queue"]) for each in found["nodes"]]
+        edges = [("edge", each["source"], each["target"], each["kind"]) for each in found["edges"]]
         session.output.lines([*nodes, *edges])
 
 
-def _document(plan: Plan) -> dict[str, Any]:
+def _document(plan: Plan) -> GraphDocument:
     shape, definition = plan.topology, plan.definition
-    nodes = [
+    nodes: list[GraphNode] = [
         {
             "id": name,
             "kind": spec.kind,
@@ -94,7 +91,7 @@ def _document(plan: Plan) -> dict[str, Any]:
         }
         for name, spec in definition.nodes.items()
     ]
-    edges = [
+    edges: list[GraphEdge] = [
         {
             "source": source,
             "target": out.target,
@@ -107,7 +104,7 @@ def _document(plan: Plan) -> dict[str, Any]:
     return {"name": shape.graph_id, "fingerprint": shape.fingerprint, "nodes": nodes, "edges": edges}
 
 
-def _draw(session: Session, found: dict[str, Any]) -> None:
+def _draw(session: Session, found: GraphDocument) -> None:
     from rich.text import Text
     from rich.tree import Tree
 
