@@ -2,31 +2,38 @@
 
 The same thread watches the nodes' timeouts. The code of a node that is past its deadline is told at
 its next check; the node itself is given up at once, whatever its code does, by a callback.
-The thread starts with the first lease, so after a fork each process has its own.
+The thread starts with a lease and ends when none is held, so after a fork each process has its own.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from runner.errors import LeaseLost, NodeTimedOut, RunStopped, StoreError
+from runner.errors import LeaseLost, NodeTimedOut, RunStopped
 from runner.ports import Store, Token
 
 log = logging.getLogger(__name__)
+
+LINGER = 5.0
+"""Seconds between two looks whether the thread is still needed."""
 
 
 class Lease:
     """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out"."""
 
-    def __init__(self, token: Token, timeout: float | None, on_timeout: Callable[[], object] | None) -> None:
+    def __init__(
+        self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
+    ) -> None:
         """Start as held; after `timeout` seconds `on_timeout` is called once, on a thread of its own."""
         self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.renewed = time.monotonic()
+        self.deadline = None if timeout is None else self.renewed + timeout
         self.state = "ok"
 
     def check(self) -> None:
@@ -55,7 +62,7 @@ class Leases:
     """All leases of this process; renewed every third of a lease."""
 
     def __init__(self, store: Store, lease: float) -> None:
-        """`lease` is in seconds."""
+        """`lease` is in seconds; one without end is never renewed."""
         self._store, self._every, self._lease = store, lease / 3, lease
         self._held: dict[Token, Lease] = {}
         self._lock = threading.Lock()
@@ -64,12 +71,13 @@ class Leases:
 
     @contextmanager
     def hold(
-        self, token: Token, timeout: float | None = None, on_timeout: Callable[[], object] | None = None
+        self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
     ) -> Iterator[Lease]:
         """Renew a lease for as long as the block runs, or until `timeout` seconds are over."""
         lease = Lease(token, timeout, on_timeout)
-        self._start()
         with self._lock:
+            if timeout is not None or self._lease < math.inf:
+                self._begin()
             self._held[token] = lease
         if timeout is not None:
             self._wake.set()
@@ -79,56 +87,70 @@ class Leases:
             with self._lock:
                 self._held.pop(token, None)
 
-    def _start(self) -> None:
+    def look(self) -> None:
+        """Renew everything now, so that the nodes of a run that was just cancelled learn of it."""
+        with self._lock:
+            held = list(self._held.values())
+        if held:
+            self._round(held)
+
+    def _begin(self) -> None:
+        """Start the thread, with the lock held; what a parent process held is not ours."""
         if self._pid == os.getpid():
             return
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._held = os.getpid(), {}
-                threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
+        if self._pid:
+            self._held = {}
+        self._pid = os.getpid()
+        threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
 
     def _serve(self) -> None:
-        due = renewed = time.monotonic()
+        due = time.monotonic() + self._every
         while True:
-            self._wake.wait(max(0.0, self._next(due + self._every) - time.monotonic()))
+            self._wake.wait(max(0.0, self._next(due) - time.monotonic()))
             self._wake.clear()
             held = self._running()
-            if time.monotonic() >= due + self._every:
-                due = time.monotonic()
-                renewed = self._round(held, renewed) if held else due
+            if held is None:
+                return
+            if time.monotonic() >= due:
+                due = time.monotonic() + self._every
+                self._round(held)
 
     def _next(self, due: float) -> float:
         with self._lock:
-            return min(
-                [due, *(lease.deadline for lease in self._held.values() if lease.deadline is not None)]
-            )
+            ends = [lease.deadline for lease in self._held.values() if lease.deadline is not None]
+            return min([due, time.monotonic() + LINGER, *ends])
 
-    def _running(self) -> list[Lease]:
-        """Give up what is past its deadline, and return the rest."""
+    def _running(self) -> list[Lease] | None:
+        """Give up what is past its deadline, and return the rest; None ends the thread."""
         now = time.monotonic()
         with self._lock:
-            late = [
-                each for each in self._held.values() if each.deadline is not None and each.deadline <= now
-            ]
+            held = list(self._held.values())
+            late = [each for each in held if each.deadline is not None and each.deadline <= now]
             for lease in late:
                 del self._held[lease.token]
-            held = list(self._held.values())
+            if not held:
+                self._pid = 0
+                return None
         for lease in late:
             lease.state = "timed_out"
             if lease.on_timeout is not None:
-                threading.Thread(target=lease.on_timeout, name="runner-timeout", daemon=True).start()
-        return held
+                threading.Thread(
+                    target=lease.on_timeout, args=(lease,), name="runner-timeout", daemon=True
+                ).start()
+        return [lease for lease in held if lease not in late]
 
-    def _round(self, held: list[Lease], renewed: float) -> float:
+    def _round(self, held: list[Lease]) -> None:
+        began = time.monotonic()
         try:
             words = self._store.renew([lease.token for lease in held])
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - without this thread every node of the process is lost
             log.warning("lease.renewal.failed: %s Trying again in %.1f s.", error, self._every)
-            if time.monotonic() - renewed > self._lease:
-                for lease in held:
+            for lease in held:
+                if time.monotonic() - lease.renewed > self._lease:
                     lease.state = "stale"
-            return renewed
+            return
         for lease, word in zip(held, words, strict=True):
-            if word != "ok":
+            if word == "ok":
+                lease.renewed = began
+            else:
                 lease.state = word
-        return time.monotonic()

@@ -155,7 +155,12 @@ class RunSummary:
 
 
 class Store(Protocol):
-    """Where runs live. Raises StoreError when it can't be reached; then nothing has changed."""
+    """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
+
+    `lease_ms` is how long a worker may be silent before its node runs again.
+    """
+
+    lease_ms: int
 
     def publish(self, topologies: Sequence[Topology]) -> None:
         """Make graphs known by name; the last one published under a name is the current one."""
