@@ -6,13 +6,15 @@ A function runs again from its top when it is resumed; answers it has are return
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from runner import codec, failures, inputs, loops
 from runner.asking import Asker
-from runner.errors import ConflictError, InterruptRaised, RunnerError
+from runner.errors import InterruptRaised, LeaseLost, RunnerError, RunStopped, UsageError
 from runner.interrupts import Interrupt
 from runner.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit
 
@@ -29,6 +31,7 @@ class NodeContext:
         document = visit.document or {}
         ours = document.get("visit") == visit.address.visit
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
+        self._lock = threading.Lock()
         self.task: Any = visit.task
         self.inputs: dict[str, Any] = {item.node_id: item.output for item in visit.inputs}
         self.invocation_state: dict[str, Any] = visit.invocation_state
@@ -82,21 +85,47 @@ class NodeContext:
         """Run `fn` until one result of it is recorded in this visit, and never after that.
 
         A crash between the effect and the record repeats it, with the same idempotency key. With
-        `on_unknown="raise"` the intent is recorded first, and a crash in between raises instead.
+        `on_unknown="raise"` the intent is recorded first, and a crash in between raises instead. An
+        async function that gives an async `fn` awaits what this returns.
 
         Raises:
             RunnerError: with on_unknown="raise", an earlier start left no result.
             UnstorableError: the result can't be stored.
         """
-        if key in self._once:
-            return self._recall(key)
-        if on_unknown == "raise":
-            self._remember(key, {"begun": True})
-        result = fn()
-        if inspect.isawaitable(result):
-            result = loops.run(_finish(result))
-        self._remember(key, {"result": codec.pack(result, f"the result of once({key!r})")})
+        if on_unknown not in ("repeat", "raise"):
+            raise UsageError(f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}.")
+        if inspect.iscoroutinefunction(fn) and _on_loop():
+            return self._once_async(key, fn, on_unknown)
+        if self._begins(key, on_unknown):
+            try:
+                self._finish(key, _awaited(fn()))
+            except InterruptRaised:
+                self._forget(key)
+                raise
         return self._recall(key)
+
+    async def _once_async(self, key: str, fn: Callable[[], Awaitable[Any]], on_unknown: str) -> Any:
+        if await loops.in_thread(self._begins, key, on_unknown):
+            try:
+                await loops.in_thread(self._finish, key, await fn())
+            except InterruptRaised:
+                await loops.in_thread(self._forget, key)
+                raise
+        return self._recall(key)
+
+    def _begins(self, key: str, on_unknown: str) -> bool:
+        if key not in self._once and on_unknown == "raise":
+            self._record(key, {"begun": True})
+            return True
+        return key not in self._once
+
+    def _finish(self, key: str, result: object) -> None:
+        self._record(key, {"result": codec.pack(result, f"the result of once({key!r})")})
+
+    def _forget(self, key: str) -> None:
+        """A question ended it: it is known to be unfinished, and begins again with the answer."""
+        if key in self._once:
+            self._record(key, None)
 
     def _recall(self, key: str) -> Any:
         entry = self._once[key]
@@ -107,9 +136,11 @@ class NodeContext:
             "Look at the service, then start the run again or answer for it by hand."
         )
 
-    def _remember(self, key: str, entry: dict[str, Any]) -> None:
-        self._once = {**self._once, key: entry}
-        self._visit.save(self.saved())
+    def _record(self, key: str, entry: dict[str, Any] | None) -> None:
+        with self._lock:
+            kept = {other: known for other, known in self._once.items() if other != key}
+            self._once = kept if entry is None else {**kept, key: entry}
+            self._visit.save(self.saved())
 
     def saved(self) -> Saved:
         """What this function keeps across pauses."""
@@ -133,7 +164,19 @@ class NodeContext:
         return self._asker.asked
 
 
-async def _finish(result: Awaitable[Any]) -> Any:
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _awaited(result: Any) -> Any:
+    return loops.run(_wait(result)) if inspect.isawaitable(result) else result
+
+
+async def _wait(result: Awaitable[Any]) -> Any:
     return await result
 
 
@@ -150,23 +193,16 @@ class FunctionNode:
         """Run the function once; what it raises is its failure."""
         context = NodeContext(visit)
         try:
-            result = self._call(context)
-            # A bare `except` in the function may have swallowed a question: it still counts.
-            if not context.asked:
-                return Succeeded(codec.pack(result, "result"), codec.plain(result))
-        except InterruptRaised:
-            return Interrupted(context.asked, context.saved())
-        except ConflictError:
+            result = _awaited(self.function(context))
+            ended: Outcome = Succeeded(codec.pack(result, "result"), codec.plain(result))
+        except (LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
-            return Failed(failures.record(error))
-        return Interrupted(context.asked, context.saved())
-
-    def _call(self, context: NodeContext) -> Any:
-        result = self.function(context)
-        if inspect.isawaitable(result):
-            return loops.run(_finish(result))
-        return result
+        except BaseException as error:
+            if not context.asked and not isinstance(error, Exception):
+                raise
+            ended = Failed(failures.record(error))
+        # Code that swallows, wraps or replaces the exception of a question can't lose the question.
+        return Interrupted(context.asked, context.saved()) if context.asked else ended
 
 
 def takes_context(function: object) -> bool:

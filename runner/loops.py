@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -31,7 +32,10 @@ class _ProcessLoop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            # A task that calls sys.exit() ends the loop's run; its caller gets that, the others go on.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
 
 
 _lock = threading.Lock()

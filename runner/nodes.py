@@ -7,17 +7,20 @@ successors wait; an interrupted node has no After (it has not ended).
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from runner import codec, failures, inputs, loops
 from runner.asking import Asker
-from runner.errors import ConflictError, NodeFailed
+from runner.errors import CorruptDocument, LeaseLost, NodeFailed, RunStopped
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
 from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
 from runner.ports import RunSnapshot
 from runner.registry import Plan
+from runner.results import total_usage
 from runner.run import FINAL, Status
 from runner.visits import ClaimedVisit, dump_outcome, load_outcome
 
@@ -27,12 +30,14 @@ AFTER = "after_node_call"
 
 def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     """Run a claimed node: hooks before, the node, hooks after."""
-    hooks = _registry(plan)
+    try:
+        hooks = HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
+    except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
+        return Failed(failures.record(error))
     if visit.tentative is not None:
         outcome = load_outcome(visit.tentative)
     else:
-        stopped = _before(plan, hooks, visit)
-        outcome = stopped or _body(plan, visit)
+        outcome = _before(plan, hooks, visit) or _body(plan, visit)
     if isinstance(outcome, (Interrupted, Delegated)):
         return outcome
     return _after(plan, hooks, visit, outcome)
@@ -40,17 +45,10 @@ def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
 
 def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     """The document to store with an outcome: None leaves the stored one as it is."""
-    if outcome.saved is None:
-        return None
-    if outcome.saved.document.get("tentative") is not None:
-        return visit.wrap(
-            Saved(visit.document or {}, len(visit.messages)), outcome.saved.document["tentative"]
-        )
-    return visit.wrap(outcome.saved)
-
-
-def _registry(plan: Plan) -> HookRegistry | None:
-    return HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
+    if outcome.saved is not None:
+        return visit.wrap(outcome.saved)
+    # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
+    return visit.wrap_kept() if visit.tentative is not None or visit.replays else None
 
 
 def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
@@ -59,10 +57,14 @@ def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
         return _graph(visit)
     try:
         outcome: Outcome = spec.executor.execute(visit)
-    except ConflictError:
+    except (LeaseLost, RunStopped, CorruptDocument):
         raise
-    except Exception as error:  # noqa: BLE001 - an adapter that raises has failed like its node
-        return Failed(failures.record(error))
+    except (Exception, asyncio.CancelledError, SystemExit) as error:
+        if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+            raise  # from a signal: this process ends, and another one runs the node again
+        outcome = Failed(failures.record(error))
+    if visit.outage is not None and isinstance(outcome, Failed):
+        raise visit.outage  # no fault of the node: it runs again when the store is back
     return outcome
 
 
@@ -72,10 +74,11 @@ def _graph(visit: ClaimedVisit) -> Outcome:
     if child is None or child.record.status not in FINAL:
         blocks = inputs.blocks(visit.task, visit.inputs)
         return Delegated(blocks if visit.inputs else visit.task)
+    usage = total_usage(child.entries.values())
     if child.record.status is Status.COMPLETED:
         output = sink_outputs(child)
-        return Succeeded(output, output)
-    return Failed(failures.record(NodeFailed(_child_failure(child))))
+        return Succeeded(output, output, usage)
+    return Failed(failures.record(NodeFailed(_child_failure(child))), usage=usage)
 
 
 def _child_failure(child: RunSnapshot) -> str:
@@ -138,16 +141,16 @@ def _after(
         node_id=visit.address.node_id,
         invocation_state=visit.invocation_state,
         attempt=visit.attempt,
-        is_replay=visit.tentative is not None,
+        is_replay=visit.replays,
         result=result,
         asker=Asker(visit.address, AFTER, answers=visit.answers),
     )
     asked = _fire(hooks, event)
     if isinstance(asked, Failed):
+        visit.tentative = None
         return asked
-    if asked:
-        return Interrupted(list(asked), Saved({"v": 1, "tentative": dump_outcome(outcome)}))
-    return outcome
+    visit.tentative = dump_outcome(outcome) if asked else None
+    return Interrupted(list(asked)) if asked else outcome
 
 
 def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Failed:

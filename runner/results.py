@@ -96,7 +96,11 @@ def _result(entry: Mapping[str, Any], output: Any, error: ErrorRecord | None) ->
         return failures.restore(error)
     packed = entry.get("result", output)
     restore = restorers.get(entry.get("kind", ""), codec.unpack)
-    return restore(packed)
+    try:
+        return restore(packed)
+    except CorruptDocument:
+        # A class changed since: the run must still be readable, and the output is plain data.
+        return output
 
 
 def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
@@ -112,32 +116,44 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         at = (name, record.visit)
         found = node_result(record, snapshot.outputs.get(at), snapshot.entries.get(at), waiting.get(name, ()))
         results[name] = _with_child(store, record, found) if record.child else found
-    usage: dict[str, int] = {}
-    for entry in snapshot.entries.values():
-        for key, number in (entry.get("usage") or {}).items():
-            usage[key] = usage.get(key, 0) + number
     return GraphResult(
         status=snapshot.record.status,
         run_id=snapshot.record.run_id,
         results=results,
         interrupts=[each for result in results.values() for each in result.interrupts],
         execution_order=list(snapshot.order),
-        usage=usage,
+        usage=total_usage([*snapshot.entries.values(), *_unsettled(results.values())]),
         reason=snapshot.record.reason,
         execution_time=sum(entry.get("ms", 0) for entry in snapshot.entries.values()),
     )
 
 
+def total_usage(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Add up what stored entries of nodes say of usage; a graph's node counts all that is inside."""
+    found: dict[str, int] = {}
+    for entry in entries:
+        for key, number in (entry.get("usage") or {}).items():
+            found[key] = found.get(key, 0) + number
+    return found
+
+
+def _unsettled(results: Iterable[NodeResult]) -> list[dict[str, Any]]:
+    """What graphs inside have used so far: their nodes' entries are written when they end."""
+    ended = {Status.COMPLETED, Status.FAILED}
+    return [{"usage": found.usage} for found in results if found.status not in ended]
+
+
 def _with_child(store: Store, record: NodeRecord, found: NodeResult) -> NodeResult:
     child = store.read(record.child)
     if child is None:
-        raise CorruptDocument(f"the child run {record.child} is gone; its parent can't be shown whole.")
+        # It ended long ago and its time is over; what its node left is still here.
+        return found
     inner = graph_result(store, child)
     return NodeResult(
         status=found.status,
         result=found.result if found.error else inner,
         output=found.output,
-        interrupts=inner.interrupts,
+        interrupts=[*found.interrupts, *inner.interrupts],
         attempts=found.attempts,
         execution_time=inner.execution_time,
         usage=inner.usage,

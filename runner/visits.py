@@ -6,12 +6,12 @@ the hooks after a node ask a person, the node's tentative outcome.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner import codec, failures
-from runner.errors import CorruptDocument, LeaseLost
+from runner.errors import CorruptDocument, LeaseLost, StoreError
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
 from runner.outcomes import Failed, Input, Outcome, Saved, Succeeded
@@ -56,7 +56,11 @@ class ClaimedVisit:
     """The Visit given to executors: reads from the claim, writes through the store."""
 
     def __init__(self, claim: Claim, lease: Lease, store: Store, *, reset: bool) -> None:
-        """Wrap a claim; with `reset` a new visit starts without the memory of older ones."""
+        """Wrap a claim; with `reset` a new visit starts without the memory of older ones.
+
+        `replays` says that the node has ended and only the hooks after it run; `outage` is set when
+        something that the executor wrote did not reach the store.
+        """
         token = claim.token
         self.claim = claim
         self.address = Address(token.run_id, token.node, token.visit)
@@ -72,6 +76,9 @@ class ClaimedVisit:
         self.document = None if forget or found is None else found.executor
         self.messages: list[JSON] = [] if forget else list(claim.messages)
         self.tentative = None if found is None or older else found.tentative
+        self.replays = self.tentative is not None
+        self.outage: StoreError | None = None
+        self._kept, self._kept_messages = self.document, len(self.messages)
         self._lease, self._store = lease, store
 
     @property
@@ -81,11 +88,11 @@ class ClaimedVisit:
 
     def save(self, saved: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
-        self._check(self._store.save(self.claim.token, self.wrap(saved)))
+        self._write(lambda: self._store.save(self.claim.token, self.wrap(saved)), saved)
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
-        self._check(self._store.ask(self.claim.token, interrupts, self.wrap(saved)))
+        self._write(lambda: self._store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event to the run's stream."""
@@ -96,18 +103,29 @@ class ClaimedVisit:
         """Raise LeaseLost or RunStopped when the node is no longer ours to run."""
         self._lease.check()
 
-    def wrap(self, saved: Saved, tentative: dict[str, JSON] | None = None) -> Saved:
+    def wrap(self, saved: Saved) -> Saved:
         """Put the executor's document into the node's."""
-        document = NodeDocument(self.address.visit, saved.document, tentative)
+        document = NodeDocument(self.address.visit, saved.document)
         return Saved(document.dump(), saved.keep, saved.messages)
 
-    def _check(self, reply: Reply) -> None:
+    def wrap_kept(self) -> Saved:
+        """Write what the executor saved last again, with the tentative outcome or without it."""
+        document = NodeDocument(self.address.visit, self._kept, self.tentative)
+        return Saved(document.dump(), self._kept_messages)
+
+    def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
+        try:
+            reply = write()
+        except StoreError as error:
+            self.outage = error
+            raise
         if reply.word == "stale":
             self._lease.state = "stale"
             raise LeaseLost(
                 f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
                 "worker; what this one wrote was refused."
             )
+        self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
 
 
 def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
