@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from runner.graph import EdgeSpec
+from runner.outcomes import Succeeded
 from runner.ports import Store
+from runner.registry import Plan
 from runner.results import NodeResult, node_result
 from runner.run import NodeRecord, Status
+from runner.visits import ClaimedVisit
 
 Fetched = tuple[NodeRecord, Any, dict[str, Any] | None]
 
@@ -108,6 +111,12 @@ def _holds(edge: EdgeSpec, state: GraphState) -> bool:
     return bool(edge.condition(state))
 
 
-def fetcher(store: Store, run_id: str) -> Callable[[Sequence[str]], list[Fetched]]:
-    """Bind the reading of nodes to one run."""
-    return lambda nodes: store.fetch(run_id, nodes)
+def state_after(
+    store: Store, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, entry: dict[str, Any]
+) -> GraphState:
+    """Build what the conditions see after a visit: its own result, and a view of the others."""
+    node, run_id = visit.address.node_id, visit.address.run_id
+    done = replace(visit.claim.record, status=Status.COMPLETED)
+    own = node_result(done, outcome.output, entry)
+    results = Results(node, own, list(plan.definition.nodes), lambda nodes: store.fetch(run_id, nodes))
+    return GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)

@@ -11,18 +11,16 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner import answers, codec, conditions, failures, ids, nodes
-from runner.errors import ConflictError, LeaseLost, NotFoundError, RunStopped, StoreError
-from runner.failures import ErrorRecord
+from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Start, Store
 from runner.registry import PATH, Plan, Registry
-from runner.results import node_result
 from runner.run import Status
 from runner.visits import ClaimedVisit
 
@@ -48,11 +46,13 @@ class Delivery:
 class Engine:
     """Runs graphs on a store. Thread-safe; share one per process."""
 
-    def __init__(self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float = 30.0) -> None:
-        """`lease` is in seconds and must be the store's."""
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float | None = None
+    ) -> None:
+        """`lease` is in seconds: without it the store's, which fits where nodes may be lost."""
         self.store, self.registry = store, registry
         self._dispatcher = dispatcher
-        self._leases = Leases(store, lease)
+        self._leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._published: set[str] = set()
 
     # -- verbs -------------------------------------------------------------------------------------
@@ -114,16 +114,19 @@ class Engine:
         claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
         if isinstance(claim, Reply):
             return Delivery(self._ring(claim).word)
-        plan = self.registry.find(claim.graph_id)
+        plan = self._find(claim.graph_id)
         if plan is None or not _unchanged(plan, claim):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
-        with self._leases.hold(claim.token, limit, lambda: self._time_out(plan, claim, lease)) as lease:
+        with self._leases.hold(claim.token, limit, lambda late: self._time_out(plan, claim, late)) as lease:
             try:
                 return self._run(plan, claim, lease)
             except LeaseLost as lost:
                 log.info("node.lost: %s", lost)
                 return Delivery("stale", claim.graph_id)
+            except CorruptDocument as damaged:
+                log.error("node.held: %s Run %s waits for migration.", damaged, run_id)  # noqa: TRY400 - the message says all
+                return Delivery(self._ring(self.store.hold(claim.token)).word, claim.graph_id)
             except RunStopped:
                 return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
 
@@ -146,6 +149,7 @@ class Engine:
         word = self._ring(self.store.cancel(run_id, reason)).word
         if word == "unknown":
             raise NotFoundError(f"there is no run {run_id!r} in this store.")
+        self._leases.look()
         return word
 
     def sweep(self, limit: int = 100) -> int:
@@ -214,7 +218,7 @@ class Engine:
         for _ in range(ASK_AGAIN):
             try:
                 edges, reads = conditions.bits(
-                    plan.edges[node], lambda: self._state(plan, visit, outcome, entry)
+                    plan.edges[node], lambda: conditions.state_after(self.store, plan, visit, outcome, entry)
                 )
             except StoreError:
                 raise
@@ -230,31 +234,29 @@ class Engine:
             "out and it is tried again."
         )
 
-    def _state(
-        self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, entry: dict[str, JSON]
-    ) -> conditions.GraphState:
-        node = visit.address.node_id
-        done = replace(visit.claim.record, status=Status.COMPLETED)
-        own = node_result(done, outcome.output, entry)
-        fetch = conditions.fetcher(self.store, visit.address.run_id)
-        results = conditions.Results(node, own, list(plan.definition.nodes), fetch)
-        return conditions.GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)
-
     def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> str:
         spec = plan.node(visit.address.node_id)
         entry = _entry(spec.kind, spent, outcome.usage)
         delay = spec.retry.delay(visit.attempt, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
         if delay is None:
             return self._settle_failed(visit, outcome, entry)
-        entry["error"] = _error(outcome.error)
+        entry["error"] = asdict(outcome.error)
         saved = nodes.wrapped(visit, outcome)
         return self._ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
 
     def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: dict[str, JSON]) -> str:
         entry.pop("result", None)
-        failed = {**entry, "error": _error(outcome.error)}
+        failed = {**entry, "error": asdict(outcome.error)}
         settlement = Settlement(Status.FAILED, "", None, failed, nodes.wrapped(visit, outcome))
         return self._ring(self.store.settle(visit.claim.token, settlement, ids.nonce())).word
+
+    def _find(self, graph_id: str) -> Plan | None:
+        """Find a graph; one whose factory raises is put back like one that this process doesn't have."""
+        try:
+            return self.registry.find(graph_id)
+        except Exception:
+            log.exception("graph.broken: graph %r could not be built; its node is put back.", graph_id)
+            return None
 
     # -- rest --------------------------------------------------------------------------------------
 
@@ -292,7 +294,3 @@ def _entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, JSON]:
     if usage:
         entry["usage"] = dict(usage)
     return entry
-
-
-def _error(error: ErrorRecord) -> dict[str, JSON]:
-    return asdict(error)

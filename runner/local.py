@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
+from itertools import takewhile
 from typing import Any
 
 from runner import ids
@@ -31,22 +35,28 @@ LEASE = 86_400.0
 
 
 class Threads:
-    """A Dispatcher that delivers doorbells on threads of this process."""
+    """A Dispatcher that delivers doorbells on threads of this process, while somebody watches."""
 
     def __init__(self) -> None:
-        """Start without threads; the first doorbell makes some."""
+        """Start closed."""
         self.engine: Engine | None = None
         self.surprises: list[BaseException] = []
         self._pool: ThreadPoolExecutor | None = None
+        self._context = contextvars.Context()
         self._lock = threading.Lock()
 
-    def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Deliver each on a thread, with the caller's context variables."""
+    def open(self) -> None:
+        """Take doorbells from now on, with the caller's context variables for every node."""
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runner-node")
-            for bell in doorbells:
-                self._pool.submit(contextvars.copy_context().run, self._deliver, bell)
+            self.surprises, self._context = [], contextvars.copy_context()
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runner-node")
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Deliver each on a thread."""
+        with self._lock:
+            if self._pool is not None:
+                for bell in doorbells:
+                    self._pool.submit(self._context.copy().run, self._deliver, bell)
 
     def _deliver(self, bell: Doorbell) -> None:
         try:
@@ -55,12 +65,21 @@ class Threads:
         except BaseException as error:  # noqa: BLE001 - a thread has nobody else to tell
             self.surprises.append(error)
 
-    def close(self) -> None:
-        """End the threads once they are idle."""
+    def check(self) -> None:
+        """Raise when a node could neither be run nor recorded.
+
+        Raises:
+            RunnerError: what happened is its cause.
+        """
+        if self.surprises:
+            raise RunnerError("a node could not be run or committed.") from self.surprises[0]
+
+    def close(self, *, wait: bool = True) -> None:
+        """Take no more doorbells, and wait for the nodes that run."""
         with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(wait=True)
-                self._pool = None
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=wait, cancel_futures=not wait)
 
 
 class Graph:
@@ -88,59 +107,112 @@ class Graph:
         Raises:
             ResponseError: the answers can't be used, or the open run waits for answers.
         """
-        for _ in self._events(task, invocation_state):
-            continue
-        return self._result()
+        last = deque(self._steps(task, invocation_state), maxlen=1).pop()
+        assert isinstance(last, GraphResult)  # noqa: S101 - the last step is the result
+        return last
 
     async def invoke_async(
         self, task: object, *, invocation_state: Mapping[str, object] | None = None
     ) -> GraphResult:
-        """Run like a call, without blocking the event loop."""
-        return await asyncio.to_thread(self.__call__, task, invocation_state=invocation_state)
+        """Run like a call, without blocking the event loop; cancelling it cancels the run."""
+        async with aclosing(self._stream(task, invocation_state)) as items:
+            async for item in items:
+                if isinstance(item, GraphResult):
+                    return item
+        raise RunnerError("the run ended without a result.")
 
     async def stream_async(
         self, task: object, *, invocation_state: Mapping[str, object] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """Run like a call and yield what happens; the last item is `{"result": GraphResult}`."""
-        events = self._events(task, invocation_state)
-        while (event := await asyncio.to_thread(next, events, None)) is not None:
-            yield {
-                "type": event.kind,
-                "node_id": event.node,
-                "visit": event.visit,
-                "data": event.data or event.detail,
-            }
-        yield {"result": await asyncio.to_thread(self._result)}
+        """Run like a call and yield what happens; the last item is `{"result": GraphResult}`.
 
-    def _events(self, task: object, state: Mapping[str, object] | None) -> Iterator[Event]:
+        Leaving the stream before that cancels the run.
+        """
+        async with aclosing(self._stream(task, invocation_state)) as items:
+            async for item in items:
+                yield {"result": item} if isinstance(item, GraphResult) else _shown(item)
+
+    async def _stream(
+        self, task: object, state: Mapping[str, object] | None
+    ) -> AsyncGenerator[Event | GraphResult]:
+        """Step through the run on a thread, and hand its steps over to the caller's loop."""
+        loop, left = asyncio.get_running_loop(), threading.Event()
+        items: asyncio.Queue[Event | GraphResult | BaseException] = asyncio.Queue()
+
+        def hand_over(item: Event | GraphResult | BaseException) -> None:
+            loop.call_soon_threadsafe(items.put_nowait, item)
+
+        work = asyncio.create_task(asyncio.to_thread(self._pump, task, state, left, hand_over))
+        try:
+            item: Event | GraphResult | BaseException | None = None
+            while not isinstance(item, GraphResult):
+                item = await items.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+            await work
+        finally:
+            left.set()
+
+    def _pump(
+        self,
+        task: object,
+        state: Mapping[str, object] | None,
+        left: threading.Event,
+        hand_over: Callable[[Event | GraphResult | BaseException], None],
+    ) -> None:
+        try:
+            with closing(self._steps(task, state)) as steps:
+                for step in takewhile(lambda _: not left.is_set(), steps):
+                    if step is not None:
+                        hand_over(step)
+        except BaseException as error:  # noqa: BLE001 - handed over and raised there
+            hand_over(error)
+
+    def _steps(
+        self, task: object, state: Mapping[str, object] | None
+    ) -> Generator[Event | GraphResult | None]:
+        """Begin or go on, and yield what happens, None while nothing does, and the result."""
         with self._turn:
-            engine = self._engine = self._engine or self._make_engine()
-            run_id, after = self._open, ""
-            if run_id is not None:
-                after = _last_position(engine.store, run_id)
-                self._answer(engine, answers_from(task))
-            elif is_answers(task):
-                raise ResponseError("the graph waits for no answers: it has no interrupted run.")
-            else:
-                run_id = self._open = engine.start(
-                    self.definition.id, task, invocation_state=state, run_id=ids.run_id()
-                )
             try:
+                engine, run_id, after = self._begin(task, state)
                 yield from self._watch(engine, run_id, after)
-            finally:
                 self._threads.close()
+                yield self._result(engine, run_id)
+            finally:
+                self._threads.close(wait=False)
 
-    def _watch(self, engine: Engine, run_id: str, after: str) -> Iterator[Event]:
-        while True:
-            record = engine.store.peek(run_id)
-            for event in engine.store.events(run_id, after, wait=POLL if _executing(record) else 0):
-                after = event.position
-                yield event
-            if self._threads.surprises:
-                raise RunnerError("a node could not be run or committed.") from self._threads.surprises[0]
-            if not _executing(record) and not engine.store.events(run_id, after, limit=1):
-                return
-            engine.sweep()
+    def _begin(self, task: object, state: Mapping[str, object] | None) -> tuple[Engine, str, str]:
+        if self._open is not None and self._engine is not None:
+            after = _last_position(self._engine.store, self._open)
+            self._threads.open()
+            self._answer(self._engine, answers_from(task))
+            return self._engine, self._open, after
+        if is_answers(task):
+            raise ResponseError("the graph waits for no answers: it has no interrupted run.")
+        # A new engine, and so a new memory store: what is over is nobody's memory any more.
+        engine = self._engine = self._make_engine()
+        self._threads.open()
+        self._open = engine.start(self.definition.id, task, invocation_state=state, run_id=ids.run_id())
+        return engine, self._open, ""
+
+    def _watch(self, engine: Engine, run_id: str, after: str) -> Generator[Event | None]:
+        try:
+            while True:
+                record = engine.store.peek(run_id)
+                for event in engine.store.events(run_id, after, wait=POLL if _executing(record) else 0):
+                    after = event.position
+                    yield event
+                self._threads.check()
+                if not _executing(record) and not engine.store.events(run_id, after, limit=1):
+                    return
+                engine.sweep()
+                yield None
+        except BaseException:
+            # Nobody watches any more: a run that nobody can reach must not hold the graph.
+            engine.cancel(run_id, "its caller left")
+            self._open = None
+            raise
 
     def _answer(self, engine: Engine, answers: Sequence[Answer]) -> None:
         receipts = engine.answer(answers) if answers else []
@@ -153,15 +225,14 @@ class Graph:
 
     def _make_engine(self) -> Engine:
         store = self._given_store or MemoryStore(lease=LEASE)
+        lease = None if self._given_store else math.inf
         known = Registry()
         known.add(self.definition.id, lambda: self)
-        engine = Engine(store, self._threads, known, lease=LEASE)
-        self._threads.engine = engine
-        return engine
+        self._threads = Threads()
+        self._threads.engine = Engine(store, self._threads, known, lease)
+        return self._threads.engine
 
-    def _result(self) -> GraphResult:
-        engine, run_id = self._engine, self._open
-        assert engine is not None and run_id is not None  # noqa: S101, PT018 - called after a run
+    def _result(self, engine: Engine, run_id: str) -> GraphResult:
         snapshot = engine.store.read(run_id)
         assert snapshot is not None  # noqa: S101 - this object started it
         if snapshot.record.status is not Status.INTERRUPTED:
@@ -174,6 +245,11 @@ class Graph:
         for node, spec in self.definition.nodes.items():
             if spec.kind == "agent" and node in snapshot.messages:
                 spec.executor.messages = list(snapshot.messages[node])
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    data = event.data or event.detail
+    return {"type": event.kind, "node_id": event.node, "visit": event.visit, "data": data}
 
 
 def _executing(record: object) -> bool:
