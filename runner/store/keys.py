@@ -96,10 +96,10 @@ class Keys:
 
 
 def declared(key: str) -> Key | None:
-    """Find what a key is; None for one that is not in the dictionary."""
+    """Find what a key of a partition is; None for one that is not in the dictionary."""
     _, brace, rest = key.partition("}:")
     for entry in DICTIONARY if brace else ():
-        pattern = re.sub(r"<[^>]+>", "[^:]+", entry.pattern.replace("<key>", "<.>"))
-        if re.fullmatch(pattern, rest):
+        pattern = entry.pattern.replace("<run>", "[^:]+")
+        if re.fullmatch(re.sub(r"<\w+>", ".+", pattern), rest):
             return entry
     return None

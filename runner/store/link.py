@@ -81,13 +81,12 @@ class Link:
         except NoScriptError:
             raise
         except redis.ResponseError as error:
-            raise StoreError(
-                f"The store at {self._place} refused a command: {error}. Nothing changed."
-            ) from error
+            raise StoreError(f"The store at {self._place} refused a command: {error}") from error
         except (RedisError, OSError) as error:
             raise StoreError(
-                f"The store at {self._place} could not be reached ({error}), so nothing was changed here. "
-                "Work goes on by itself when it is back; check that Redis runs and RUNNER_REDIS_URL names it."
+                f"The store at {self._place} could not be reached ({error}). Nothing is lost: the request "
+                "may be repeated, and work goes on by itself when the store is back. Check that Redis runs "
+                "and that RUNNER_REDIS_URL names it."
             ) from error
 
     def close(self) -> None:

@@ -64,6 +64,10 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
             return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
         case InterruptStatus.WITHDRAWN:
             return _receipt(answer, ReceiptStatus.SUPERSEDED, "the question was withdrawn")
+    return _judge_open(answer, interrupt, now)
+
+
+def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
     if interrupt.expires_in is not None and now >= interrupt.asked_at + round(interrupt.expires_in * 1000):
         return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:

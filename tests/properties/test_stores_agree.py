@@ -261,7 +261,7 @@ class Agreement(RuleBasedStateMachine):
             assert self.redis.peek(run_id) == one.record
             assert self.redis.events(run_id) == self.memory.events(run_id)
             assert self.redis.children(run_id) == self.memory.children(run_id)
-            assert self.inside(run_id) == inside(self.memory._runs[run_id])
+            assert self.inside(run_id) == inside(self.memory._shelf.runs[run_id])
 
     @invariant()
     def indexes_are_equal(self):
@@ -272,7 +272,7 @@ class Agreement(RuleBasedStateMachine):
             name.decode(): int(at)
             for name, at in self.server.zrange("runner:{p00}:timers", 0, -1, withscores=True)
         }
-        assert timers == {"|".join(timer): at for timer, at in self.memory._timers.items()}
+        assert timers == {"|".join(timer): at for timer, at in self.memory._shelf.timers.items()}
 
     @invariant()
     def counters_are_what_a_recount_gives(self):

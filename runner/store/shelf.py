@@ -1,0 +1,161 @@
+"""All runs that the memory store keeps, and how the actions of a transition change them.
+
+One transition is applied whole before another begins: the caller holds the store's lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner import schedule
+from runner.actions import (
+    Action,
+    Announce,
+    Bury,
+    Close,
+    Dispatch,
+    DropTimer,
+    SetTimer,
+    StopChild,
+    TellParent,
+    TimerKind,
+)
+from runner.draft import Draft, Step
+from runner.events import NOTICES, EventKind
+from runner.graph import Topology
+from runner.interrupts import Interrupt, address_of
+from runner.ports import Doorbell, Event
+from runner.run import Status
+from runner.store.kept import KeptRun
+from runner.store.receipts import CRASHED
+from runner.store.stored import pack_copy
+
+JSON = Any
+
+
+class Shelf:
+    """Runs, graphs' shapes and timers, in dictionaries."""
+
+    def __init__(self, clock: Callable[[], int], lease_ms: int) -> None:
+        """`clock` gives milliseconds, as `lease_ms` is."""
+        self.clock, self.lease_ms = clock, lease_ms
+        self.shapes: dict[str, Topology] = {}
+        self.current: dict[str, str] = {}
+        self.runs: dict[str, KeptRun] = {}
+        self.timers: dict[tuple[TimerKind, str, str], int] = {}
+        self.notices: list[dict[str, JSON]] = []
+        self.dead: list[dict[str, JSON]] = []
+        self._asked: Mapping[str, Interrupt] = {}
+
+    def draft(self, run: KeptRun) -> Draft:
+        """Open a transition of a run."""
+        return Draft(run, self.shapes[run.record.fingerprint], self.clock(), self.lease_ms)
+
+    def apply(
+        self,
+        run_id: str,
+        transition: Callable[..., Step],
+        *arguments: object,
+        questions: Sequence[Interrupt] = (),
+        **named: object,
+    ) -> tuple[str, list[Doorbell]]:
+        """Do a transition, and then what it means for a parent run and for child runs."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "stale", []
+        self._asked = {asked.id: asked for asked in questions}
+        bells: list[Doorbell] = []
+        step = transition(self.draft(run), *arguments, **named)
+        todo = deque(self._write(run, step))
+        while todo:
+            of, action = todo.popleft()
+            if isinstance(action, Dispatch):
+                bells.append(_doorbell(of, action))
+            else:
+                todo.extend(self._act(of, action))
+        return step.reply, bells
+
+    def asking(self, interrupt_id: str) -> KeptRun | None:
+        """Find the run that asked a question, by the question's id."""
+        address = address_of(interrupt_id)
+        return self.runs.get(address.run_id) if address else None
+
+    def renew(self, run_id: str, node: str) -> None:
+        """Let a node's lease begin anew."""
+        self.timers[TimerKind.LEASE, run_id, node] = self.clock() + self.lease_ms
+
+    def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
+        """Take the timers that are due away, the oldest first."""
+        now = self.clock()
+        found = sorted((at, "|".join(timer), timer) for timer, at in self.timers.items() if at <= now)
+        due = [timer for _, _, timer in found[:limit]]
+        for timer in due:
+            del self.timers[timer]
+        return due
+
+    def event(
+        self, run: KeptRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+    ) -> None:
+        """Add an event to a run, and to the notices where it is one."""
+        run_id, position = run.record.run_id, str(len(run.events) + 1)
+        run.events.append(Event(position, kind, self.clock(), node, visit, detail, data))
+        if kind in NOTICES:
+            notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
+            self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
+
+    def _write(self, run: KeptRun, step: Step) -> list[tuple[KeptRun, Action]]:
+        run.write(step)
+        return [(run, action) for action in step.actions]
+
+    def _act(self, run: KeptRun, action: Action) -> list[tuple[KeptRun, Action]]:
+        """Do one action; what another run does because of it comes back, to be done after all else."""
+        run_id = run.record.run_id
+        match action:
+            case SetTimer():
+                self.timers[action.kind, run_id, action.key] = action.at
+            case DropTimer():
+                self.timers.pop((action.kind, run_id, action.key), None)
+            case Announce():
+                self._announce(run, action)
+            case Close():
+                run.close(action.interrupt_id, action.status, self.clock())
+            case Bury():
+                self._bury(run, action)
+            case TellParent() | StopChild():
+                return self._follow(run, action)
+        return []
+
+    def _follow(self, run: KeptRun, action: TellParent | StopChild) -> list[tuple[KeptRun, Action]]:
+        if isinstance(action, StopChild):
+            run.idle.discard(action.node)
+            child = self.runs[action.run_id]
+            return self._write(child, schedule.cancel(self.draft(child), "its parent run stops"))
+        record = run.record
+        parent, status = self.runs[record.parent], Status(action.status)
+        step = schedule.child_moved(self.draft(parent), record.parent_node, record.run_id, status)
+        return self._write(parent, step)
+
+    def _announce(self, run: KeptRun, action: Announce) -> None:
+        if action.kind is EventKind.INTERRUPT_ASKED:
+            asked = replace(self._asked[action.detail], asked_at=self.clock())
+            run.open(asked)
+            if asked.expires_in is not None:
+                at = asked.asked_at + round(asked.expires_in * 1000)
+                self.timers[TimerKind.EXPIRE, run.record.run_id, action.detail] = at
+        if action.kind is EventKind.RUN_ENDED:
+            run.ended_at = self.clock()
+        self.event(run, action.kind, action.node, action.visit, detail=action.detail)
+
+    def _bury(self, run: KeptRun, action: Bury) -> None:
+        run.entries[action.node, action.visit] = {"error": pack_copy(CRASHED)}
+        where = {"run_id": run.record.run_id, "node": action.node, "visit": action.visit}
+        self.dead.append({**where, "reason": CRASHED["message"]})
+
+
+def _doorbell(run: KeptRun, action: Dispatch) -> Doorbell:
+    record = run.record
+    where = (record.run_id, action.node, action.visit, action.attempt)
+    return Doorbell(*where, action.queue, action.priority, record.graph_id)

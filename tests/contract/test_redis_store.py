@@ -1,0 +1,324 @@
+"""What only the Redis store promises: keys, expiry, doorbells, outages, forks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+
+import pytest
+import redis
+
+from runner.embedded import embedded_store
+from runner.errors import StoreError, UsageError
+from runner.interrupts import Answer
+from runner.ports import Start
+from runner.store.doorbell import DoorbellTemplate
+from runner.store.keys import RUN_PARTS, Keys, declared
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract import Worker
+from runner.testing.contract.worker import rung, saved, shape
+
+KEYS = Keys()
+TEMPLATE = DoorbellTemplate(
+    ['{"id": "', "id", '", "tag": "', "delivery_tag", '", "q": "', "queue", '", "p": ', "priority",
+     ', "s": "', "shadow", '", "a": "', "argsrepr", '"}'],
+    {priority: "" if priority < 3 else f"\x06\x16{priority // 3 * 3}" for priority in range(10)},
+)  # fmt: skip
+
+
+@pytest.fixture
+def client(redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(redis_url, clock):
+    store = RedisStore(redis_url, clock=clock, retention=60)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def worker(store):
+    return Worker(store)
+
+
+def keys(client, pattern="*"):
+    return sorted(key.decode() for key in client.keys(pattern))
+
+
+def queued(client, key):
+    return [json.loads(message) for message in reversed(client.lrange(key, 0, -1))]
+
+
+def finish(worker, run_id):
+    """Take a run through everything that leaves keys: messages, questions, events, children."""
+    token = worker.claim(run_id, "a").token
+    question = worker.asked(token, expires_in=60)
+    worker.store.park(token, [question], saved(1, "m"))
+    worker.answer(question)
+    worker.settle(worker.claim(run_id, "a").token, "out")
+
+
+def test_a_finished_run_expires_whole(worker, client):
+    """When a run has ended every key of it has the retention as its expiry, its idempotency key too."""
+    run_id = worker.start(shape("a"), idempotency_key="k")
+    finish(worker, run_id)
+
+    found = [key for key in keys(client) if run_id in key or ":idem:" in key]
+
+    assert len(found) > 6
+    assert {KEYS.run(run_id, part) for part in RUN_PARTS} >= {key for key in found if ":idem:" not in key}
+    assert all(0 < client.pttl(key) <= 60_000 for key in found)
+
+
+def test_a_waiting_run_never_expires(worker, client):
+    """Nothing of a run that waits has an expiry, however often others end."""
+    graph = shape("a")
+    waiting = worker.start(graph)
+    worker.park(waiting, "a")
+    finish(worker, worker.start(graph))
+
+    found = [key for key in keys(client) if waiting in key]
+    assert len(found) > 3
+    assert {client.pttl(key) for key in [*found, KEYS.shape(graph.fingerprint)]} == {-1}
+
+
+def test_children_expire_with_their_root(worker, store, client):
+    """A child that has ended stays while its parent may read it; the sweep lets it go after the root."""
+    parent = worker.start(shape("a"))
+    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
+    worker.run(child, "x")
+    assert client.pttl(KEYS.run(child)) == -1
+    worker.run(parent, "a")
+    assert client.pttl(KEYS.run(parent)) > 0
+
+    store.sweep()
+
+    assert all(client.pttl(key) > 0 for key in keys(client, f"*{child}*"))
+
+
+def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
+    """A run leaves the listings when its keys have expired."""
+    run_id = worker.start(shape("a"))
+    worker.run(run_id, "a")
+    assert len(store.runs()) == 1
+    clock.advance(61)
+    store.sweep()
+
+    assert (store.runs(), keys(client, "*:runs*")) == ([], [])
+
+
+def test_without_retention_runs_stay(redis_url, client):
+    """A store without retention keeps finished runs for ever."""
+    worker = Worker(RedisStore(redis_url, retention=None, push=False))
+    run_id = worker.start(shape("a"))
+    worker.run(run_id, "a")
+
+    assert {client.pttl(key) for key in keys(client)} == {-1}
+
+
+def test_a_replaced_shape_goes_with_its_last_run(worker, client):
+    """A graph's old shape stays while a run uses it, then for the retention; the current one stays."""
+    old, new = shape("a"), shape("a>b")
+    run_id = worker.start(old)
+    worker.store.publish([new])
+    assert client.pttl(KEYS.shape(old.fingerprint)) == -1
+    worker.run(run_id, "a")
+    assert 0 < client.pttl(KEYS.shape(old.fingerprint)) <= 60_000
+    worker.store.publish([old])
+    assert client.pttl(KEYS.shape(old.fingerprint)) == -1
+    assert 0 < client.pttl(KEYS.shape(new.fingerprint)) <= 60_000
+
+
+def test_every_key_is_in_the_dictionary(worker, store, client, clock):
+    """No script makes a key that the data dictionary does not name, with the type it says."""
+    store.install_doorbell(TEMPLATE)
+    parent = worker.start(shape("a>b", execution_timeout=1000), idempotency_key="k:1")
+    child = worker.start(shape("a", name="in/ner"), parent=worker.claim(parent, "a").token)
+    finish(worker, child)
+    worker.park(worker.start(shape("a b", entries=["a", "b"])), "a", expires_in=60)
+    for attempt in range(1, 6):
+        worker.claim(parent, "a", attempt=attempt)
+        clock.advance(31)
+        store.sweep()
+
+    found = [key for key in keys(client) if not key.startswith("runner\x06") and key != "runner"]
+
+    assert {key: declared(key) and declared(key).type for key in found} == {
+        key: client.type(key).decode() for key in found
+    }
+    assert declared("runner:{p00}:r:x:zz") is None
+    assert declared("runner") is None
+
+
+def test_scripts_ring_the_queue_themselves(worker, store, client):
+    """With a template installed a ready visit's message is on its queue in the same transition."""
+    store.install_doorbell(TEMPLATE)
+    run_id = worker.start(shape('a>b a>c"ü', name="g"))
+
+    assert [each["id"] for each in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
+    client.delete("runner\x06\x163")
+    worker.run(run_id, "a")
+
+    one, two = queued(client, "runner\x06\x163")
+    assert (one["id"], one["s"], one["q"], one["p"]) == (f"{run_id}.b.1.1", "g/b", "runner", 5)
+    assert (two["id"], two["s"], two["a"]) == (f'{run_id}.c"ü.1.1', 'g/c"ü', "visit=1 attempt=1")
+    assert one["tag"].startswith(one["id"])
+
+
+def test_a_message_rung_again_has_another_tag(worker, store, client, clock):
+    """The same visit rung twice is two messages to the broker."""
+    store.install_doorbell(TEMPLATE)
+    worker.start(shape("a"))
+    clock.advance(31)
+
+    assert rung(store.sweep()) == []
+    tags = [each["tag"] for each in queued(client, "runner\x06\x163")]
+    assert len(tags) == len(set(tags)) == 2
+
+
+def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
+    """Before a worker has left a template, and where the queue is elsewhere, the caller rings."""
+    store.publish([shape("a")])
+    assert rung(store.start(Start("00one", "g", None, None), "n1")) == ["a.1.1"]
+    store.install_doorbell(TEMPLATE)
+    assert rung(store.start(Start("00two", "g", None, None), "n2")) == []
+    elsewhere = RedisStore(redis_url, push=False)
+    assert rung(elsewhere.start(Start("00three", "g", None, None), "n3")) == ["a.1.1"]
+
+
+def test_a_template_with_an_unknown_place_is_refused():
+    """A template that a script could not fill in is refused before it is stored."""
+    with pytest.raises(UsageError, match="colour"):
+        DoorbellTemplate(["{", "colour", "}"]).fields()
+    with pytest.raises(UsageError, match="U\\+0001"):
+        DoorbellTemplate(["\x01"]).fields()
+
+
+def test_a_server_that_forgot_the_scripts_is_told_again(worker, client):
+    """SCRIPT FLUSH, a failover or a restart costs one call."""
+    run_id = worker.start(shape("a"))
+    client.script_flush()
+    worker.run(run_id, "a")
+    assert worker.statuses(run_id) == "completed: a completed"
+
+
+def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
+    """A node that used up its crash budget stands in the partition's dead letters with the reason."""
+    run_id = worker.start(shape("a"))
+    for attempt in range(1, 6):
+        worker.claim(run_id, "a", attempt=attempt)
+        clock.advance(31)
+        store.sweep()
+
+    ((_, letter),) = client.xrange(KEYS.dead)
+    assert (letter[b"run_id"].decode(), letter[b"node"], letter[b"visit"]) == (run_id, b"a", b"1")
+    assert b"five times" in letter[b"reason"]
+
+
+def test_notices_carry_the_question(worker, client):
+    """A service that reads notices gets each question whole, and each notice has an id of its own."""
+    run_id = worker.start(shape("a"))
+    (question,) = worker.park(run_id, "a", reason="why")
+    worker.answer(question)
+    worker.run(run_id, "a")
+
+    found = [fields for _, fields in client.xrange(KEYS.notices)]
+    assert [each[b"kind"] for each in found] == [b"interrupt.asked", b"interrupt.answered", b"run.ended"]
+    assert len({each[b"id"] for each in found}) == 3
+    assert json.loads(found[0][b"question"])["reason"] == "why"
+    assert {each[b"run_id"].decode() for each in found} == {run_id}
+
+
+def test_an_outage_is_a_store_error_and_then_over():
+    """A store that is away raises an error that says so; when it is back the same object works."""
+    with embedded_store(appendonly=True) as server:
+        store = RedisStore(server.url, push=False)
+        worker = Worker(store)
+        run_id = worker.start(shape("a"))
+        server.kill()
+        for name, *arguments in (("sweep",), ("read", run_id), ("answer", [Answer("x", 1)], "n")):
+            with pytest.raises(StoreError, match="could not be reached"):
+                getattr(store, name)(*arguments)
+        server.restart()
+        worker.run(run_id, "a")
+        assert worker.statuses(run_id) == "completed: a completed"
+
+
+def test_a_broken_connection_is_made_anew(worker, store, client):
+    """A connection that the server closed costs nothing but a new one, at every door."""
+    run_id = worker.start(shape("a"))
+    for _ in range(2):
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        store.sweep()
+        assert store.peek(run_id) is not None
+
+
+def test_a_refused_command_is_a_store_error(worker, client):
+    """A server that refuses to write (full, read-only) is the world's fault, and says which."""
+    run_id = worker.start(shape("a"))
+    client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(StoreError, match="refused"):
+            worker.run(run_id, "a")
+    finally:
+        client.config_set("maxmemory", "0")
+    worker.run(run_id, "a")
+
+
+def claim_in_child(store, run_id):
+    store.claim(run_id, "a", 1, 1, "child")
+
+
+def test_a_forked_process_has_connections_of_its_own(worker, store):
+    """A store that was used before a fork works on both sides of it."""
+    run_id = worker.start(shape("a"))
+    child = multiprocessing.get_context("fork").Process(target=claim_in_child, args=(store, run_id))
+    child.start()
+    child.join(20)
+
+    assert child.exitcode == 0
+    assert worker.statuses(run_id) == "executing: a running"
+
+
+def test_threads_share_a_store(worker, store):
+    """Many threads may claim at once: each visit goes to one of them."""
+    run_id = worker.start(shape("a"))
+    said = []
+    threads = [
+        threading.Thread(target=lambda name=name: said.append(store.claim(run_id, "a", 1, 1, name)))
+        for name in "pqrs"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(getattr(each, "word", "claimed") for each in said) == ["claimed", "stale", "stale", "stale"]
+
+
+def test_without_a_clock_the_time_is_the_servers(redis_url, client):
+    """Times come from Redis, so that all processes agree however wrong their own clocks are."""
+    worker = Worker(RedisStore(redis_url, push=False))
+    seconds, _ = client.time()
+    run_id = worker.start(shape("a"))
+
+    assert 0 <= worker.read(run_id).created_at - seconds * 1000 < 60_000
+
+
+def test_partitions_do_not_meet(redis_url):
+    """Two stores with different partitions in one database see nothing of each other."""
+    one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
+    worker = Worker(one)
+    run_id = worker.start(shape("a"))
+
+    assert (two.read(run_id), two.runs(), two.graphs()) == (None, [], {})
