@@ -57,7 +57,6 @@ def resume(draft: Draft) -> None:
             continue
         if call.stage in (CallStage.AFTER, CallStage.BROKEN):
             draft.put_call(call.id, asked=[], replayed=True, stage=CallStage.AFTER)
-            draft.put(replaying=True)
             _fire_after(draft, call.id)
         elif call.stage in (CallStage.BEFORE, CallStage.RUNNING):
             draft.put_call(call.id, asked=[], replayed=True, stage=CallStage.WAITING)
@@ -69,7 +68,6 @@ def advance(draft: Draft) -> None:
     state = draft.state
     if state.site is not None or any(call.active for call in state.calls):
         return
-    draft.put(replaying=False)
     ready = _ready(draft)
     if state.failure is not None:
         draft.fail(state.failure)
@@ -251,7 +249,7 @@ def _next_attempt(call: Call) -> dict[str, Any]:
 def _restart(draft: Draft, key: str) -> None:
     """Start a retried call beside those that run; in a replay it waits with the others."""
     state = draft.state
-    alone = draft.definition.sequential or state.replaying or not state.announced or state.failure is not None
+    alone = draft.definition.sequential or not state.announced or state.failure is not None
     if alone:
         advance(draft)
     else:

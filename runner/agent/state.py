@@ -187,7 +187,6 @@ class AgentState:
     calls: list[Call]
     round: int
     announced: bool
-    replaying: bool
     questions: dict[str, Interrupt]
     usage: dict[str, int]
     model_state: dict[str, JSON]
@@ -221,7 +220,6 @@ def fresh(visit: int, user: dict[str, JSON], length: int) -> AgentState:
         calls=[],
         round=0,
         announced=False,
-        replaying=False,
         questions={},
         usage={},
         model_state={},

@@ -176,7 +176,7 @@ def taken(draft: Draft) -> None:
         draft.put(phase=Phase.BEFORE_MODEL, attempt=draft.state.attempt + 1)
         draft.fail(failures.record(MaxTokensReached()))
     elif draft.state.calls:
-        draft.go_on(phase=Phase.TOOLS, round=1, announced=False, replaying=False)
+        draft.go_on(phase=Phase.TOOLS, round=1, announced=False)
     elif reply.stop_reason == "end_turn" and structured and draft.state.structured is None:
         _force(draft)
     else:

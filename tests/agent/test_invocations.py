@@ -12,7 +12,7 @@ import pytest
 from runner.agent import Agent, AgentResult, ToolContext, broadcast, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import ResponseError, UsageError
-from runner.hooks import AfterToolCallEvent, BeforeToolCallEvent
+from runner.hooks import AfterToolCallEvent, BeforeModelCallEvent, BeforeToolCallEvent
 from runner.outcomes import Interrupted
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
 
@@ -359,18 +359,25 @@ def test_a_cancelled_call_ends_before_the_next_call() -> None:
 
 
 def test_cancelled_in_a_stream_the_partial_reply_is_thrown_away() -> None:
-    """M10: nothing of the reply is in the conversation."""
+    """M10: nothing of the reply is in the conversation; an empty resume makes the same call again."""
+    announced: list[int] = []
 
     class Slow:
         async def stream(self, *args: Any, **kwargs: Any) -> Any:
-            """Give a chunk, then be cancelled."""
+            """Give a chunk, then be cancelled the first time."""
             yield {"contentBlockDelta": {"delta": {"text": "half a"}}}
-            agent.cancel()
-            yield {"contentBlockDelta": {"delta": {"text": "word"}}}
+            if len(announced) == 1:
+                agent.cancel()
+            yield {"contentBlockDelta": {"delta": {"text": " word"}}}
 
-    agent = Agent("a", Slow())
+    def watch(event: BeforeModelCallEvent) -> None:
+        announced.append(event.attempt)
+
+    agent = Agent("a", Slow(), hooks=[Hooks((BeforeModelCallEvent, watch))])
     assert agent("go").stop_reason == "cancelled"
     assert [m["role"] for m in agent.messages] == ["user"]
+    assert str(agent([])) == "half a word\n"
+    assert announced == [1, 1]
 
 
 def test_cancelled_during_a_replay_the_parked_state_is_intact() -> None:

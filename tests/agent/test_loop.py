@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -491,6 +492,53 @@ def test_a_result_of_a_concurrent_batch_is_stored_while_its_siblings_run() -> No
     node.kill_after = None
     done(node.run())
     assert sorted(ledger.ran) == ["quick", "slow", "slow"]
+
+
+def test_killed_in_a_callback_after_the_tool_the_tool_is_not_run_again() -> None:
+    """What a tool returned is stored while the After callbacks still look at it."""
+    ledger = Ledger()
+    stored = threading.Event()
+    deaths = [True]
+
+    def look(event: AfterToolCallEvent) -> None:
+        del event
+        if deaths:
+            assert stored.wait(20)
+            deaths.pop()
+            node.kill_after = 0
+
+    def saved(document: dict[str, Any]) -> None:
+        if document["calls"] and document["calls"][0]["snapshot"]:
+            stored.set()
+
+    node = ledger.node([use("note", word="a")], "end", hooks=((AfterToolCallEvent, look),))
+    node.on_save = saved
+    with pytest.raises(Killed):
+        node.run()
+    node.kill_after = None
+    done(node.run())
+    assert ledger.ran == ["a"]
+
+
+def test_once_a_callback_broke_no_further_tool_starts() -> None:
+    """A call that was about to run when another's callback raised runs in the next attempt, once."""
+    broke = asyncio.Event()
+    fail = [True]
+
+    async def before(event: BeforeToolCallEvent) -> None:
+        if event.tool_use["toolUseId"] == "t1" and fail:
+            fail.pop()
+            broke.set()
+            raise RuntimeError("no")
+        await broke.wait()
+
+    ledger = Ledger()
+    calls = [use("note", "t1", word="1"), use("note", "t2", word="2")]
+    node = ledger.node(calls, "end", hooks=((BeforeToolCallEvent, before),))
+    failed(node.run())
+    assert ledger.ran == []
+    done(node.run())
+    assert sorted(ledger.ran) == ["1", "2"]
 
 
 def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry() -> None:
