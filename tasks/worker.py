@@ -39,7 +39,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
             conf[SETTINGS] = Settings().model_dump()
         load_graphs(settings_of(instance.app))
         for name in _queues():
-            instance.app.amqp.queues.add(Queue(name))
+            instance.app.amqp.queues.select_add(Queue(name, routing_key=name))
     except (RunnerError, ValidationError) as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on

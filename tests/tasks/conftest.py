@@ -1,0 +1,55 @@
+"""Sites with real workers; booting one costs seconds, so tests share them where they can."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from runner.embedded import embedded_store
+from tests.tasks.workers import Site
+
+POOLS = ("threads", "prefork", "solo")
+
+
+@pytest.fixture(scope="session")
+def databases(store_server, tmp_path_factory):
+    """Give databases of one server for the session, each with a folder for its workers' logs."""
+    with embedded_store() as store:
+        url = store.url.replace("db=0", "db={}")
+        yield (
+            Site(url.format(number), tmp_path_factory.mktemp(f"site{number}")) for number in itertools.count()
+        )
+
+
+@pytest.fixture(scope="session")
+def sites(databases):
+    """One site for each pool; their workers boot side by side."""
+    found = {pool: next(databases) for pool in POOLS}
+    for pool, site in found.items():
+        site.add(pool, slots=1 if pool == "solo" else 2)
+    yield found
+    for site in found.values():
+        site.end()
+
+
+@pytest.fixture(params=POOLS)
+def site(request, sites):
+    """A site with one worker; the test runs once on each pool."""
+    sites[request.param].workers[0].wait_ready()
+    return sites[request.param]
+
+
+@pytest.fixture
+def threads(sites):
+    """The site with a worker of threads."""
+    sites["threads"].workers[0].wait_ready()
+    return sites["threads"]
+
+
+@pytest.fixture
+def empty_site(databases):
+    """A site of the test's own, without workers."""
+    site = next(databases)
+    yield site
+    site.end()

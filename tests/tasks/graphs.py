@@ -1,0 +1,196 @@
+"""The graphs of the end-to-end tests, as a user's module would register them."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import redis
+
+from runner import Agent, GraphBuilder, RetryPolicy, ToolContext, graph, tool
+from runner.testing import ScriptedModel
+
+GATE_SECONDS = 30
+
+
+def store() -> redis.Redis:
+    return redis.Redis.from_url(os.environ["RUNNER_REDIS_URL"])
+
+
+def name_of(ctx):
+    """A node that says which one it is, and what came in."""
+    return [ctx.node_id, *sorted(ctx.inputs)]
+
+
+def build(*edges, **nodes):
+    """Build a graph of `name_of` nodes from edges as words of two letters; `nodes` replace some."""
+    builder = GraphBuilder()
+    for node in dict.fromkeys("".join(edges)):
+        builder.add_node(nodes.get(node, name_of), node)
+    for source, target in edges:
+        builder.add_edge(source, target)
+    return builder.build()
+
+
+def ask(ctx):
+    return ctx.interrupt("approval", {"of": ctx.node_id})
+
+
+def pid_and_gate(ctx):
+    """Say which process runs this, then wait until the test opens the gate of the run."""
+    with store() as client:
+        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        pause = threading.Event()
+        for _ in range(GATE_SECONDS * 20):
+            if client.exists(f"gate:{ctx.run_id}"):
+                return ctx.attempt
+            ctx.check()
+            pause.wait(0.05)
+    raise TimeoutError("the test never opened the gate")
+
+
+@graph("chain")
+def chain():
+    return build("ab", "bc")
+
+
+@graph("diamond")
+def diamond():
+    return build("ab", "ac", "bd", "cd")
+
+
+@graph("waiting")
+def waiting():
+    return build("ab", "ad", "de", "bf", "ef", b=ask)
+
+
+@graph("question")
+def question():
+    builder = GraphBuilder()
+    builder.add_node(ask, "node.with.dots")
+    return builder.build()
+
+
+@graph("loop")
+def loop():
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.visit, "write")
+    builder.add_node(lambda ctx: ctx.inputs["write"], "review")
+    builder.add_node(lambda ctx: ctx.inputs["review"], "publish")
+    builder.add_edge("write", "review")
+    builder.add_edge("review", "write", lambda state: state.results["review"].output < 3)
+    builder.add_edge("review", "publish", lambda state: state.results["review"].output >= 3)
+    builder.set_entry_point("write")
+    return builder.build()
+
+
+@graph("nested")
+def nested():
+    builder = GraphBuilder()
+    builder.add_node(name_of, "before")
+    builder.add_node(build("xy", y=ask), "inner")
+    builder.add_node(lambda ctx: ctx.inputs["inner"], "after")
+    builder.add_edge("before", "inner")
+    builder.add_edge("inner", "after")
+    return builder.build()
+
+
+def explode(ctx):
+    raise ValueError(f"boom in attempt {ctx.attempt}")
+
+
+@graph("failure")
+def failure():
+    return build("ab", "bc", b=explode)
+
+
+@graph("retry")
+def retry():
+    def second_time(ctx):
+        return ctx.attempt if ctx.attempt > 1 else explode(ctx)
+
+    builder = GraphBuilder()
+    builder.add_node(second_time, "flaky", retry=RetryPolicy(max_attempts=3, backoff=0.05))
+    return builder.build()
+
+
+@graph("gated")
+def gated():
+    return build("ab", a=pid_and_gate)
+
+
+@graph("crowd")
+def crowd():
+    """As many gates at once as fill every slot of the workers of these tests."""
+    builder = GraphBuilder()
+    for number in range(4):
+        builder.add_node(pid_and_gate, f"gate{number}")
+    return builder.build()
+
+
+@graph("elsewhere")
+def elsewhere():
+    builder = GraphBuilder()
+    builder.add_node(name_of, "here")
+    builder.add_node(name_of, "there", queue="gpu", priority=0)
+    builder.add_node(name_of, "later", priority=9)
+    builder.add_edge("here", "there")
+    builder.add_edge("there", "later")
+    return builder.build()
+
+
+@tool(name="weather_tool", context=True)
+def weather_tool(tool_context: ToolContext) -> str:
+    """Tell the weather where the person is."""
+    response = tool_context.interrupt("weather_approval", reason="need location")
+    return f"Weather in {response}: sunny"
+
+
+@tool(name="delete_tool", context=True)
+def delete_tool(tool_context: ToolContext) -> str:
+    """Delete everything, if a person agrees."""
+    if tool_context.interrupt("delete_approval", reason="delete everything?") != "yes":
+        return "refused by a person"
+    return "deleted"
+
+
+def said(messages):
+    """End with the text of the last tool result."""
+    return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
+
+
+def weather_agent(name="weather"):
+    model = ScriptedModel([{"toolUse": {"name": "weather_tool"}}, said])
+    return Agent(name=name, model=model, tools=[weather_tool])
+
+
+@graph("agent_basic")
+def agent_basic():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent(), "weather_agent")
+    return builder.build()
+
+
+@graph("agent_parallel")
+def agent_parallel():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent(), "weather_agent")
+    builder.add_node(Agent(name="time", model=ScriptedModel(["It is noon."])), "time_agent")
+    builder.add_node(Agent(name="news", model=ScriptedModel(["No news."])), "news_agent")
+    return builder.build()
+
+
+@graph("agent_several")
+def agent_several():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent("north"), "north")
+    builder.add_node(weather_agent("south"), "south")
+    return builder.build()
+
+
+@graph("agent_reject")
+def agent_reject():
+    model = ScriptedModel([{"toolUse": {"name": "delete_tool"}}, said])
+    builder = GraphBuilder()
+    builder.add_node(Agent(name="cleaner", model=model, tools=[delete_tool]), "cleaner")
+    return builder.build()

@@ -1,0 +1,151 @@
+"""Real worker processes for tests: started together, killed at will, gone with the session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis
+
+from runner import Client
+from runner.guard import Guard
+from tests.waiting import wait_until
+
+LEASE = 2.0
+SWEEP = 0.5
+RECOVERY = LEASE + SWEEP * 1.2
+"""Seconds within which work of a lost worker goes on; a slow machine gets MARGIN on top."""
+MARGIN = 3.0
+
+SETTINGS = {
+    "RUNNER_GRAPHS": "tests.tasks.graphs",
+    "RUNNER_LEASE": str(LEASE),
+    "RUNNER_SWEEP_INTERVAL": str(SWEEP),
+    "RUNNER_EARLY_ANSWER": "4",
+}
+
+
+class Worker:
+    """One `celery worker` process; kill it, freeze it or let it stop."""
+
+    def __init__(self, url: str, log: Path, pool: str, slots: int, settings: Mapping[str, str]) -> None:
+        environment = [f"{name}={value}" for name, value in {**SETTINGS, **settings}.items()]
+        command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", "--pool", pool]
+        options = ["--concurrency", str(slots), "--loglevel", "info", "--hostname", f"{log.stem}@%h"]
+        self.log = log
+        self._guard = Guard(["env", f"RUNNER_REDIS_URL={url}", *environment, *command, *options], log=log)
+
+    @property
+    def pid(self) -> int:
+        return self._guard.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._guard.alive()
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_ready(self) -> None:
+        def ready():
+            assert self.alive, f"the worker ended; its log:\n{self.said()}"
+            return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
+
+        wait_until(ready, f"{self.log.stem} is ready")
+
+    def kill(self) -> None:
+        """End it as a power cut would: no signal handler, no goodbye."""
+        self._guard.kill()
+
+    def stop(self) -> bool:
+        """Ask it to stop as a deploy does; tell whether it went by itself."""
+        os.kill(self.pid, signal.SIGTERM)
+        return not self._guard.alive(20)
+
+    def end(self) -> None:
+        if self.alive:
+            self.kill()
+        self._guard.end()
+
+
+class Site:
+    """One database with its own workers, and the client's view of it."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.redis = redis.Redis.from_url(url)
+        self.client = Client(redis_url=url)
+        self.workers: list[Worker] = []
+        self._started = 0
+
+    def add(self, pool: str = "threads", slots: int = 4, **settings: str) -> Worker:
+        """Start a worker; `wait_ready` says when it takes work."""
+        self._started += 1
+        log = self.folder / f"{pool}{self._started}.log"
+        log.touch()
+        self.workers.append(Worker(self.url, log, pool, slots, settings))
+        return self.workers[-1]
+
+    def ready(self, count: int = 1, **settings: str) -> None:
+        """Have so many workers, starting those that are missing side by side."""
+        self.workers = [worker for worker in self.workers if worker.alive]
+        while len(self.workers) < count:
+            self.add(**settings)
+        for worker in self.workers:
+            worker.wait_ready()
+
+    def starter(self, run) -> Worker:
+        """The worker in which the gated node of a run was started last."""
+        wait_until(lambda: self.redis.exists(f"started:{run.id}"), "the node runs")
+        pid = int(self.redis.lrange(f"started:{run.id}", -1, -1)[0].split()[0])
+        return next(worker for worker in self.workers if worker.pid == pid)
+
+    def starts(self, run) -> list[list[str]]:
+        """What each start of a run's gated nodes said: process, attempt, idempotency key."""
+        return [line.decode().split() for line in self.redis.lrange(f"started:{run.id}", 0, -1)]
+
+    def open_gate(self, run) -> None:
+        self.redis.set(f"gate:{run.id}", 1)
+
+    def send(self, body: object, stream: str = "runner:responses", field: str = "body") -> str:
+        return self.redis.xadd(stream, {field: body}).decode()
+
+    def receipt(self, name: str):
+        """Wait for the next receipt on a reply stream, and take it off."""
+        import json
+
+        found = self.redis.xread({name: "0"}, block=15_000)
+        assert found, f"no receipt came to {name}"
+        key, fields = found[0][1][0]
+        self.redis.xdel(name, key)
+        return json.loads(fields[b"body"])
+
+    def dead_letter(self, message: str) -> dict[str, bytes]:
+        """Wait for the dead letter of a message."""
+        found: list[dict[str, bytes]] = []
+
+        def arrived():
+            for _, fields in self.redis.xrange("runner:dead"):
+                if fields[b"id"].decode() == message:
+                    found.append({name.decode(): value for name, value in fields.items()})
+            return found
+
+        wait_until(arrived, f"message {message} is among the dead letters")
+        return found[0]
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+        self.redis.close()
+
+
+def script(text: str, *arguments: str) -> str:
+    """Run a small program of somebody else's: nothing of ours is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", text, *arguments], capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout
