@@ -71,6 +71,7 @@ class NodeContext:
             UsageError: the name is empty. UnstorableError: the reason can't be stored.
             InterruptExpired: nobody answered in time.
         """
+        self.check()
         return self._asker.ask(
             name,
             reason,
@@ -92,6 +93,7 @@ class NodeContext:
             RunnerError: with on_unknown="raise", an earlier start left no result.
             UnstorableError: the result can't be stored.
         """
+        self.check()
         if on_unknown not in ("repeat", "raise"):
             raise UsageError(f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}.")
         if inspect.iscoroutinefunction(fn) and _on_loop():
@@ -148,13 +150,15 @@ class NodeContext:
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Report how far this node is, from 0 to 1, to whoever watches the run."""
+        self.check()
         self._visit.emit("progress", {"fraction": float(fraction), "note": note})
 
     def check(self) -> None:
-        """Stop here when the lease was lost or the run was cancelled; call it in long loops.
+        """Stop here when this node is no longer ours; call it in long loops, the other methods do.
 
         Raises:
-            LeaseLost: another worker goes on. RunStopped: the run was cancelled.
+            LeaseLost: another worker goes on. RunStopped: the run was cancelled. NodeTimedOut: the node
+                is past its timeout.
         """
         self._visit.check()
 
