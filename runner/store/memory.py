@@ -37,7 +37,8 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], int] = _wall_clock, lease: float = 30.0) -> None:
         """`clock` gives milliseconds; `lease` is in seconds."""
-        self._shelf = Shelf(clock, round(lease * 1000))
+        self.lease_ms = round(lease * 1000)
+        self._shelf = Shelf(clock, self.lease_ms)
         self._changed = threading.Condition(threading.RLock())
         self._keys: dict[tuple[str, str], str] = {}
 
@@ -164,6 +165,7 @@ class MemoryStore:
                 status=settlement.status,
                 edges=settlement.edges,
                 reads=settlement.reads,
+                insist=settlement.insist,
             )
             if held and word == "settled":
                 self._shelf.runs[token.run_id].finish(token.node, token.visit, settlement)
