@@ -60,7 +60,7 @@ def changes(ctx: NodeContext) -> list[dict[str, str]]:
 
 def tests(ctx: NodeContext) -> dict[str, Any]:
     """Whether its tests pass: they run now."""
-    return gather.run_tests(ctx.inputs["begin"]["path"])
+    return gather.run_tests(ctx.inputs["begin"]["path"], seconds=25)
 
 
 def licences(_: NodeContext) -> dict[str, Any]:

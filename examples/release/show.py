@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from runner.cli.tree import draw
 from runner.cli.view import read_run, shown
 from runner.cli.watch import teller, until_idle, wall_clock
 from runner.interrupts import Interrupt
+from runner.ports import Event
 
 ANSWERS: dict[str, Any] = {"audience": "the people who run it", "approve_release": {"decision": "approve"}}
 """What the people of this example say, by the name of the question."""
@@ -72,12 +74,16 @@ class Showing:
             for events in until_idle(self._store, self._run.id, ends, self._after):
                 tell(events)
                 self._after = events[-1].position if events else self._after
-                if not self._output.shows_progress and any(event.kind == "node.waiting" for event in events):
+                if not self._output.shows_progress and self._waits_beside_others(events):
                     self.picture("One branch waits for a person, the others go on:")
                 if not self._worker.alive():
                     raise CommandError(Exit.RUN_FAILED, "the worker ended before the run did.")
         if self._run.status is Status.EXECUTING:
             raise TimeoutError(f"the run was not done after {SECONDS:g} s.")
+
+    def _waits_beside_others(self, events: Sequence[Event]) -> bool:
+        asked = any(event.kind == "node.waiting" for event in events)
+        return asked and self._run.status is Status.EXECUTING
 
     def picture(self, heading: str) -> None:
         """Draw the run as it stands."""

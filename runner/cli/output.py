@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+PIPE_WIDTH = 120
+"""Columns of a picture that no terminal shows."""
+
 ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -42,7 +45,7 @@ class Output:
         """Stdout with colours."""
         from rich.console import Console
 
-        return Console(highlight=False, soft_wrap=False)
+        return Console(highlight=False, width=None if self.is_terminal else PIPE_WIDTH)
 
     @cached_property
     def errors(self) -> Console:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
@@ -73,7 +74,8 @@ def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
 
 def _line(node: NodeView, now: int, width: int) -> Text:
     sign = SIGNS.get(node.status, "·")
-    line = Text.assemble((f"{sign} ", style(node.status)), f"{one_line(node.id):<{width}}  ")
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{sign} ", style=style(node.status)).append(f"{one_line(node.id):<{width}}  ")
     line.append(f"{node.status:<9}", style=style(node.status))
     for part in _remarks(node, now):
         line.append(f"  {part}")
@@ -97,14 +99,15 @@ def _remarks(node: NodeView, now: int) -> Iterator[str]:
         yield one_line(node.progress)
 
 
-def _question(asked: Interrupt, now: int) -> Text:
-    line = Text.assemble((f"asks {one_line(asked.name)}", "yellow"), f" of {people(asked)}")
+def _question(asked: Interrupt, now: int) -> Group:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"asks {one_line(asked.name)}", style="yellow").append(f" of {people(asked)}")
     line.append(f"  {short(shown(asked.reason), 50)}", style="dim")
     if asked.expires_in:
         left = asked.asked_at + asked.expires_in * 1000 - now
         line.append(f"  expires in {span(left)}" if left > 0 else "  expires now")
-    line.append(f"\n{asked.id}", style="dim")
-    return line
+    # The id is there to be copied, so it is never cut.
+    return Group(line, Text(asked.id, style="dim", overflow="fold"))
 
 
 def people(asked: Interrupt) -> str:

@@ -16,29 +16,29 @@ QUIET = ("--without-gossip", "--without-mingle")
 
 
 def worker_command(
-    pool: str | None = None, concurrency: int | None = None, more: Sequence[str] = ()
+    pool: str = "threads", concurrency: int | None = None, more: Sequence[str] = ()
 ) -> list[str]:
     """Write the command line of a worker; what is left out, the worker's own settings decide.
 
     A command and not a call: the library knows nothing of Celery, the worker is a program beside it.
     """
-    command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", *QUIET]
-    if pool is not None:
-        command += ["--pool", pool]
+    command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", "--pool", pool, *QUIET]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     return [*command, *more]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--pool", type=click.Choice(POOLS), help="How nodes run beside each other; default: threads.")
+@click.option(
+    "--pool", type=click.Choice(POOLS), default=POOLS[0], show_default=True, help="What nodes run on."
+)
 @click.option("--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time.")
 @click.option("--loglevel", default="info", show_default=True, help="What is logged: debug, info, warning …")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
 @shared
 @pass_session
 def worker(
-    session: Session, pool: str | None, concurrency: int | None, loglevel: str, more: tuple[str, ...]
+    session: Session, pool: str, concurrency: int | None, loglevel: str, more: tuple[str, ...]
 ) -> None:
     """Run nodes: become a Celery worker.
 
