@@ -24,7 +24,7 @@ Fetched = tuple[NodeRecord, Any, dict[str, Any] | None]
 
 
 class Results(Mapping[str, NodeResult]):
-    """The results so far, by node id; a node that has not started yet is absent."""
+    """The results so far, by node id; a node that has neither completed nor failed is absent."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Results(Mapping[str, NodeResult]):
         if node not in self._nodes:
             raise KeyError(f"{node!r} is not a node of this graph")
         self._load([node])
-        if self._known[node].status is Status.PENDING:
+        if not _has_result(self._known[node]):
             raise KeyError(node)
         return self._known[node]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the nodes that have started, in the order they were added."""
+        """Go through the nodes that have a result, in the order they were added."""
         self._load(self._nodes)
-        return iter([node for node in self._nodes if self._known[node].status is not Status.PENDING])
+        return iter([node for node in self._nodes if _has_result(self._known[node])])
 
     def __len__(self) -> int:
-        """Count the nodes that have started."""
+        """Count the nodes that have a result."""
         return sum(1 for _ in self)
 
     def _load(self, nodes: Sequence[str]) -> None:
@@ -62,8 +62,16 @@ class Results(Mapping[str, NodeResult]):
                 self._known[node] = node_result(record, output, entry)
 
     def reads(self) -> list[tuple[str, int, str]]:
-        """What was looked at, but for the source itself: (node, visit, status)."""
-        return [(node, seen.visit, seen.status) for node, seen in self._known.items() if node != self._own]
+        """What was looked at, but for the source itself: (node, visit, status), or (node, 0, "")."""
+        return [
+            (node, seen.visit, seen.status) if _has_result(seen) else (node, 0, "")
+            for node, seen in self._known.items()
+            if node != self._own
+        ]
+
+
+def _has_result(seen: NodeResult) -> bool:
+    return seen.status in (Status.COMPLETED, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

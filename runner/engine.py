@@ -19,7 +19,7 @@ from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundErr
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
-from runner.ports import Claim, Dispatcher, Reply, Settlement, Start, Store
+from runner.ports import Claim, Dispatcher, Reply, Settlement, Start, Store, Token
 from runner.registry import PATH, Plan, Registry
 from runner.run import Status
 from runner.visits import ClaimedVisit
@@ -27,8 +27,14 @@ from runner.visits import ClaimedVisit
 JSON = Any
 log = logging.getLogger(__name__)
 
-ASK_AGAIN = 50
-"""How often conditions are asked again when what they read has changed, before it is an error."""
+ASK_AGAIN = 3
+"""How often conditions are asked again when what they read has changed, before others must wait."""
+
+GIVE_UP = 1_000
+"""How often a settle is tried that finds another node's lock or changed results; then the lease ends."""
+
+LOCKED = 0.01
+"""Seconds before a settle is tried again that found the run locked by another node."""
 
 PUT_BACK_MS = 2_000
 """How long a node waits that this process has no code for: another worker may have it."""
@@ -215,7 +221,7 @@ class Engine:
             entry["result"] = outcome.result
         saved = visit.wrap(outcome.saved) if outcome.saved else None
         nonce = ids.nonce()
-        for _ in range(ASK_AGAIN):
+        for refused in range(GIVE_UP):
             try:
                 edges, reads = conditions.bits(
                     plan.edges[node], lambda: conditions.state_after(self.store, plan, visit, outcome, entry)
@@ -225,8 +231,10 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
                 error.add_note(f"raised by the condition of an edge that leaves node {node!r}")
                 return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
-            settlement = Settlement(Status.COMPLETED, edges, outcome.output, entry, saved, reads)
-            word = self._ring(self.store.settle(token, settlement, nonce)).word
+            settlement = Settlement(
+                Status.COMPLETED, edges, outcome.output, entry, saved, reads, insist=refused >= ASK_AGAIN
+            )
+            word = self._settle(token, settlement, nonce)
             if word != "changed":
                 return word
         raise ConflictError(
@@ -248,7 +256,16 @@ class Engine:
         entry.pop("result", None)
         failed = {**entry, "error": asdict(outcome.error)}
         settlement = Settlement(Status.FAILED, "", None, failed, nodes.wrapped(visit, outcome))
-        return self._ring(self.store.settle(visit.claim.token, settlement, ids.nonce())).word
+        return self._settle(visit.claim.token, settlement, ids.nonce())
+
+    def _settle(self, token: Token, settlement: Settlement, nonce: str) -> str:
+        """Settle; where another node has the run's lock, wait for its turn to end."""
+        for _ in range(GIVE_UP):
+            word = self._ring(self.store.settle(token, settlement, nonce)).word
+            if word != "locked":
+                return word
+            time.sleep(LOCKED)
+        return "locked"
 
     def _find(self, graph_id: str) -> Plan | None:
         """Find a graph; one whose factory raises is put back like one that this process doesn't have."""

@@ -101,7 +101,8 @@ class Claim:
 class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
 
-    `entry` is the rest of a NodeResult (packed result or error, usage, times).
+    `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle
+    that is refused as "changed" keeps others from settling for a moment.
     """
 
     status: Status
@@ -110,6 +111,7 @@ class Settlement:
     entry: dict[str, JSON]
     saved: Saved | None = None
     reads: Sequence[tuple[str, int, str]] = ()
+    insist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class Store(Protocol):
         """Let a visit wait: "waiting", "ready", "cancelled", "nothing_open" or "stale"."""
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        """End a visit: "settled", "changed" (ask the conditions again) or "stale"."""
+        """End a visit: "settled", "changed" (ask conditions again), "locked" (wait a little), "stale"."""
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
         """Run a visit again later; with an `entry` (its error) that is a new attempt."""

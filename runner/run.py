@@ -62,6 +62,12 @@ class NodeRecord:
     nonce: str = ""
     rings: int = 0
 
+    @property
+    def ended(self) -> tuple[int, str]:
+        """The visit and status of a result that conditions may read; (0, "") while there is none."""
+        has_result = self.status in (Status.COMPLETED, Status.FAILED)
+        return (self.visit, self.status) if has_result else (0, "")
+
 
 @dataclass(frozen=True, slots=True)
 class LoopRecord:
@@ -88,6 +94,7 @@ class Arrivals:
 class RunRecord:
     """A run's own counters. `active` counts nodes that are ready, running or retrying and
     executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
+    `lock` is "" or "until owner": only that node may settle before that time (ms).
     """
 
     run_id: str
@@ -101,6 +108,7 @@ class RunRecord:
     started: int = 0
     stopping: str = ""
     reason: str = ""
+    lock: str = ""
     parent: str = ""
     parent_node: str = ""
     root: str = ""

@@ -49,6 +49,9 @@ DRAIN_LIMIT = 500
 
 MAX_RING_MS = 300_000
 
+LOCK_MS = 1_000
+"""How long a node whose conditions were refused too often may keep the others from settling."""
+
 LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
 """Nodes that are neither pending nor settled."""
 
@@ -330,19 +333,29 @@ def settle(
     status: Status,
     edges: str,
     reads: Sequence[tuple[str, int, str]] = (),
+    insist: bool = False,
 ) -> Step:
-    """End a visit: record the status, spread the arrivals. "settled", "stale" or "changed".
+    """End a visit: record the status, spread the arrivals. "settled", "stale", "changed" or "locked".
 
-    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) that the conditions
-    looked at; "changed" means that one is different now and the conditions must be asked again.
+    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that the
+    conditions looked at, (node, 0, "") where there was none. "changed" means that one is different now
+    and the conditions must be asked again; with `insist` the others wait ("locked") meanwhile.
     """
     record = draft.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
         return draft.refuse("settled")
     if not holds(record, visit, fence):
         return draft.refuse("stale")
-    if any((draft.node(read).visit, draft.node(read).status) != (seen, word) for read, seen, word in reads):
-        return draft.refuse("changed")
+    until, _, owner = draft.run.lock.partition(" ")
+    own = f"{node}.{visit}.{fence}"
+    if owner not in ("", own) and draft.now < int(until):
+        return draft.refuse("locked")
+    if any(draft.node(read).ended != (seen, word) for read, seen, word in reads):
+        if not insist:
+            return draft.refuse("changed")
+        draft.run = replace(draft.run, lock=f"{draft.now + LOCK_MS} {own}")
+        return draft.step("changed")
+    draft.run = replace(draft.run, lock="")
     draft.add(DropTimer(TimerKind.LEASE, node), *_withdraw(node, visit, record.questions))
     _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
     return draft.step("settled")

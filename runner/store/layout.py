@@ -55,7 +55,10 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
 def run_record(run_id: str, found: Mapping[str, str]) -> RunRecord:
     """Read a run's own fields."""
     counts = {name: int(found.get(name) or 0) for name in ("active", "waiting", "held", "failed", "started")}
-    texts = {name: found.get(name) or "" for name in ("stopping", "reason", "parent", "parent_node", "root")}
+    texts = {
+        name: found.get(name) or ""
+        for name in ("stopping", "reason", "lock", "parent", "parent_node", "root")
+    }
     record = RunRecord(run_id, found["graph"], found["fp"], Status(found["status"]))
     return replace(record, **counts, **texts)  # type: ignore[arg-type]  # mypy sees one type for all fields
 

@@ -17,7 +17,7 @@ JSON = Any
 
 RECORD = (
     "graph", "fp", "status", "active", "waiting", "held", "failed", "started",
-    "stopping", "reason", "parent", "parent_node", "root",
+    "stopping", "reason", "lock", "parent", "parent_node", "root",
 )  # fmt: skip
 
 LONGEST_BLOCK = TIMEOUT / 2

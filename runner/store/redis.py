@@ -143,6 +143,7 @@ class RedisStore:
             settlement.edges,
             layout.dump(settlement.output),
             layout.dump(settlement.entry),
+            "1" if settlement.insist else "0",
             len(settlement.reads),
             *(part for read in settlement.reads for part in read),
             *layout.saved_arguments(settlement.saved),

@@ -3,9 +3,10 @@
 -- Keys touched: r:<run> (nodes, loops, counters), r:<run>:o (output), :x (entry), :h (order), :s and :m
 --   (kept), :q, :e, :i and :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed" or "failed", 11 a bit for each edge
---   out, 12 output, 13 entry, 14 how many nodes the conditions read, then for each: node, visit, status;
---   then what is kept.
--- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "stale".
+--   out, 12 output, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
+--   for each: node, visit, status; then what is kept.
+-- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
+-- include: lock
 -- include: held
 -- include: kept
 -- include: finish
@@ -13,13 +14,11 @@
 local name, visit, nonce, status = ARGV[6], tonumber(ARGV[7]), ARGV[9], ARGV[10]
 local d = open(ARGV[5], name)
 if not d then return {'stale'} end
-local record, last = node(d, name), 14 + 3 * tonumber(ARGV[14])
+local record, last = node(d, name), 15 + 3 * tonumber(ARGV[15])
 if record.nonce == nonce and record.status ~= 'running' then return {'settled'} end
 if not holds(record, visit, tonumber(ARGV[8])) then return {'stale'} end
-for place = 15, last, 3 do
-  local seen = node(d, ARGV[place])
-  if seen.visit ~= tonumber(ARGV[place + 1]) or seen.status ~= ARGV[place + 2] then return {'changed'} end
-end
+local refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
+if refused then return reply(refused) end
 local at = name .. '.' .. visit
 redis.call('HSET', d.key .. ':x', at, ARGV[13])
 if status == 'completed' then

@@ -102,16 +102,34 @@ class RunningContract:
         assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
 
     def test_conditions_that_read_what_changed_are_asked_again(self, worker: Worker, store: Store) -> None:
-        """A settle is refused when a node that its conditions read has moved since."""
+        """A settle is refused when a result that its conditions read, or missed, is another now."""
         run_id = worker.start(shape("a>c b", entries=["a", "b"]))
         token = worker.claim(run_id, "a").token
-        settlement = Settlement(Status.COMPLETED, "0", None, {}, None, [("b", 0, "pending")])
-        seen = [(record.visit, record.status) for record, _, _ in store.fetch(run_id, ["b", "c"])]
-        assert seen == [(1, Status.READY), (0, Status.PENDING)]
+        seen = [record.ended for record, _, _ in store.fetch(run_id, ["b", "c"])]
+        assert seen == [(0, ""), (0, "")]
 
-        assert store.settle(token, settlement, "n1").word == "changed"
-        reads = [("b", 1, "ready"), ("c", 0, "pending")]
+        worker.run(run_id, "b")
+        stale = Settlement(Status.COMPLETED, "0", None, {}, None, [("b", 0, "")])
+        assert store.settle(token, stale, "n1").word == "changed"
+        reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
+
+    def test_conditions_refused_too_often_make_others_wait(
+        self, worker: Worker, store: Store, clock: ManualClock
+    ) -> None:
+        """A node that insists locks the run's settles for a second, so that its next try is not refused."""
+        run_id = worker.start(shape("a b c d", entries=["a", "b", "c", "d"]))
+        first, other, dead, last = (worker.claim(run_id, node).token for node in "abcd")
+        stale = Settlement(Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True)
+
+        assert store.settle(first, stale, "n1").word == "changed"
+        assert worker.settle(other) == "locked"
+        assert worker.settle(first, reads=[("b", 0, "")]) == "settled"
+        assert worker.settle(other) == "settled"
+
+        assert store.settle(dead, stale, "n2").word == "changed"
+        clock.advance(1)
+        assert worker.settle(last) == "settled"
 
     def test_fetch_gives_the_latest_results(self, worker: Worker, store: Store) -> None:
         """A condition reads a node's record, output and entry; None where there is none yet."""

@@ -1,9 +1,9 @@
 -- What one transition of one run has read and changed so far; `commit` writes it.
 -- include: settings
 -- include: records
-local RUN = {'fp', 'status', 'stopping', 'reason', 'graph', 'parent', 'parent_node',
+local RUN = {'fp', 'status', 'stopping', 'reason', 'lock', 'graph', 'parent', 'parent_node',
   'active', 'waiting', 'held', 'failed', 'started', 'events'}
-local TEXTS = 7
+local TEXTS = 8
 
 -- Read a run and one of its nodes; nil when there is no such run.
 local function open(run, name)
