@@ -126,6 +126,15 @@ def _caught(
         return None, error
 
 
+def is_cancelled() -> bool:
+    """Tell whether the running task was cancelled from outside.
+
+    User code may end in a CancelledError of its own making; that is an error like any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _on_own_thread(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
     done: Future[Result] = Future()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from runner import codec, failures
+from runner import codec, failures, loops
 from runner.agent.models.chunks import Assembly, own_ids
 from runner.agent.models.port import AgentMetadata, is_overflow, is_throttled, prepared
 from runner.agent.recipe import Recipe
@@ -27,7 +27,7 @@ class ModelCall:
     def __init__(
         self, recipe: Recipe, state: AgentState, messages: list[JSON], *, cancel: threading.Event, emit: Emit
     ) -> None:
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._recipe, self._state, self._messages = recipe, state, messages
         self._cancel, self._emit = cancel, emit
 
@@ -50,7 +50,9 @@ class ModelCall:
             kept = codec.pack(model_state, "model_state")
         except ConflictError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a provider raises, callbacks judge it
+        except BaseException as error:
+            if loops.is_cancelled():
+                raise
             return self._failed(error, window)
         reply = Reply(message, stop_reason, None, "", None)
         return Replied(reply, assembly.usage, kept, window, assembly.redact_user)
@@ -99,7 +101,7 @@ class ModelCall:
         blocks = (block for message in self._messages for block in message["content"])
         return {str(block["toolUse"]["toolUseId"]) for block in blocks if "toolUse" in block}
 
-    def _failed(self, error: Exception, window: int) -> Replied:
+    def _failed(self, error: BaseException, window: int) -> Replied:
         self.error = error
         if is_throttled(error):
             reply = Reply(None, "", failures.record(error), "throttled", None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 
-from runner import failures
+from runner import failures, loops
 from runner.agent.batch import error_result
 from runner.agent.context import AgentView, ToolContext
 from runner.agent.desk import Desk
@@ -107,9 +106,11 @@ class ToolCall:
             ending = self._returned(await self._value(asker), time.monotonic() - started)
         except InterruptRaised:
             ending = ToolAsked(self.id, asker.asked)
-        except (ConflictError, asyncio.CancelledError):
+        except ConflictError:
             raise
-        except BaseException as error:  # noqa: BLE001 - even SystemExit: a tool can't end the worker
+        except BaseException as error:
+            if loops.is_cancelled():
+                raise
             ending = self.failed(error, time.monotonic() - started)
         return self._judged(asker, ending)
 
@@ -150,18 +151,18 @@ class ToolCall:
             check=self.desk.check_now,
         )
         if isinstance(self.tool, FunctionTool):
-            return await self.tool.invoke(self.request.use["input"], context)
-        return await self._last(context)
-
-    async def _last(self, context: ToolContext) -> Any:
-        """Read a tool's stream: what it yields last is the result."""
-        last: Any = None
-        stream = self.tool.stream(
-            self.request.use, {**self.desk.invocation_state, "agent": self.view}, tool_context=context
-        )
-        async for last in stream:
-            self.tell(last)
+            returned = await self.tool.invoke(self.request.use["input"], context)
+            return await self._last(returned) if hasattr(returned, "__aiter__") else returned
+        state = {**self.desk.invocation_state, "agent": self.view}
+        last = await self._last(self.tool.stream(self.request.use, state, tool_context=context))
         found = last.get("tool_result", last) if isinstance(last, Mapping) else last
         if not is_result(found):
             raise UsageError(f"tool {self.tool.tool_name} ended without a result; yield one last.")
         return found
+
+    async def _last(self, stream: AsyncIterable[Any]) -> Any:
+        """Read a stream: what it yields last is the result."""
+        last: Any = None
+        async for last in stream:
+            self.tell(last)
+        return last

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from runner import codec, failures, hooks
+from runner import codec, failures, hooks, loops
 from runner.agent.context import AgentView
 from runner.agent.desk import Desk
 from runner.agent.model_call import ModelCall
@@ -114,9 +114,11 @@ class Work:
             if asked:
                 return Fired(request.event, request.key, asked=asked)
             return Fired(request.event, request.key, self._occasions.changes(request, event, state))
-        except (ConflictError, asyncio.CancelledError):
+        except ConflictError:
             raise
-        except BaseException as error:  # noqa: BLE001 - even SystemExit: a callback can't end the worker
+        except BaseException as error:
+            if loops.is_cancelled():
+                raise
             return self._broke(request, error)
 
     def _broke(self, request: Fire, error: BaseException) -> Broke:

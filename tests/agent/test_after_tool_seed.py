@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -254,6 +255,19 @@ def test_a_malformed_snapshot_is_refused_loudly(part: str) -> None:
         scene.node.run()
 
 
+@pytest.mark.parametrize("change", [{"v": 2}, {"stranger": 1}, {"calls": None}, {"phase": "elsewhere"}])
+def test_a_document_of_another_form_is_refused_loudly(change: dict[str, Any]) -> None:
+    """Another version, an unknown field or an impossible value is an error, never a guess."""
+    scene = Scene(use("plain"), hooks=(after(ask),))
+    scene.node.run()
+    assert scene.node.document is not None
+    scene.node.document = json.dumps({**json.loads(scene.node.document), **change}).encode()
+    scene.node.answer("review", "yes")
+    with pytest.raises(CorruptDocument, match=next(iter(change))):
+        scene.node.run()
+    assert scene.ran == ["plain"]
+
+
 def test_interrupt_wins_over_retry_in_the_same_pass() -> None:
     """T6: a `retry` set before the question counts for nothing."""
 
@@ -482,6 +496,50 @@ def test_cancelling_the_rest_of_a_batch_leaves_parked_calls_alone() -> None:
     scene.node.run()
     done(scene.node.resume(review="yes"))
     assert [r["content"][0]["text"] for r in scene.node.results] == ["person said yes", "enough"]
+
+
+def test_a_call_retried_in_a_replay_is_announced_with_the_others_before_it_runs() -> None:
+    """T18, T23: all replays come first, then one BeforeTools with every call that is to run."""
+    lines: list[str] = []
+
+    def note(event: BeforeToolsEvent) -> None:
+        lines.append("tools " + " ".join(b["toolUse"]["toolUseId"] for b in event.message["content"]))
+
+    def review(event: AfterToolCallEvent) -> None:
+        if event.attempt == 1:
+            event.interrupt("review_" + event.tool_use["toolUseId"])
+            lines.append("after " + event.tool_use["toolUseId"])
+            event.retry = True
+
+    hooks = ((BeforeToolsEvent, note), after(review))
+    scene = Scene(use("plain", "t1", word="a"), use("plain", "t2", word="b"), hooks=hooks)
+    scene.node.run()
+    lines.clear()
+    done(scene.node.resume(review_t1=1, review_t2=1))
+    assert sorted(lines[:2]) == ["after t1", "after t2"]
+    assert lines[2:] == ["tools t1 t2"]
+    assert sorted(scene.ran) == ["plain a", "plain a", "plain b", "plain b"]
+
+
+def test_once_a_callback_broke_no_call_is_retried() -> None:
+    """P13, A23: a retry that comes after another callback raised waits for the node's next attempt."""
+    broke = asyncio.Event()
+    fail = [True]
+
+    async def review(event: AfterToolCallEvent) -> None:
+        if event.tool_use["toolUseId"] == "t1" and fail:
+            fail.pop()
+            broke.set()
+            raise RuntimeError("no")
+        if event.tool_use["toolUseId"] == "t2" and event.attempt == 1:
+            await broke.wait()
+            event.retry = True
+
+    scene = Scene(use("plain", "t1", word="a"), use("plain", "t2", word="b"), hooks=(after(review),))
+    failed(scene.node.run())
+    assert sorted(scene.ran) == ["plain a", "plain b"]
+    done(scene.node.run())
+    assert sorted(scene.ran) == ["plain a", "plain b", "plain b"]
 
 
 # -- retry after a cancel, results, errors -----------------------------------------------------------

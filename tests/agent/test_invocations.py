@@ -569,6 +569,22 @@ def test_two_calls_of_one_inner_agent_ask_apart() -> None:
     done(node.run())
 
 
+def test_a_retried_call_of_an_inner_agent_begins_anew_and_asks_anew() -> None:
+    """T12: the second attempt has a conversation and questions of its own."""
+
+    def again(event: AfterToolCallEvent) -> None:
+        event.retry = event.attempt == 1
+
+    node = team([use("ask", "same"), "helped"], [ask], hooks=[Hooks((AfterToolCallEvent, again))])
+    node.run()
+    first = node.open[0]
+    node.resume(q="one")
+    second = node.open[0]
+    assert second.id != first.id
+    done(node.resume(q="two"))
+    assert len(node.results) == 1
+
+
 def test_a_question_of_an_inner_agent_is_published_while_a_sibling_runs() -> None:
     """It is out before the slow tool beside the inner agent has ended."""
     published = threading.Event()

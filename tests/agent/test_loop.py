@@ -595,6 +595,52 @@ def test_a_tool_can_end_neither_the_worker_nor_the_loop() -> None:
     ]
 
 
+def test_a_cancelled_error_of_the_users_own_making_is_an_error_like_any_other() -> None:
+    """A tool, a callback or a model that ends in CancelledError doesn't leave the agent hanging."""
+
+    @tool
+    async def gives_up() -> str:
+        """Await what was cancelled."""
+        raise asyncio.CancelledError
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("gives_up"), "end"]), [gives_up]))
+    done(node.run())
+    assert node.results[0]["content"] == [{"text": "Error: CancelledError - "}]
+
+    async def callback(event: BeforeModelCallEvent) -> None:
+        raise asyncio.CancelledError
+
+    hooked = Node(lambda: Agent("a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))]))
+    assert failed(hooked.run()).error.name == "CancelledError"
+    model = Node(lambda: Agent("a", ScriptedModel([asyncio.CancelledError()])))
+    assert failed(model.run()).error.name == "CancelledError"
+
+
+def test_a_question_that_nobody_answers_in_time_is_a_rejection() -> None:
+    """An expired question raises where it was asked: in a tool that is an error result."""
+    node = Ledger().node([use("ask", word="a")], "end")
+    node.run()
+    node.expire("ask_a")
+    done(node.run())
+    assert node.results[0]["content"][0]["text"].startswith(
+        "Error: InterruptExpired - nobody answered 'ask_a'"
+    )
+
+
+def test_a_tool_may_yield_what_it_does_and_its_result_last() -> None:
+    """An async generator is a tool, too."""
+
+    @tool
+    async def count(upto: int) -> Any:
+        """Count."""
+        for n in range(upto):
+            yield n + 1
+
+    node = Node(lambda: Agent("a", ScriptedModel([use("count", upto=3), "end"]), [count]))
+    done(node.run())
+    assert node.results[0]["content"] == [{"text": "3"}]
+
+
 def test_a_model_error_fails_the_node_and_a_retry_goes_on_where_it_was() -> None:
     """The node fails with the model's error; its next attempt repeats the model call alone."""
     ledger = Ledger()

@@ -9,8 +9,9 @@ from typing import Any
 
 from runner import codec
 from runner.agent import Agent
+from runner.asking import answered
 from runner.hooks import HookRegistry
-from runner.interrupts import Address, Interrupt
+from runner.interrupts import Address, Interrupt, InterruptStatus
 from runner.outcomes import Failed, Input, Interrupted, Outcome, Saved, Succeeded
 
 
@@ -60,6 +61,12 @@ class Node:
         """Answer a question by its id."""
         question = codec.decode(Interrupt, self.questions[key])
         self.questions[key] = codec.encode(replace(question, response=codec.pack(response, "response")))
+
+    def expire(self, name: str) -> None:
+        """Let the time of the open question of that name run out."""
+        [found] = [question for question in self.open if question.name == name]
+        expired = replace(found, status=InterruptStatus.EXPIRED, expires_in=1.0)
+        self.questions[found.id] = codec.encode(expired)
 
     def resume(self, **answers: Any) -> Outcome:
         """Answer by name and execute."""
@@ -123,7 +130,7 @@ class _Visit:
         self.document = None if node.document is None else json.loads(node.document)
         self.messages = [json.loads(message) for message in node.stored]
         every = [codec.decode(Interrupt, question) for question in node.questions.values()]
-        self.answers = {question.id: question for question in every if question.response is not None}
+        self.answers = {question.id: question for question in every if answered(question)}
 
     @property
     def idempotency_key(self) -> str:
