@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,10 +41,17 @@ class Guard:
         log: the file that gets what the child prints.
         folder: removed when this process ends without having called `end`.
         lock: a descriptor handed over to the child, which holds it exactly as long as it lives.
+        environment: what the child finds besides our own; a command line would show it to everybody.
     """
 
     def __init__(
-        self, command: list[str], *, log: Path, folder: Path | None = None, lock: int | None = None
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        folder: Path | None = None,
+        lock: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         locks = [] if lock is None else [lock]
         for_shell, self._line = os.pipe()
@@ -55,6 +63,7 @@ class Guard:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C ends us first, and the child after our last word to it
             pass_fds=locks,
+            env={**os.environ, **(environment or {})},
         )
         for given_away in (for_shell, for_child, *locks):
             os.close(given_away)

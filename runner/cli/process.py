@@ -30,10 +30,10 @@ class WorkerEnded(RunnerError):
 class WorkerProcess:
     """A running worker; what it logs is read from its file, line by line."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         log.touch()
         self._log = log.open(encoding="utf-8", errors="replace")
-        self._guard = Guard(list(command), log=log)
+        self._guard = Guard(list(command), log=log, environment=environment)
         self._rest = ""
 
     @property
@@ -83,14 +83,10 @@ class WorkerProcess:
 def worker_process(
     environment: Mapping[str, str], *, concurrency: int | None = None, more: Sequence[str] = ()
 ) -> Iterator[WorkerProcess]:
-    """Run a worker for the length of a `with` block.
-
-    The environment becomes this process's own: secrets in a command line could be read by others.
-    """
-    os.environ.update(environment)
+    """Run a worker for the length of a `with` block, with that environment besides our own."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
         command = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
-        worker = WorkerProcess(command, Path(folder) / "worker.log")
+        worker = WorkerProcess(command, Path(folder) / "worker.log", environment)
         try:
             yield worker
         finally:
