@@ -79,34 +79,22 @@ class Agent:
         Raises:
             DefinitionError: the model, a tool or a limit can't be used.
         """
-        if not isinstance(model, Model):
-            raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
-        if tool_executor not in ("concurrent", "sequential"):
-            raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {tool_executor!r}.")
-        self.name = name
-        self.description = description
+        self.name, self.description = name, description
         self.state = UserState(state)
         self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
         self.hooks = HookRegistry(tuple(hooks))
         own = [] if structured_output_model is None else [StructuredTool(structured_output_model)]
-        self._recipe = Recipe(
-            name=name,
-            model=model,
-            tools=toolbox([*tools, *own]),
-            hooks=self.hooks,
-            definition=Definition(
-                sequential=tool_executor == "sequential",
-                structured=own[0].tool_name if own else None,
-                **_limits(limits, max_turns, max_tokens),
-                model_attempts=model_attempts,
-                first_delay=model_delay,
-                tool_attempts=tool_attempts,
-            ),
-            system_prompt=system_prompt,
-            structured=structured_output_model,
-            window=conversation_window,
-            session_id=session_id,
+        definition = Definition(
+            sequential=_is_sequential(tool_executor),
+            structured=own[0].tool_name if own else None,
+            model_attempts=model_attempts,
+            first_delay=model_delay,
+            tool_attempts=tool_attempts,
+            **_limits({"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}),
         )
+        parts = (_usable(model, name), toolbox([*tools, *own]), self.hooks, definition)
+        said = (system_prompt, structured_output_model, conversation_window, session_id)
+        self._recipe = Recipe(name, *parts, *said)
         self._direct = direct.Conversation(self, session_id or uuid.uuid4().hex)
 
     @property
@@ -191,8 +179,19 @@ class Agent:
 restorers[Agent.kind] = AgentResult.from_document
 
 
-def _limits(limits: Mapping[str, int] | None, turns: int | None, tokens: int | None) -> dict[str, Any]:
-    given = {"turns": turns, "total_tokens": tokens, **(limits or {})}
+def _usable(model: object, name: str) -> Model:
+    if not isinstance(model, Model):
+        raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
+    return model
+
+
+def _is_sequential(executor: str) -> bool:
+    if executor not in ("concurrent", "sequential"):
+        raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {executor!r}.")
+    return executor == "sequential"
+
+
+def _limits(given: Mapping[str, int | None]) -> dict[str, Any]:
     unknown = given.keys() - {"turns", "output_tokens", "total_tokens"}
     bad = [name for name, limit in given.items() if limit is not None and limit < 1]
     if unknown or bad:
