@@ -633,3 +633,16 @@ def test_a_pass_that_only_waits_also_ends_with_after_invocation() -> None:
     scene.node.run()
     done(scene.node.resume(review=1))
     assert reasons == ["interrupt", "end_turn"]
+
+
+def test_attempts_of_a_call_can_be_bounded() -> None:
+    """T12: with `tool_attempts` a callback that always retries gets the last result after so many attempts."""
+
+    def always(event: AfterToolCallEvent) -> None:
+        event.retry = True
+
+    scene = Scene(use("boom"), hooks=(after(always),), tool_attempts=3)
+    scene.failures = 9
+    done(scene.node.run())
+    assert scene.ran == ["boom"] * 3
+    assert [r["status"] for r in scene.node.results] == ["error"]
