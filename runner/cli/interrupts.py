@@ -88,7 +88,7 @@ def _pile(session: Session, found: list[Interrupt], now: int) -> None:
 @shared
 @pass_session
 def show(session: Session, interrupt_id: str) -> None:
-    """Show a question whole: what is asked, which answers it takes, and its answer if it has one.
+    """Show a question, which answers it takes, and its answer.
 
     The digest names exactly what is shown: give it with the answer, and the answer holds for nothing
     else.

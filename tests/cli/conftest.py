@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runner.cli.process import worker_process
+from runner.cli.program import runner
+from runner.embedded import embedded_store
+
+HERE = Path(__file__).parent
+QUICK = {"RUNNER_LEASE": "1.5", "RUNNER_SWEEP_INTERVAL": "0.5"}
+
+
+@pytest.fixture(scope="session")
+def shop_url(store_server):
+    """The address of a store that is never emptied, with a real worker that has the shop's graphs.
+
+    `store_server` is asked for only because it knows what to do where no server is installed.
+    """
+    with embedded_store() as store:
+        environment = {
+            "PYTHONPATH": str(HERE),
+            "RUNNER_GRAPHS": "shop",
+            "RUNNER_REDIS_URL": store.url,
+            **QUICK,
+        }
+        with worker_process(environment, concurrency=8) as worker:
+            worker.wait_ready()
+            yield store.url
+
+
+@pytest.fixture
+def cli(shop_url):
+    """Call the command line as a program without a terminal does."""
+
+    def call(*arguments: str, url: str = shop_url, stdin: str | None = None):
+        return CliRunner().invoke(runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK})
+
+    return call
+
+
+@pytest.fixture
+def waiting(cli):
+    """The id of a run that waits for a person, and the id of its question."""
+    done = cli("run", "shop-refund", "--input", "1042", "--wait")
+    assert done.exit_code == 3, done.stderr
+    cells = [line.split("\t") for line in done.stdout.splitlines()]
+    return cells[0][1], cells[-1][1]

@@ -1,0 +1,92 @@
+"""Graphs for the tests of the command line; a real worker imports this module."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Literal
+
+from pydantic import BaseModel
+
+from runner import Graph, GraphBuilder, NodeContext, graph
+
+
+class Decision(BaseModel):
+    decision: Literal["approve", "reject"]
+
+
+def look_up(ctx: NodeContext) -> dict:
+    return {"order": ctx.task, "amount": 120}
+
+
+def stock(ctx: NodeContext) -> str:
+    return "in stock"
+
+
+def approve(ctx: NodeContext) -> str:
+    shown = ctx.inputs["look_up"]
+    said = ctx.interrupt("shop_refund", reason=shown, response_schema=Decision, assignees=["ana", "ben"])
+    return said.decision
+
+
+def send(ctx: NodeContext) -> dict:
+    return dict(ctx.inputs)
+
+
+def tell(ctx: NodeContext) -> str:
+    return f"{ctx.task}\x1b[31m\tand\nmore"
+
+
+def fail(ctx: NodeContext) -> None:
+    raise ValueError(f"order {ctx.task} is not there")
+
+
+def go_on(ctx: NodeContext) -> None:
+    while True:
+        threading.Event().wait(0.02)
+        ctx.check()
+
+
+def chain(*functions) -> Graph:
+    builder = GraphBuilder()
+    for function in functions:
+        builder.add_node(function)
+    for source, target in itertools.pairwise(functions):
+        builder.add_edge(source.__name__, target.__name__)
+    return builder.build()
+
+
+@graph("shop-refund")
+def refund() -> Graph:
+    builder = GraphBuilder()
+    for function in (look_up, stock, approve, send):
+        builder.add_node(function)
+    builder.add_edge("look_up", "stock")
+    builder.add_edge("look_up", "approve")
+    builder.add_edge("stock", "send")
+    builder.add_edge("approve", "send", lambda state: state.results["approve"].output == "approve")
+    return builder.build()
+
+
+@graph("shop-tell")
+def told() -> Graph:
+    return chain(tell)
+
+
+@graph("shop-fail")
+def failing() -> Graph:
+    return chain(fail)
+
+
+@graph("shop-endless")
+def endless() -> Graph:
+    return chain(go_on)
+
+
+@graph("shop-outer")
+def outer() -> Graph:
+    builder = GraphBuilder()
+    builder.add_node(refund(), "inner")
+    builder.add_node(send)
+    builder.add_edge("inner", "send")
+    return builder.build()

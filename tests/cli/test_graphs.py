@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.documents import GraphDocument, GraphLine
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def graphs(shop_url):
+    """Call `runner graphs` in the folder of the shop, as a program of its own: it imports the shop."""
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "runner.cli", "graphs", *arguments]
+        environment = {**os.environ, "RUNNER_REDIS_URL": shop_url}
+        return subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def test_the_workers_graphs_are_listed(cli):
+    """A program without the code sees what the workers have; graphs inside graphs are not listed."""
+    listed = json.loads(cli("graphs", "list", "--json").stdout)["graphs"]
+
+    shop = [graph for graph in listed if graph["name"].startswith("shop-")]
+    assert [graph["name"] for graph in shop] == [
+        "shop-endless",
+        "shop-fail",
+        "shop-outer",
+        "shop-refund",
+        "shop-tell",
+    ]
+    assert all(set(graph) == GraphLine.__required_keys__ for graph in shop)
+    assert {graph["place"] for graph in shop} == {"store"}
+
+
+def test_a_folder_with_the_same_code_is_the_same(graphs):
+    """With `--graphs` the graphs of this folder are compared with those of the workers."""
+    done = graphs("list", "--graphs", "shop")
+
+    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 5
+
+
+def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
+    """Nodes come first, then edges; in JSON an edge says whether it has a condition."""
+    lines = graphs("show", "shop-refund", "--graphs", "shop").stdout.splitlines()
+    document = json.loads(graphs("show", "shop-refund", "--graphs", "shop", "--json").stdout)
+
+    assert lines[0] == "node\tlook_up\tfunction\tall\trunner"
+    assert lines[-1] == "edge\tapprove\tsend\tforward"
+    assert set(document) == GraphDocument.__required_keys__
+    assert [edge["condition"] for edge in document["edges"]] == [False, False, False, True]
+
+
+def test_modules_that_are_not_there_are_named(graphs):
+    """A wrong `--graphs` is one line that names the module."""
+    done = graphs("list", "--graphs", "nowhere")
+
+    assert done.returncode == 2
+    assert "'nowhere'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_graph_that_is_not_here_is_not_found(graphs):
+    """`graphs show` needs the code, and says what it knows."""
+    done = graphs("show", "nope", "--graphs", "shop")
+
+    assert done.returncode == 4
+    assert "shop-refund" in done.stderr

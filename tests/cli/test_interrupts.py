@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runner import Client
+
+YES = '{"decision": "approve"}'
+
+
+def test_open_questions_are_listed_with_whom_they_wait_for(cli, waiting):
+    """A line has everything that is needed to answer: id, run, node, name, people, time, reason."""
+    run_id, question = waiting
+
+    listed = [line.split("\t") for line in cli("interrupts", "list").stdout.splitlines()]
+
+    mine = next(cells for cells in listed if cells[0] == question)
+    assert mine[1:5] == [run_id, "approve", "shop_refund", "ana,ben"]
+    assert mine[5].endswith("Z")
+    assert json.loads(mine[6]) == {"order": 1042, "amount": 120}
+
+
+def test_questions_of_one_run_are_listed_alone(cli, waiting):
+    """`--run` leaves the other runs out."""
+    run_id, question = waiting
+
+    listed = json.loads(cli("interrupts", "list", "--run", run_id, "--json").stdout)
+
+    assert [asked["id"] for asked in listed["interrupts"]] == [question]
+
+
+def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
+    """The receipt comes at once, and the branch that waited goes on."""
+    run_id, question = waiting
+
+    done = cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+
+    assert done.exit_code == 0
+    assert Client(redis_url=shop_url).run(run_id).wait(timeout=20).status == "completed"
+    assert done.stdout == f"accepted\t{question}\t{run_id}\t\n"
+
+
+def test_a_second_answer_is_a_conflict(cli, waiting):
+    """The first answer wins; the second one is told who gave it, and the code is 5."""
+    _, question = waiting
+    cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+
+    again = cli("interrupts", "respond", question, "--response", YES, "--responder", "ben")
+
+    assert again.exit_code == 5
+    assert again.stdout.startswith("duplicate\t")
+    assert "ana" in again.stdout
+
+
+def test_the_same_answer_with_its_key_is_accepted_again(cli, waiting):
+    """With an idempotency key a repeated command is no mistake."""
+    _, question = waiting
+    answer = (
+        "interrupts",
+        "respond",
+        question,
+        "--response",
+        YES,
+        "--responder",
+        "ana",
+        "--idempotency-key",
+        "k",
+    )
+
+    assert [cli(*answer).exit_code for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "word"),
+    [
+        (["--response", '{"decision": "maybe"}', "--responder", "ana"], 2, "rejected"),
+        (["--response", YES, "--responder", "eve"], 6, "forbidden"),
+        (["--response", YES], 6, "forbidden"),
+        (["--response", YES, "--responder", "ana", "--digest", "sha256:0"], 5, "rejected"),
+    ],
+)
+def test_an_answer_that_is_refused_leaves_the_question_open(cli, waiting, options, code, word):
+    """Each reason has its code, and a right answer is still taken afterwards."""
+    _, question = waiting
+
+    refused = cli("interrupts", "respond", question, *options)
+    accepted = cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+
+    assert (refused.exit_code, refused.stdout.split("\t")[0]) == (code, word)
+    assert accepted.exit_code == 0
+
+
+def test_an_answer_to_no_question_ends_with_4(cli):
+    """An id that was never given out is unknown."""
+    done = cli("interrupts", "respond", "nothing.at.1.all", "--response", "1")
+
+    assert (done.exit_code, done.stdout.split("\t")[0]) == (4, "unknown")
+
+
+def test_null_is_no_answer(cli, waiting):
+    """A null is refused before anything is sent."""
+    done = cli("interrupts", "respond", waiting[1], "--response", "null")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "null is no answer" in done.stderr
+
+
+def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):
+    """The digest of `show` goes with the answer, and the answer is taken."""
+    _, question = waiting
+    shown = json.loads(cli("interrupts", "show", question, "--json").stdout)
+
+    done = cli(
+        "interrupts",
+        "respond",
+        question,
+        "--response",
+        YES,
+        "--responder",
+        "ana",
+        "--digest",
+        shown["digest"],
+    )
+
+    assert done.exit_code == 0
+    assert shown["response_schema"]["required"] == ["decision"]
+
+
+def test_an_answered_question_shows_its_answer(cli, waiting):
+    """Afterwards the question says who answered what, and when."""
+    _, question = waiting
+    cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+
+    shown = json.loads(cli("interrupts", "show", question, "--json").stdout)
+
+    assert (shown["status"], shown["responder"], shown["response"]) == (
+        "answered",
+        "ana",
+        {"decision": "approve"},
+    )
+    assert shown["answered_at"] >= shown["asked_at"]
+
+
+def test_a_question_shows_as_lines_of_key_and_value(cli, waiting):
+    """Without a terminal each fact is a line, and empty ones are left out."""
+    lines = dict(line.split("\t", 1) for line in cli("interrupts", "show", waiting[1]).stdout.splitlines())
+
+    assert lines["name"] == "shop_refund"
+    assert lines["status"] == "open"
+    assert "response" not in lines
