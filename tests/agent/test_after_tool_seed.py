@@ -636,7 +636,7 @@ def test_a_pass_that_only_waits_also_ends_with_after_invocation() -> None:
 
 
 def test_attempts_of_a_call_can_be_bounded() -> None:
-    """T12: with `tool_attempts` a callback that always retries gets the last result after so many attempts."""
+    """T12: with `tool_attempts` a callback that always retries gets the last result in the end."""
 
     def always(event: AfterToolCallEvent) -> None:
         event.retry = True
