@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from runner.cli.process import worker_process
+from tests.docs import blocks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.fixture
+def environment(redis_url, monkeypatch):
+    """What the reader has set: a store, and the program on the path."""
+    monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in PAGES
+        if page.is_file() and any(b.language in {"python", "console"} for b in blocks.read(page))
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatch):
+    """What a page shows works when it is typed in, from its first block to its last."""
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+
+        def start_worker(module: Path) -> None:
+            graphs = {
+                "RUNNER_GRAPHS": module.stem,
+                "PYTHONPATH": str(module.parent),
+                "RUNNER_SWEEP_INTERVAL": "0.5",
+            }
+            stack.enter_context(worker_process(graphs, concurrency=8)).wait_ready()
+
+        blocks.run(page, tmp_path, environment, start_worker)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.is_file()], ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    """A link to another file of the repository is to a file that is there."""
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []
