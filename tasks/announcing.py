@@ -6,9 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 
-from runner.errors import BrokerError, RunnerError, StoreError
+from runner.errors import BrokerError, RunnerError
 from runner.store.doorbell import DoorbellTemplate
 from tasks.background import Background
 from tasks.doorbells import make_template
@@ -43,10 +42,8 @@ class Announcer(Background):
     def _template(self) -> DoorbellTemplate | None:
         try:
             return make_template(self.app)
-        except StoreError:
+        except BrokerError:
             raise
-        except (OperationalError, OSError) as error:
-            raise BrokerError(f"the broker could not be reached ({error}).") from error
         except RunnerError as error:
             log.warning("doorbell.published: %s", error)
             return None

@@ -46,7 +46,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         "worker_send_task_events": settings.events,
         "worker_soft_shutdown_timeout": 30.0,
-        SETTINGS: settings.model_dump(),
+        SETTINGS: settings.model_dump_json(),
         **_transport(settings.broker),
     }
 

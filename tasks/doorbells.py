@@ -27,12 +27,21 @@ log = logging.getLogger(__name__)
 
 NODE_TASK = "tasks.node"
 PRIORITIES = range(10)
+CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
+"""A node's thread must not wait for a broker that is away: the sweeper rings again."""
 
-# What a worker needs of a message's headers and properties. Celery writes many more, all of which
-# have the value that a worker assumes when they are missing; `_check` holds the two equal.
+# What a worker needs of a message. Celery writes many more headers; those that say nothing are left
+# out, and so are those below, which only say where a message came from. `_check` has the last word.
 HEADERS = ("lang", "task", "id", "shadow", "argsrepr")
+ORIGIN = {"origin", "root_id", "parent_id", "kwargsrepr", "replaced_task_nesting", "ignore_result"}
 PROPERTIES = ("body_encoding", "delivery_info", "delivery_tag", "priority")
+NOTHING: tuple[Any, ...] = (None, 0, {}, [], [None, None])
 SAME = ("id", "name", "args", "kwargs", "argsrepr", "delivery_info", "time_limits", "eta", "expires", "utc")
+
+UNREADABLE = (
+    "this app's Celery writes or reads doorbells in a way unknown here, so they are published one by one "
+    "instead, which is slower but safe. Look for unusual task settings, else please report this."
+)
 
 PLACE = re.compile(r"<<(\w+)>>")
 
@@ -52,6 +61,7 @@ class CeleryDispatcher:
         """
         try:
             with self._app.producer_or_acquire() as producer:
+                producer.connection.ensure_connection(**CONNECT)
                 for bell in doorbells:
                     _publish(self._app, bell, producer)
         except (OperationalError, OSError) as error:
@@ -77,15 +87,26 @@ def make_template(app: Celery) -> DoorbellTemplate:
     """Let Celery write a doorbell, and keep it with places for what changes.
 
     Raises:
-        RunnerError: a worker of this Celery would not read the message as it must.
+        BrokerError: the broker can't be reached.
+        RunnerError: a worker of this app would not read the message as it must.
     """
-    with app.connection_for_write() as connection, connection.channel() as channel:
-        written = _written(app, channel)
-        short = _shortened(written)
-        text = json.dumps(_with_places(short), separators=(",", ":"))
-        parts = PLACE.split(text.replace('"<<priority>>"', "<<priority>>"))
-        _check(app, channel, written, parts)
-        return DoorbellTemplate(parts, {p: channel._q_for_pri("", p) for p in PRIORITIES})  # noqa: SLF001 - no public way
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(**CONNECT)
+            with connection.channel() as channel:
+                return _template(app, channel)
+    except (OperationalError, OSError) as error:
+        raise BrokerError(f"the broker could not be reached ({error}).") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunnerError(f"{UNREADABLE} ({error!r})") from error
+
+
+def _template(app: Celery, channel: Any) -> DoorbellTemplate:
+    written = _written(app, channel)
+    text = json.dumps(_with_places(_shortened(written)), separators=(",", ":"))
+    parts = PLACE.split(text.replace('"<<priority>>"', "<<priority>>"))
+    _check(app, channel, written, parts)
+    return DoorbellTemplate(parts, {p: channel._q_for_pri("", p) for p in PRIORITIES})  # noqa: SLF001 - no public way
 
 
 def _written(app: Celery, channel: Any) -> dict[str, Any]:
@@ -104,9 +125,13 @@ def _shortened(message: dict[str, Any]) -> dict[str, Any]:
     return {
         **message,
         "body": json.dumps([*body[:2], options], separators=(",", ":")),
-        "headers": {name: message["headers"][name] for name in HEADERS},
+        "headers": {name: value for name, value in message["headers"].items() if _tells(name, value)},
         "properties": {name: message["properties"][name] for name in PROPERTIES},
     }
+
+
+def _tells(header: str, value: object) -> bool:
+    return header in HEADERS or (header not in ORIGIN and value not in NOTHING)
 
 
 def _with_places(message: dict[str, Any]) -> dict[str, Any]:
@@ -133,10 +158,7 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[s
     filled = "".join(told[part] if place % 2 else part for place, part in enumerate(parts))
     wanted, found = _read(app, channel, written), _read(app, channel, json.loads(filled))
     if wanted != found or set(parts[1::2]) != told.keys() or not PLACES.issuperset(told):
-        raise RunnerError(
-            f"this version of Celery reads a doorbell as {found} and not as {wanted}. Doorbells are "
-            "published one by one instead, which is slower but safe; please report this."
-        )
+        raise RunnerError(f"{UNREADABLE} It is read as {found}, not as {wanted}.")
 
 
 def _read(app: Celery, channel: Any, message: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import threading
 from celery import Celery
 from celery.utils.imports import cwd_in_path
 
+from runner.codec import load_json
 from runner.engine import Engine
 from runner.registry import load, registry
 from runner.settings import Settings, as_broker, same_database
@@ -21,7 +22,7 @@ _engines: dict[Celery, Engine] = {}
 
 def settings_of(app: Celery) -> Settings:
     """Return the settings that the app was equipped with; they came along to this process."""
-    return Settings.model_construct(**app.conf[SETTINGS])
+    return Settings.model_construct(**load_json(app.conf[SETTINGS]))
 
 
 def engine_of(app: Celery) -> Engine:

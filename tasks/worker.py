@@ -36,7 +36,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
         return
     try:
         if SETTINGS not in conf:
-            conf[SETTINGS] = Settings().model_dump()
+            conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
         for name in _queues():
             instance.app.amqp.queues.select_add(Queue(name, routing_key=name))

@@ -119,6 +119,11 @@ def gated():
     return build("ab", a=pid_and_gate)
 
 
+@graph("late_question")
+def late_question():
+    return build("ab", a=pid_and_gate, b=ask)
+
+
 @graph("crowd")
 def crowd():
     """As many gates at once as fill every slot of the workers of these tests."""

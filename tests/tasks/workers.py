@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import redis
 
 from runner import Client
 from runner.guard import Guard
+from runner.store import open_store
 from tests.waiting import wait_until
 
 LEASE = 2.0
@@ -25,7 +27,7 @@ SETTINGS = {
     "RUNNER_GRAPHS": "tests.tasks.graphs",
     "RUNNER_LEASE": str(LEASE),
     "RUNNER_SWEEP_INTERVAL": str(SWEEP),
-    "RUNNER_EARLY_ANSWER": "4",
+    "RUNNER_EARLY_ANSWER": "3",
 }
 
 
@@ -33,11 +35,11 @@ class Worker:
     """One `celery worker` process; kill it, freeze it or let it stop."""
 
     def __init__(self, url: str, log: Path, pool: str, slots: int, settings: Mapping[str, str]) -> None:
-        environment = [f"{name}={value}" for name, value in {**SETTINGS, **settings}.items()]
         command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", "--pool", pool]
         options = ["--concurrency", str(slots), "--loglevel", "info", "--hostname", f"{log.stem}@%h"]
         self.log = log
-        self._guard = Guard(["env", f"RUNNER_REDIS_URL={url}", *environment, *command, *options], log=log)
+        environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
+        self._guard = Guard([*command, *options], log=log, environment=environment)
 
     @property
     def pid(self) -> int:
@@ -78,7 +80,7 @@ class Site:
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
         self.redis = redis.Redis.from_url(url)
-        self.client = Client(redis_url=url)
+        self.client = Client(store=open_store(url, lease=LEASE))
         self.workers: list[Worker] = []
         self._started = 0
 
@@ -92,7 +94,9 @@ class Site:
 
     def ready(self, count: int = 1, **settings: str) -> None:
         """Have so many workers, starting those that are missing side by side."""
-        self.workers = [worker for worker in self.workers if worker.alive]
+        for worker in [worker for worker in self.workers if not worker.alive]:
+            worker.end()
+            self.workers.remove(worker)
         while len(self.workers) < count:
             self.add(**settings)
         for worker in self.workers:
@@ -116,11 +120,8 @@ class Site:
 
     def receipt(self, name: str):
         """Wait for the next receipt on a reply stream, and take it off."""
-        import json
-
-        found = self.redis.xread({name: "0"}, block=15_000)
-        assert found, f"no receipt came to {name}"
-        key, fields = found[0][1][0]
+        wait_until(lambda: self.redis.xlen(name), f"a receipt comes to {name}")
+        ((key, fields),) = self.redis.xrange(name, count=1)
         self.redis.xdel(name, key)
         return json.loads(fields[b"body"])
 

@@ -1,0 +1,185 @@
+"""What is lost with a worker or a message comes back by itself; each promise with its control."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from runner import Status
+from tests.tasks.workers import MARGIN, RECOVERY
+from tests.waiting import wait_until
+
+WITHIN = RECOVERY + MARGIN
+NEVER = {"RUNNER_SWEEP_INTERVAL": "3600"}
+"""Sabotage: workers that never look at what is due."""
+
+
+@pytest.fixture(scope="module")
+def pair(databases):
+    """Two workers that tests may kill; the next test gets new ones."""
+    site = next(databases)
+    yield site
+    site.end()
+
+
+@pytest.fixture(scope="module")
+def careless(databases):
+    """Two workers without a sweeper: the control of every promise that rests on the sweep."""
+    site = next(databases)
+    yield site
+    site.end()
+
+
+def doorbells(site) -> list[bytes]:
+    keys = [key for key in site.redis.scan_iter("runner*", _type="list") if not key.startswith(b"runner:{")]
+    return [message for key in keys for message in site.redis.lrange(key, 0, -1)]
+
+
+def silence(site) -> int:
+    """Delete every doorbell from the queues, and tell how many there were."""
+    count = len(doorbells(site))
+    for key in list(site.redis.scan_iter("runner*", _type="list")):
+        if not key.startswith(b"runner:{"):
+            site.redis.delete(key)
+    return count
+
+
+def kill_while_running(site):
+    """Start a run, kill the worker that runs its first node, and open the gate for the next one."""
+    site.ready(2)
+    run = site.client.start("gated", "go")
+    site.starter(run).kill()
+    site.open_gate(run)
+    return run
+
+
+def test_a_killed_worker_s_node_runs_again_elsewhere(pair):
+    """After kill -9 of a worker its node is run by another within lease + sweep, with the same key."""
+    run = kill_while_running(pair)
+
+    result = run.wait(WITHIN)
+
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["a", "b"]
+    first, second = pair.starts(run)
+    assert first[0] != second[0]
+    assert (first[1], second[1]) == ("1", "2")
+    assert first[2] == second[2]
+
+
+def test_lost_doorbells_are_rung_again(pair):
+    """Messages that vanish from the queue cost time only: the sweep rings again."""
+    pair.ready(2)
+    holders = [pair.client.start("crowd", "go") for _ in range(2)]
+    wait_until(lambda: sum(len(pair.starts(run)) for run in holders) == 8, "every slot is busy")
+    run = pair.client.start("chain", "go")
+    assert silence(pair) == 1
+
+    for each in holders:
+        pair.open_gate(each)
+
+    assert run.wait(WITHIN).status is Status.COMPLETED
+    assert run.result().execution_order == ["a", "b", "c"]
+
+
+def test_without_the_sweep_both_stay_lost(careless):
+    """Control: the same two faults with workers that never sweep, and nothing comes back in that time."""
+    careless.ready(2, **NEVER)
+    killed = kill_while_running(careless)
+    holders = [careless.client.start("crowd", "go")]
+    wait_until(lambda: sum(len(careless.starts(run)) for run in holders) == 4, "every slot is busy")
+    silenced = careless.client.start("chain", "go")
+    assert silence(careless) == 1
+    careless.open_gate(holders[0])
+
+    began = time.monotonic()
+    for run in (killed, silenced):
+        with pytest.raises(TimeoutError):
+            run.wait(max(0.1, began + WITHIN - time.monotonic()))
+
+
+def test_a_question_outlives_its_worker(empty_site):
+    """The worker is killed while its question waits; the answer stays in its stream and another takes it."""
+    empty_site.ready(1)
+    run = empty_site.client.start("waiting", "go")
+    (question,) = run.wait(20).interrupts
+    empty_site.workers[0].kill()
+
+    empty_site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
+    # Control: with nobody there nothing happens, and nothing is lost.
+    with pytest.raises(AssertionError):
+        wait_until(lambda: run.status is not Status.INTERRUPTED, "the run goes on", seconds=1)
+
+    empty_site.ready(1)
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert sorted(run.result().execution_order) == ["a", "b", "d", "e", "f"]
+
+
+def test_a_reader_killed_with_an_answer_in_hand_loses_nothing(pair):
+    """An answer that a worker had taken from the stream and not applied is taken over by another."""
+    pair.ready(1)
+    run = pair.client.start("question", "go")
+    (question,) = run.wait(20).interrupts
+    pair.redis.xgroup_createconsumer("runner:responses", "runner", "dead-worker")
+    body = json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"})
+    with pair.redis.pipeline(transaction=True) as both:
+        both.xadd("runner:responses", {"body": body})
+        both.xreadgroup("runner", "dead-worker", {"runner:responses": ">"})
+        both.execute()
+
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+
+
+def test_a_frozen_worker_s_late_result_is_refused(pair):
+    """A worker that freezes beyond its lease and comes back finds its node run by another, once."""
+    pair.ready(2)
+    run = pair.client.start("gated", "go")
+    frozen = pair.starter(run)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: len(pair.starts(run)) == 2, "another worker runs the node")
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    pair.open_gate(run)
+
+    result = run.wait(20)
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == 2
+    assert result.execution_order == ["a", "b"]
+
+
+def test_a_doorbell_rung_many_times_runs_its_node_once(pair):
+    """Copies of a message change nothing: the first one to claim the node wins."""
+    pair.ready(2)
+    run = pair.client.start("gated", "go")
+    pair.starter(run)
+    copies = [bell_of(pair, run, "a") for _ in range(20)]
+    pair.redis.lpush("runner", *copies)
+    wait_until(lambda: not doorbells(pair), "all copies were taken")
+    pair.open_gate(run)
+
+    assert run.wait(20).status is Status.COMPLETED
+    assert len(pair.starts(run)) == 1
+
+
+def bell_of(site, run, node: str) -> bytes:
+    """Write the message that the store would ring a node with."""
+    template = site.redis.hget("runner:{p00}:doorbell", "envelope").decode()
+    told = {"id": f"{run.id}.{node}.1.1", "shadow": f"gated/{node}", "queue": "runner", "priority": "5"}
+    for place in ("id", "shadow", "queue", "priority", "argsrepr", "delivery_tag"):
+        template = template.replace(f"\x01{place}\x02", told.get(place, "copy"))
+    return template.encode()
+
+
+def test_a_worker_that_stops_leaves_no_trace(empty_site):
+    """A worker told to stop goes by itself and takes its name off the streams."""
+    empty_site.ready(1)
+    wait_until(lambda: empty_site.redis.xinfo_consumers("runner:responses", "runner"), "it reads the stream")
+
+    assert empty_site.workers[0].stop()
+
+    assert empty_site.redis.xinfo_consumers("runner:responses", "runner") == []
