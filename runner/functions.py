@@ -6,7 +6,6 @@ A function runs again from its top when it is resumed; answers it has are return
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -96,7 +95,7 @@ class NodeContext:
         self.check()
         if on_unknown not in ("repeat", "raise"):
             raise UsageError(f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}.")
-        if inspect.iscoroutinefunction(fn) and _on_loop():
+        if inspect.iscoroutinefunction(fn) and loops.is_running():
             return self._once_async(key, fn, on_unknown)
         if self._begins(key, on_unknown):
             try:
@@ -166,14 +165,6 @@ class NodeContext:
     def asked(self) -> list[Interrupt]:
         """Questions of this execution that have no answer yet."""
         return self._asker.asked
-
-
-def _on_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _awaited(result: Any) -> Any:

@@ -9,13 +9,13 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from itertools import takewhile
 from typing import Any
 
-from runner import ids
+from runner import ids, loops
 from runner.engine import Engine
-from runner.errors import ResponseError, RunnerError
+from runner.errors import NotFoundError, ResponseError, RunnerError, UsageError
 from runner.graph import Definition
 from runner.interrupts import Answer, ReceiptStatus, answers_from, is_answers
 from runner.ports import Doorbell, Event, RunSnapshot, Store
@@ -107,7 +107,8 @@ class Graph:
         Raises:
             ResponseError: the answers can't be used, or the open run waits for answers.
         """
-        last = deque(self._steps(task, invocation_state), maxlen=1).pop()
+        with loops.waiting():
+            last = deque(self._steps(task, invocation_state), maxlen=1).pop()
         assert isinstance(last, GraphResult)  # noqa: S101 - the last step is the result
         return last
 
@@ -179,6 +180,11 @@ class Graph:
                 yield from self._watch(engine, run_id, after)
                 self._threads.close()
                 yield self._result(engine, run_id)
+            except UsageError:
+                raise
+            except BaseException:
+                self._abandon()
+                raise
             finally:
                 self._threads.close(wait=False)
 
@@ -191,37 +197,41 @@ class Graph:
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
         # A new engine, and so a new memory store: what is over is nobody's memory any more.
-        engine = self._engine = self._make_engine()
+        engine, run_id = self._make_engine(), ids.run_id()
+        self._engine, self._open = engine, run_id
         self._threads.open()
-        self._open = engine.start(self.definition.id, task, invocation_state=state, run_id=ids.run_id())
-        return engine, self._open, ""
-
-    def _watch(self, engine: Engine, run_id: str, after: str) -> Generator[Event | None]:
         try:
-            while True:
-                record = engine.store.peek(run_id)
-                for event in engine.store.events(run_id, after, wait=POLL if _executing(record) else 0):
-                    after = event.position
-                    yield event
-                self._threads.check()
-                if not _executing(record) and not engine.store.events(run_id, after, limit=1):
-                    return
-                engine.sweep()
-                yield None
-        except BaseException:
-            # Nobody watches any more: a run that nobody can reach must not hold the graph.
-            engine.cancel(run_id, "its caller left")
+            engine.start(self.definition.id, task, invocation_state=state, run_id=run_id)
+        except UsageError:
             self._open = None
             raise
+        return engine, run_id, ""
+
+    def _watch(self, engine: Engine, run_id: str, after: str) -> Generator[Event | None]:
+        while True:
+            record = engine.store.peek(run_id)
+            for event in engine.store.events(run_id, after, wait=POLL if _executing(record) else 0):
+                after = event.position
+                yield event
+            self._threads.check()
+            if not _executing(record) and not engine.store.events(run_id, after, limit=1):
+                return
+            engine.sweep()
+            yield None
+
+    def _abandon(self) -> None:
+        """Cancel a run that nobody watches any more: it must not hold the graph."""
+        if self._engine is not None and self._open is not None:
+            with suppress(NotFoundError):
+                self._engine.cancel(self._open, "its caller left")
+        self._open = None
 
     def _answer(self, engine: Engine, answers: Sequence[Answer]) -> None:
         receipts = engine.answer(answers) if answers else []
         refused = [receipt for receipt in receipts if receipt.status is not ReceiptStatus.ACCEPTED]
         if refused:
-            first = refused[0]
-            raise ResponseError(
-                f"{first.interrupt_id}: {first.status}: {first.detail}; no answer was applied."
-            )
+            said = "; ".join(f"{each.interrupt_id}: {each.status}: {each.detail}" for each in refused)
+            raise ResponseError(f"{said}; no answer was applied.")
 
     def _make_engine(self) -> Engine:
         store = self._given_store or MemoryStore(lease=LEASE)

@@ -9,9 +9,9 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -63,15 +63,35 @@ def _process_loop() -> _ProcessLoop:
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end from sync code and return its result, with the caller's context.
 
-    Where the caller is itself on a running loop, the work gets a fresh thread with a loop of its own,
-    because waiting for it on the loop it needs would never end.
+    Where the caller is itself on a running loop, or works for one that waits, the work gets a fresh
+    thread with a loop of its own, because waiting for it on the loop it needs would never end.
     """
     context = contextvars.copy_context()
+    if _waits.get() or is_running():
+        return _on_own_thread(work, context)
+    return _on_process_loop(work, context)
+
+
+_waits: contextvars.ContextVar[bool] = contextvars.ContextVar("runner_loop_waits", default=False)
+
+
+def is_running() -> bool:
+    """Tell whether the caller is on a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _on_process_loop(work, context)
-    return _on_own_thread(work, context)
+        return False
+    return True
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Say that the caller's thread waits inside the block: what works for it can't use its loop."""
+    before = _waits.set(_waits.get() or is_running())
+    try:
+        yield
+    finally:
+        _waits.reset(before)
 
 
 def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
