@@ -55,7 +55,7 @@ def _start_store(stack: ExitStack) -> str:
 
 def _start_worker(stack: ExitStack, url: str) -> WorkerProcess:
     environment = {"RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": "examples.release.graph"}
-    worker = stack.enter_context(worker_process(environment, concurrency=8))
+    worker = stack.enter_context(worker_process(environment, concurrency=8, grace=2))
     worker.wait_ready()
     click.echo(f"worker  a Celery worker, process {worker.pid}")
     return worker

@@ -121,6 +121,18 @@ def _count(word: str, output: str) -> int:
     return int(found[1]) if found else 0
 
 
+# The program runs in a group of its own, and the group ends when we do, however hard: then the read
+# ends, for the other end of the shell's stdin is ours alone.
+TIED = """
+exec 3<&0
+(read -r _ <&3; kill -KILL 0) >/dev/null 2>&1 &
+"$@" </dev/null 3<&-
+code=$?
+kill $!
+exit $code
+"""
+
+
 @dataclass(frozen=True)
 class Finished:
     """A program's end: exit code, output and how many seconds it took."""
@@ -138,20 +150,28 @@ class Finished:
 def _run(command: list[str], folder: str | Path, seconds: float = 30) -> Finished:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)}
     started = time.monotonic()
+    theirs, ours = os.pipe()
     try:
         process = subprocess.Popen(
-            command,
+            ["/bin/sh", "-c", TIED, "tied", *command],
             cwd=folder,
             env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,
         )
+        return _finished(process, seconds, started)
     except OSError as error:
         return Finished(-1, str(error), 0.0)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def _finished(process: subprocess.Popen[str], seconds: float, started: float) -> Finished:
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

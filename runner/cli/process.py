@@ -33,7 +33,7 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         log.touch()
         self._log = log.open(encoding="utf-8", errors="replace")
-        self._guard = Guard(list(command), log=log, environment=environment)
+        self._guard = Guard(list(command), log=log, folder=log.parent, environment=environment)
         self._rest = ""
 
     @property
@@ -70,18 +70,22 @@ class WorkerProcess:
         last = "\n".join(line for line in said[-15:] if line.strip())
         raise WorkerEnded(f"the worker did not get ready and was stopped. Its log ends:\n{last}")
 
-    def stop(self) -> None:
-        """Let it finish what runs, for a short while; then end it."""
+    def stop(self, grace: float = GRACE) -> None:
+        """Let it finish what runs, for so many seconds at most; then end it."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
-            self.alive(GRACE)
+            self.alive(grace)
         self._guard.end()
         self._log.close()
 
 
 @contextmanager
 def worker_process(
-    environment: Mapping[str, str], *, concurrency: int | None = None, more: Sequence[str] = ()
+    environment: Mapping[str, str],
+    *,
+    concurrency: int | None = None,
+    more: Sequence[str] = (),
+    grace: float = GRACE,
 ) -> Iterator[WorkerProcess]:
     """Run a worker for the length of a `with` block, with that environment besides our own."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
@@ -90,4 +94,4 @@ def worker_process(
         try:
             yield worker
         finally:
-            worker.stop()
+            worker.stop(grace)

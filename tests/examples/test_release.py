@@ -1,46 +1,16 @@
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from examples.release.graph import release
 from runner import Status
 from runner.errors import ResponseError
-
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "tiny"
-version = "1.2.3"
-requires-python = ">=3.11"
-
-[tool.hatch.build.targets.wheel]
-packages = ["tiny"]
-"""
+from tests.examples.repositories import make_repository
 
 
 @pytest.fixture
 def repository(tmp_path):
-    """A whole small repository: commits, a package, a test."""
-    root = tmp_path / "tiny"
-    for folder in ("tiny", "tests"):
-        (root / folder).mkdir(parents=True)
-    (root / "pyproject.toml").write_text(PYPROJECT)
-    (root / "tiny" / "__init__.py").write_text("")
-    (root / "tests" / "test_tiny.py").write_text("def test_tiny():\n    assert True\n")
-    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    for arguments in (
-        ["init", "--quiet"],
-        ["add", "."],
-        ["commit", "--quiet", "-m", "Begin"],
-        ["commit", "--quiet", "--allow-empty", "-m", "Mend the lock"],
-    ):
-        subprocess.run(["git", "-C", str(root), *who, *arguments], check=True, capture_output=True)
-    return root
+    return make_repository(tmp_path)
 
 
 def answer(result, response):

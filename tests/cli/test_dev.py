@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner import Client
+from tests.processes import is_alive
+from tests.waiting import wait_until
+
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def started(folder: Path, *arguments: str):
+    """Run `runner dev` in a folder, and give the process and what it says once it is ready."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "RUNNER_SWEEP_INTERVAL": "0.5"}
+    command = [sys.executable, "-m", "runner.cli", "dev", "--graphs", "shop", "--json", *arguments]
+    with (
+        (folder / "dev.log").open("w") as log,
+        subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as dev,
+    ):
+        try:
+            said = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
+            yield dev, json.loads(said)
+        finally:
+            dev.kill()
+
+
+def socket_of(ready: dict) -> Path:
+    return Path(ready["redis_url"].removeprefix("unix://").partition("?")[0])
+
+
+def test_dev_runs_graphs_until_ctrl_c_and_keeps_its_data(tmp_path):
+    """Nothing but this command is needed to run a graph; Ctrl-C ends store and worker, the data stays."""
+    with started(tmp_path) as (dev, ready):
+        run = Client(redis_url=ready["redis_url"]).start("shop-refund", 7)
+        assert run.wait(timeout=30).status == "interrupted"
+
+        dev.send_signal(signal.SIGINT)
+
+        assert dev.wait(timeout=20) == 0
+        assert not is_alive(ready["worker_pid"])
+        assert not socket_of(ready).exists()
+    with started(tmp_path) as (dev, ready):
+        again = Client(redis_url=ready["redis_url"]).run(run.id)
+        assert [asked.name for asked in again.interrupts()] == ["shop_refund"]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_dev_is_killed(tmp_path):
+    """Even `kill -9` of the command leaves no worker and no store behind."""
+    with started(tmp_path) as (dev, ready):
+        dev.kill()
+
+        wait_until(lambda: not is_alive(ready["worker_pid"]), "the worker is gone")
+        wait_until(lambda: not socket_of(ready).exists(), "the store is gone")
+
+
+@pytest.mark.slow
+def test_dev_says_so_when_its_worker_ends(tmp_path):
+    """A worker that dies ends the command, with a code that says so."""
+    with started(tmp_path) as (dev, ready):
+        os.kill(ready["worker_pid"], signal.SIGKILL)
+
+        assert dev.wait(timeout=20) == 1
+        assert "The worker ended by itself" in (tmp_path / "dev.log").read_text()
+
+
+def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
+    """A wrong module name is told with the worker's own words, and nothing stays running."""
+    done = subprocess.run(
+        [sys.executable, "-m", "runner.cli", "dev", "--graphs", "nowhere"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "'nowhere'" in done.stderr
+    assert "Traceback" not in done.stderr
