@@ -173,13 +173,3 @@ def bell_of(site, run, node: str) -> bytes:
     for place in ("id", "shadow", "queue", "priority", "argsrepr", "delivery_tag"):
         template = template.replace(f"\x01{place}\x02", told.get(place, "copy"))
     return template.encode()
-
-
-def test_a_worker_that_stops_leaves_no_trace(empty_site):
-    """A worker told to stop goes by itself and takes its name off the streams."""
-    empty_site.ready(1)
-    wait_until(lambda: empty_site.redis.xinfo_consumers("runner:responses", "runner"), "it reads the stream")
-
-    assert empty_site.workers[0].stop()
-
-    assert empty_site.redis.xinfo_consumers("runner:responses", "runner") == []

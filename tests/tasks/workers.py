@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ LEASE = 2.0
 SWEEP = 0.5
 RECOVERY = LEASE + SWEEP * 1.2
 """Seconds within which work of a lost worker goes on; a slow machine gets MARGIN on top."""
-MARGIN = 3.0
+MARGIN = 2.0
 
 SETTINGS = {
     "RUNNER_GRAPHS": "tests.tasks.graphs",
@@ -34,8 +32,10 @@ SETTINGS = {
 class Worker:
     """One `celery worker` process; kill it, freeze it or let it stop."""
 
-    def __init__(self, url: str, log: Path, pool: str, slots: int, settings: Mapping[str, str]) -> None:
-        command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", "--pool", pool]
+    def __init__(
+        self, url: str, log: Path, pool: str, slots: int, *, settings: Mapping[str, str], app: str
+    ) -> None:
+        command = [sys.executable, "-m", "celery", "--app", app, "worker", "--pool", pool]
         options = ["--concurrency", str(slots), "--loglevel", "info", "--hostname", f"{log.stem}@%h"]
         self.log = log
         environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
@@ -63,11 +63,6 @@ class Worker:
         """End it as a power cut would: no signal handler, no goodbye."""
         self._guard.kill()
 
-    def stop(self) -> bool:
-        """Ask it to stop as a deploy does; tell whether it went by itself."""
-        os.kill(self.pid, signal.SIGTERM)
-        return not self._guard.alive(20)
-
     def end(self) -> None:
         if self.alive:
             self.kill()
@@ -84,12 +79,14 @@ class Site:
         self.workers: list[Worker] = []
         self._started = 0
 
-    def add(self, pool: str = "threads", slots: int = 4, **settings: str) -> Worker:
+    def add(
+        self, pool: str = "threads", slots: int = 4, app: str = "tasks.app:app", **settings: str
+    ) -> Worker:
         """Start a worker; `wait_ready` says when it takes work."""
         self._started += 1
         log = self.folder / f"{pool}{self._started}.log"
         log.touch()
-        self.workers.append(Worker(self.url, log, pool, slots, settings))
+        self.workers.append(Worker(self.url, log, pool, slots, settings=settings, app=app))
         return self.workers[-1]
 
     def ready(self, count: int = 1, **settings: str) -> None:

@@ -1,0 +1,144 @@
+"""How a worker starts, what it tells its operator, and how it lives through an outage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from celery import Celery
+
+from runner import Client, Status
+from runner.embedded import embedded_store
+from runner.registry import Registry
+from runner.settings import as_broker
+from runner.store import open_store
+from tests.tasks import graphs
+from tests.tasks.workers import LEASE, MARGIN, RECOVERY, Site
+from tests.waiting import wait_until
+
+WORKER = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "worker", "--pool", "solo"]
+
+
+def failed_start(url: str, graphs: str, folder) -> str:
+    """Start a worker that must not start, and give what it said."""
+    environment = {**os.environ, "RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": graphs, "PYTHONPATH": str(folder)}
+    done = subprocess.run(WORKER, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_worker_without_graphs_starts_and_says_so(empty_site):
+    """RUNNER_GRAPHS is optional; its absence is in the log, with what to do."""
+    empty_site.ready(1, RUNNER_GRAPHS="")
+
+    assert "worker.ready: graphs: none; name their modules in RUNNER_GRAPHS" in empty_site.workers[0].said()
+
+
+def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
+    """A worker whose graphs can't be imported does not start half; the last line says why."""
+    said = failed_start(redis_url, "no_such_module", tmp_path)
+
+    assert said.startswith("The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS")
+
+
+def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path):
+    """A factory that raises is shown with its own error, not swallowed."""
+    code = (
+        "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half a graph')\n"
+    )
+    (tmp_path / "bad_graphs.py").write_text(code)
+
+    assert failed_start(redis_url, "bad_graphs", tmp_path) == "ZeroDivisionError: half a graph"
+
+
+def test_another_worker_has_the_graph_that_this_one_lacks(empty_site):
+    """A worker without a run's graph puts its nodes back, and the worker that has it runs them."""
+    known = Registry()
+    known.add("chain", graphs.chain)
+    empty_site.ready(1, RUNNER_GRAPHS="")
+    without = empty_site.workers[0]
+    run = Client(store=empty_site.client.engine.store, registry=known).start("chain", "go")
+    wait_until(lambda: "chain/a" in without.said(), "the worker without the graph took the doorbell")
+    assert run.status is Status.EXECUTING
+
+    empty_site.add("threads", 1).wait_ready()
+    without.kill()
+
+    assert run.wait(20).status is Status.COMPLETED
+
+
+def test_a_killed_child_s_node_runs_again(sites):
+    """With prefork a child that dies takes its node only, and that runs again within lease + sweep."""
+    site = sites["prefork"]
+    site.workers[0].wait_ready()
+    run = site.client.start("gated", "go")
+    wait_until(lambda: site.starts(run), "the node runs")
+    child = int(site.starts(run)[0][0])
+    assert child != site.workers[0].pid
+
+    os.kill(child, signal.SIGKILL)
+    site.open_gate(run)
+
+    result = run.wait(RECOVERY + MARGIN)
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == 2
+    assert site.workers[0].alive
+
+
+def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
+    """While the store is away the worker waits; when it is back everything goes on without a person."""
+    with embedded_store(appendonly=True, directory=tmp_path / "data") as store:
+        site = Site(store.url, tmp_path)
+        try:
+            site.ready(1)
+            run = site.client.start("gated", "go")
+            wait_until(lambda: site.starts(run), "the node runs")
+            store.kill()
+            wait_until(lambda: "sweeper.waits: The store" in site.workers[0].said(), "the sweeper notices")
+            store.restart()
+            site.redis.set(f"gate:{run.id}", 1)
+
+            assert (
+                Client(store=open_store(store.url, lease=LEASE)).run(run.id).wait(30).status
+                is Status.COMPLETED
+            )
+            question = site.client.start("question", "go")
+            (asked,) = question.wait(30).interrupts
+            site.send(json.dumps({"v": 1, "interrupt_id": asked.id, "response": 1}))
+            wait_until(lambda: question.status is Status.COMPLETED, "answers are read again")
+            assert site.workers[0].alive
+        finally:
+            site.end()
+
+
+def test_a_worker_that_stops_lets_its_node_finish(empty_site):
+    """A deploy waits for the nodes that run: none is cut off, none is repeated, no trace is left."""
+    empty_site.ready(1)
+    run = empty_site.client.start("gated", "go")
+    wait_until(lambda: empty_site.starts(run), "the node runs")
+
+    os.kill(empty_site.workers[0].pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in empty_site.workers[0].said(), "the worker is told")
+    empty_site.open_gate(run)
+
+    wait_until(lambda: not empty_site.workers[0].alive, "the worker has gone by itself")
+    assert empty_site.client.engine.store.read(run.id).order[0] == "a"
+    assert len(empty_site.starts(run)) == 1
+    assert empty_site.redis.xinfo_consumers("runner:responses", "runner") == []
+
+
+def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
+    """After `tasks.install(app)` the workers of an app serve their own queue and ours."""
+    worker = empty_site.add(app="tests.tasks.theirs:app")
+    worker.wait_ready()
+    theirs = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
+
+    theirs.send_task("theirs.own", args=["theirs"])
+    result = empty_site.client.start("chain", "go").wait(20)
+
+    assert result.status is Status.COMPLETED
+    wait_until(lambda: empty_site.redis.get("theirs") == b"done", "their own task has run")
+    theirs.close()
