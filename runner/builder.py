@@ -10,7 +10,8 @@ from typing import Any
 from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.functions import FunctionNode, takes_context
-from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.graph import HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.graph_events import with_events
 from runner.hooks import HookProvider
 from runner.local import Graph
 from runner.ports import Store
@@ -194,7 +195,7 @@ class GraphBuilder:
             )
         definition = Definition(self._id, dict(self._nodes), edges, entries, **self._settings)
         topology(definition)
-        return Graph(definition, self._store)
+        return Graph(with_events(definition), self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:
         targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}
@@ -241,10 +242,10 @@ def _can_decide(condition: object) -> bool:
 
 def _check_id(name: object, kind: str) -> None:
     fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
-    if not fits or not set('"\\/').isdisjoint(str(name)):
+    if not fits or str(name).startswith(HIDDEN) or not set('"\\/').isdisjoint(str(name)):
         raise DefinitionError(
             f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
-            "slashes or backslashes."
+            f"slashes or backslashes, not beginning with {HIDDEN!r}."
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from runner.graph import EdgeSpec
+from runner.graph import HIDDEN, EdgeSpec
 from runner.outcomes import Succeeded
 from runner.ports import Store
 from runner.registry import Plan
@@ -126,5 +126,10 @@ def state_after(
     node, run_id = visit.address.node_id, visit.address.run_id
     done = replace(visit.claim.record, status=Status.COMPLETED)
     own = node_result(done, outcome.output, entry)
-    results = Results(node, own, list(plan.definition.nodes), lambda nodes: store.fetch(run_id, nodes))
+    results = Results(
+        node,
+        own,
+        [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
+        lambda nodes: store.fetch(run_id, nodes),
+    )
     return GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)

@@ -160,6 +160,15 @@ class Topology:
     loops: tuple[LoopTopology, ...] = field(default=())
 
 
+HIDDEN = "@"
+"""Ids that begin with this belong to the graph's own events; users' ids may not."""
+
+BEFORE_GRAPH = "@before"
+"""The hidden node ahead of the entry points that fires BeforeGraphEvent."""
+
+AFTER_GRAPH = "@after"
+"""The hidden node that fires AfterGraphEvent: it becomes ready when a run would end."""
+
 DEFAULT_QUEUE = "runner"
 DEFAULT_PRIORITY = 5
 
@@ -196,7 +205,7 @@ def topology(definition: Definition) -> Topology:
         fingerprint=fingerprint(definition),
         entries=definition.entries,
         policy=definition.policy,
-        limit=definition.max_node_executions or 0,
+        limit=_limit(definition),
         timeout_ms=round((definition.execution_timeout or 0) * 1000),
         nodes={
             node: _node(definition, node, incoming[node], around[node], signatures[node])
@@ -206,6 +215,12 @@ def topology(definition: Definition) -> Topology:
         incoming={node: tuple(found) for node, found in incoming.items()},
         loops=tuple(_loop(k, loops, exits[k]) for k in range(len(loops))),
     )
+
+
+def _limit(definition: Definition) -> int:
+    """The hidden node ahead of the entry points does not count as an execution."""
+    limit = definition.max_node_executions
+    return limit + (BEFORE_GRAPH in definition.nodes) if limit else 0
 
 
 def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:

@@ -12,9 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from runner import codec, failures, inputs, loops
+from runner import codec, failures, graph_events, inputs, loops
 from runner.asking import Asker
 from runner.errors import CorruptDocument, LeaseLost, NodeFailed, RunStopped
+from runner.graph import HIDDEN
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
 from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
@@ -34,6 +35,8 @@ def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
         hooks = HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
         return Failed(failures.record(error))
+    if hooks is not None and plan.node(visit.address.node_id).kind == graph_events.KIND:
+        return graph_events.execute(plan.definition, hooks, visit)
     if visit.tentative is not None:
         outcome = load_outcome(visit.tentative)
     else:
@@ -100,7 +103,7 @@ def sink_outputs(child: RunSnapshot) -> Any:
     done = {
         node: child.outputs.get((node, record.visit))
         for node, record in child.nodes.items()
-        if record.status is Status.COMPLETED and "1" not in record.edges
+        if record.status is Status.COMPLETED and "1" not in record.edges and not node.startswith(HIDDEN)
     }
     return next(iter(done.values())) if len(done) == 1 else done
 

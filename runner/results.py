@@ -9,9 +9,12 @@ from typing import Any
 from runner import codec, failures
 from runner.errors import CorruptDocument
 from runner.failures import ErrorRecord
+from runner.graph import HIDDEN
 from runner.interrupts import Interrupt
 from runner.ports import RunSnapshot, Store
 from runner.run import NodeRecord, Status
+
+HARMLESS = frozenset({Status.READY, Status.RUNNING, Status.COMPLETED, Status.CANCELLED})
 
 Restore = Callable[[Any], Any]
 restorers: dict[str, Restore] = {}
@@ -111,7 +114,8 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
             waiting.setdefault(interrupt.node_id, []).append(interrupt)
     results: dict[str, NodeResult] = {}
     for name, record in snapshot.nodes.items():
-        if record.status is Status.PENDING:
+        # The nodes of the graph's own events show only while they wait or when they failed.
+        if record.status is Status.PENDING or (name.startswith(HIDDEN) and record.status in HARMLESS):
             continue
         at = (name, record.visit)
         found = node_result(record, snapshot.outputs.get(at), snapshot.entries.get(at), waiting.get(name, ()))
@@ -121,7 +125,7 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         run_id=snapshot.record.run_id,
         results=results,
         interrupts=[each for result in results.values() for each in result.interrupts],
-        execution_order=list(snapshot.order),
+        execution_order=[node for node in snapshot.order if not node.startswith(HIDDEN)],
         usage=total_usage([*snapshot.entries.values(), *_unsettled(results.values())]),
         reason=snapshot.record.reason,
         execution_time=sum(entry.get("ms", 0) for entry in snapshot.entries.values()),

@@ -37,9 +37,9 @@ from dataclasses import replace
 from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
 from runner.draft import Draft, Step
 from runner.events import EventKind
-from runner.graph import ROOT, EdgeKind, FailurePolicy, InEdge, Join
+from runner.graph import AFTER_GRAPH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import address_of
-from runner.run import FINAL, Arrivals, LoopRecord, NodeRecord, Status
+from runner.run import FINAL, Arrivals, LoopRecord, NodeRecord, Status, status_of
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails into the dead letters."""
@@ -67,7 +67,7 @@ def start(draft: Draft) -> Step:
     settled: list[str] = []
     for node in draft.topology.entries:
         _arrive(draft, node, ROOT, live=True, settled=settled)
-    return draft.step("started")
+    return _close(draft, "started")
 
 
 # -- arrivals, loops, readiness ------------------------------------------------------------------------
@@ -199,16 +199,16 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
     if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
         return draft.refuse("stale")
     draft.add(DropTimer(TimerKind.RING, node))
-    if draft.run.stopping:
+    if draft.run.stopping and node != AFTER_GRAPH:
         _cancel_node(draft, node)
-        return draft.step("cancelled")
+        return _close(draft, "cancelled")
     claimed = replace(record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0)
     draft.put(node, claimed)
     draft.add(
         SetTimer(TimerKind.LEASE, node, draft.now + draft.lease_ms),
         Announce(EventKind.NODE_STARTED, node, visit, str(attempt)),
     )
-    return draft.step("claimed")
+    return _close(draft, "claimed")
 
 
 def holds(record: NodeRecord, visit: int, fence: int) -> bool:
@@ -234,8 +234,8 @@ def ask(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[st
     if not holds(draft.node(node), visit, fence):
         return draft.refuse("stale")
     if _publish(draft, node, interrupts):
-        return draft.step("asked")
-    return draft.step("stopping")
+        return _close(draft, "asked")
+    return _close(draft, "stopping")
 
 
 def _publish(draft: Draft, node: str, interrupts: Sequence[str]) -> bool:
@@ -271,7 +271,7 @@ def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[s
     draft.add(DropTimer(TimerKind.LEASE, node))
     if not _publish(draft, node, interrupts):
         _cancel_node(draft, node)
-        return draft.step("cancelled")
+        return _close(draft, "cancelled")
     record = draft.node(node)
     draft.add(*_withdraw(node, visit, [each for each in record.questions if each not in interrupts]))
     kept = tuple(each for each in record.questions if each in interrupts)
@@ -280,10 +280,10 @@ def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[s
     parked = replace(record, status=Status.WAITING, questions=kept, crashes=0)
     if _satisfied(draft, node, parked):
         _ring(draft, node, parked)
-        return draft.step("ready")
+        return _close(draft, "ready")
     draft.put(node, parked)
     draft.add(Announce(EventKind.NODE_WAITING, node, visit))
-    return draft.step("waiting")
+    return _close(draft, "waiting")
 
 
 def _satisfied(draft: Draft, node: str, record: NodeRecord) -> bool:
@@ -320,7 +320,7 @@ def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> 
         _ring(draft, node, resolved)
     else:
         draft.put(node, resolved)
-    return draft.step("accepted")
+    return _close(draft, "accepted")
 
 
 def settle(
@@ -354,11 +354,11 @@ def settle(
         if not insist:
             return draft.refuse("changed")
         draft.run = replace(draft.run, lock=f"{draft.now + LOCK_MS} {own}")
-        return draft.step("changed")
+        return _close(draft, "changed")
     draft.run = replace(draft.run, lock="")
     draft.add(DropTimer(TimerKind.LEASE, node), *_withdraw(node, visit, record.questions))
     _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
-    return draft.step("settled")
+    return _close(draft, "settled")
 
 
 def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: str) -> None:
@@ -382,14 +382,14 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
     draft.add(DropTimer(TimerKind.LEASE, node))
     if draft.run.stopping:
         _cancel_node(draft, node)
-        return draft.step("cancelled")
+        return _close(draft, "cancelled")
     child = "" if counts else record.child
     draft.put(node, replace(record, status=Status.RETRYING, attempt=record.attempt + counts, child=child))
     draft.add(
         SetTimer(TimerKind.RETRY, node, draft.now + delay_ms),
         Announce(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
     )
-    return draft.step("retrying")
+    return _close(draft, "retrying")
 
 
 def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
@@ -399,7 +399,7 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
         return draft.refuse(refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {}))
     draft.put(node, replace(record, status=Status.WAITING, held=True))
     draft.add(DropTimer(TimerKind.LEASE, node), Announce(EventKind.NODE_HELD, node, visit))
-    return draft.step("held")
+    return _close(draft, "held")
 
 
 # -- child runs ------------------------------------------------------------------------------------------
@@ -415,9 +415,9 @@ def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Ste
     draft.add(DropTimer(TimerKind.LEASE, node))
     if draft.run.stopping:
         _cancel_node(draft, node)
-        return draft.step("cancelled")
+        return _close(draft, "cancelled")
     draft.put(node, replace(record, status=Status.WAITING, child=child, busy=True, crashes=0))
-    return draft.step("delegated")
+    return _close(draft, "delegated")
 
 
 def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
@@ -431,10 +431,19 @@ def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
         _cancel_node(draft, node)
     else:
         _ring(draft, node, record)
-    return draft.step("moved")
+    return _close(draft, "moved")
 
 
 # -- stopping ----------------------------------------------------------------------------------------------
+
+
+def _close(draft: Draft, reply: str) -> Step:
+    """End a transition. A run that would end fires the event after it first, where it has one."""
+    if AFTER_GRAPH in draft.topology.nodes and status_of(draft.run) in FINAL:
+        record = draft.node(AFTER_GRAPH)
+        if record.status is Status.PENDING:
+            _ring(draft, AFTER_GRAPH, replace(record, visit=1, attempt=1))
+    return draft.step(reply)
 
 
 def cancel(draft: Draft, reason: str) -> Step:
@@ -442,7 +451,7 @@ def cancel(draft: Draft, reason: str) -> Step:
     if draft.run.is_final or draft.run.stopping:
         return draft.refuse("already")
     _stop(draft, Status.CANCELLED, reason)
-    return draft.step("cancelled")
+    return _close(draft, "cancelled")
 
 
 def _stop(draft: Draft, status: Status, reason: str) -> None:
@@ -457,7 +466,7 @@ def drain(draft: Draft) -> Step:
     """Go on with cancelling what a stopping run still has waiting."""
     if draft.run.stopping and not draft.run.is_final:
         _drain(draft)
-    return draft.step("drained")
+    return _close(draft, "drained")
 
 
 def _drain(draft: Draft) -> None:
@@ -496,7 +505,7 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
             _stop(
                 draft, Status.FAILED, f"execution timeout of {draft.topology.timeout_ms / 1000:g} s reached"
             )
-            return draft.step("stopped")
+            return _close(draft, "stopped")
         case TimerKind.RING:
             return _ring_again(draft, key)
         case TimerKind.RETRY:
@@ -518,7 +527,7 @@ def _ring_again(draft: Draft, node: str) -> Step:
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
         SetTimer(TimerKind.RING, node, draft.now + wait),
     )
-    return draft.step("rung")
+    return _close(draft, "rung")
 
 
 def _due_retry(draft: Draft, node: str) -> Step:
@@ -526,7 +535,7 @@ def _due_retry(draft: Draft, node: str) -> Step:
     if record.status is not Status.RETRYING:
         return draft.refuse("stale")
     _ring(draft, node, record)
-    return draft.step("ready")
+    return _close(draft, "ready")
 
 
 def _lost(draft: Draft, node: str) -> Step:
@@ -538,13 +547,13 @@ def _lost(draft: Draft, node: str) -> Step:
     lost = replace(record, attempt=record.attempt + 1, fence=record.fence + 1, crashes=record.crashes + 1)
     if draft.run.stopping:
         _cancel_node(draft, node)
-        return draft.step("cancelled")
+        return _close(draft, "cancelled")
     if lost.crashes >= CRASH_BUDGET:
         draft.add(Bury(node, record.visit), *_withdraw(node, record.visit, record.questions))
         _settle(draft, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
-        return draft.step("dead")
+        return _close(draft, "dead")
     _ring(draft, node, lost)
-    return draft.step("ready")
+    return _close(draft, "ready")
 
 
 # -- what a claimed node is told -------------------------------------------------------------------------

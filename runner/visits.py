@@ -12,10 +12,11 @@ from typing import Any
 
 from runner import codec, failures
 from runner.errors import CorruptDocument, LeaseLost, StoreError
+from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
 from runner.outcomes import Failed, Input, Outcome, Saved, Succeeded
-from runner.ports import Claim, Reply, Store
+from runner.ports import Claim, Reply, RunSnapshot, Store
 
 JSON = Any
 VERSION = 1
@@ -67,7 +68,9 @@ class ClaimedVisit:
         self.graph_id = claim.graph_id
         self.attempt = claim.record.attempt
         self.task = codec.unpack(claim.task)
-        self.inputs: Sequence[Input] = [Input(node, visit, output) for node, visit, output in claim.inputs]
+        self.inputs: Sequence[Input] = [
+            Input(node, visit, output) for node, visit, output in claim.inputs if not node.startswith(HIDDEN)
+        ]
         self.invocation_state: dict[str, Any] = codec.unpack(claim.given) or {}
         self.answers: Mapping[str, Interrupt] = {answer.id: answer for answer in claim.answers}
         found = load_document(claim.document)
@@ -79,7 +82,7 @@ class ClaimedVisit:
         self.replays = self.tentative is not None
         self.outage: StoreError | None = None
         self._kept, self._kept_messages = self.document, len(self.messages)
-        self._lease, self._store = lease, store
+        self._lease, self.store = lease, store
 
     @property
     def idempotency_key(self) -> str:
@@ -88,20 +91,24 @@ class ClaimedVisit:
 
     def save(self, saved: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
-        self._write(lambda: self._store.save(self.claim.token, self.wrap(saved)), saved)
+        self._write(lambda: self.store.save(self.claim.token, self.wrap(saved)), saved)
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
-        self._write(lambda: self._store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
+        self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event to the run's stream."""
         packed = codec.pack(data, f"the data of a {kind} event")
-        self._store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+        self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
 
     def check(self) -> None:
         """Raise LeaseLost or RunStopped when the node is no longer ours to run."""
         self._lease.check()
+
+    def run_snapshot(self) -> RunSnapshot | None:
+        """Read the whole run, for the event after it."""
+        return self.store.read(self.address.run_id)
 
     def wrap(self, saved: Saved) -> Saved:
         """Put the executor's document into the node's."""

@@ -12,7 +12,7 @@ from typing import Any
 import pydantic_core
 
 from runner import codec
-from runner.graph import Topology
+from runner.graph import AFTER_GRAPH, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.outcomes import Saved
 from runner.ports import Event
@@ -30,6 +30,7 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
         "timeout": topology.timeout_ms,
         "policy": topology.policy,
         "entries": topology.entries,
+        "after": AFTER_GRAPH in topology.nodes,
     }
     yield "meta", dump(meta)
     for name, node in topology.nodes.items():

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runner.cycles import reach
 from runner.errors import DefinitionError
-from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.graph import AFTER_GRAPH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
 from runner.outcomes import Saved
 from runner.ports import Claim, Settlement, Start
@@ -38,7 +38,7 @@ def graphs(draw, name):
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     onward = {node: [target for source, target in pairs if source == node] for node in names}
-    kept = sorted(reach(entries, onward))
+    kept = sorted(reach(entries, onward)) + draw(st.sampled_from([[], [AFTER_GRAPH]]))
     definition = Definition(
         id=name,
         nodes={

@@ -15,7 +15,7 @@ local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end
 if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt then return {'stale'} end
 timer(d, 'ring', name, false)
-if d.run.stopping ~= '' then
+if d.run.stopping ~= '' and name ~= '@after' then
   cancel_node(d, name)
   step(d)
   return reply('cancelled')

@@ -1,6 +1,7 @@
 -- Close a transition: work out the run's status, tell its parent, write.
 -- include: commit
 -- include: ended
+-- include: ring
 local function status_of(run)
   if run.active > 0 then return 'executing' end
   if run.held > 0 then return 'needs_migration' end
@@ -9,7 +10,14 @@ local function status_of(run)
   return run.stopping ~= '' and 'cancelled' or 'completed'
 end
 
+-- A run that would end fires the event after it first, where it has one.
+local function last_event(d)
+  if not FINAL[status_of(d.run)] or not shape(d, 'meta').after then return end
+  if node(d, '@after').status == 'pending' then ring(d, '@after', {visit = 1, attempt = 1}) end
+end
+
 local function step(d)
+  last_event(d)
   local run = d.run
   local before, status = run.status, status_of(run)
   if status ~= before then
