@@ -44,7 +44,7 @@ def answer(result, response):
 
 
 def test_before_graph_asks_ahead_of_every_node():
-    """No node runs before the event's question is answered, and the nodes see neither event nor input of it."""
+    """No node runs before the event's question is answered, and the nodes see nothing of the event."""
     seen = []
     graph = build(echo, echo, before=lambda event: seen.append((event.task, event.interrupt("go")))).build()
 

@@ -161,9 +161,9 @@ class Agreement(RuleBasedStateMachine):
                 (name, own.ended[0] + off, str(own.ended[1]))
                 for name, (own, _, _) in zip(read, found, strict=True)
             ]
-            self.end(token, bits, False, None, reads, data.draw(st.booleans()))
+            self.end(token, bits, False, None, reads, insist=data.draw(st.booleans()))
 
-    def end(self, token, bits, failed, saved, reads, insist=False):
+    def end(self, token, bits, failed, saved, reads, *, insist=False):
         edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing[token.node])]
         status = Status.FAILED if failed else Status.COMPLETED
         settlement = Settlement(status, edges, {"by": token.fence}, {"v": 1}, saved, reads, insist)
