@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runner import answers, codec, conditions, failures, ids, nodes
+from runner import answers, conditions, failures, ids, nodes
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
-from runner.ports import Claim, Dispatcher, Reply, Settlement, Start, Store, Token
-from runner.registry import PATH, Plan, Registry
+from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
+from runner.registry import Plan, Registry
 from runner.run import Status
+from runner.starts import Starts
 from runner.visits import ClaimedVisit
 
 JSON = Any
@@ -59,7 +60,7 @@ class Engine:
         self.store, self.registry = store, registry
         self._dispatcher = dispatcher
         self._leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
-        self._published: set[str] = set()
+        self._starts = Starts(store, registry)
 
     # -- verbs -------------------------------------------------------------------------------------
 
@@ -79,38 +80,15 @@ class Engine:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored.
         """
-        plan = self.registry.find(graph_id)
-        if plan is not None:
-            self.publish([graph_id])
-        start = Start(
-            run_id=run_id or ids.run_id(),
-            graph_id=graph_id,
-            fingerprint=plan.topology.fingerprint if plan else None,
-            task=codec.pack(task, "task"),
-            given=codec.pack(dict(invocation_state or {}), "invocation_state"),
-            tags=codec.pack(dict(tags or {}), "tags"),
-            idempotency_key=idempotency_key,
+        run_id = run_id or ids.run_id()
+        reply = self._starts.run(
+            run_id, graph_id, task, state=invocation_state, key=idempotency_key, tags=tags
         )
-        reply = self._ring(self.store.start(start, ids.nonce()))
-        if reply.word == "unknown_graph":
-            known = ", ".join(sorted(self.store.graphs())) or "none yet"
-            raise NotFoundError(
-                f"no graph {graph_id!r} is known to this store; known: {known}. Start a worker that has it "
-                "in RUNNER_GRAPHS, or name it there for this program."
-            )
-        return reply.run_id or start.run_id
+        return self._ring(reply).run_id or run_id
 
     def publish(self, names: Sequence[str]) -> None:
         """Make graphs of this process, and the graphs inside them, known to the store."""
-        missing = [
-            plan.topology
-            for name in names
-            for plan in self.registry.family(name)
-            if plan.topology.fingerprint not in self._published
-        ]
-        if missing:
-            self.store.publish(missing)
-            self._published.update(topology.fingerprint for topology in missing)
+        self._starts.publish(names)
 
     def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
         """Claim a visit, run its node and commit how it ended.
@@ -173,7 +151,7 @@ class Engine:
             case Interrupted():
                 return self._park(claim, visit, outcome)
             case Delegated():
-                return Delivery(self._delegate(claim, outcome), claim.graph_id)
+                return Delivery(self._ring(self._starts.child(claim, outcome.task)).word, claim.graph_id)
             case Failed():
                 return Delivery(self._fail(plan, visit, outcome, spent), claim.graph_id)
             case Succeeded():
@@ -199,20 +177,6 @@ class Engine:
             )
         waiting = outcome.interrupts if word == "waiting" else ()
         return Delivery(word, claim.graph_id, waiting)
-
-    def _delegate(self, claim: Claim, outcome: Delegated) -> str:
-        child = f"{claim.graph_id}{PATH}{claim.token.node}"
-        plan = self.registry.get(child)
-        self.publish([claim.graph_id.split(PATH)[0]])
-        start = Start(
-            run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),
-            graph_id=child,
-            fingerprint=plan.topology.fingerprint,
-            task=codec.pack(outcome.task, "task"),
-            given=claim.given,
-            parent=claim.token,
-        )
-        return self._ring(self.store.start(start, ids.nonce())).word
 
     def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> str:
         token, node = visit.claim.token, visit.address.node_id

@@ -20,7 +20,7 @@ from runner.ports import Store, Token
 
 log = logging.getLogger(__name__)
 
-LINGER = 5.0
+LINGER = 1.0
 """Seconds between two looks whether the thread is still needed."""
 
 

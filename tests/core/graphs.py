@@ -47,9 +47,9 @@ def answer_all(result: GraphResult, response: object = "yes") -> list[dict]:
 class Bench:
     """A graph on an engine whose doorbells ring only when the test says so."""
 
-    def __init__(self, graph: Graph, store: MemoryStore | None = None) -> None:
+    def __init__(self, graph: Graph, store: type[MemoryStore] = MemoryStore) -> None:
         self.clock = ManualClock()
-        self.store = store or MemoryStore(self.clock)
+        self.store = store(self.clock)
         registry = Registry()
         registry.add("bench", lambda: graph)
         self.bells: list = []

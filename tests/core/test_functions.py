@@ -652,10 +652,8 @@ def test_an_outage_of_the_store_is_no_failure_of_the_node(swallow):
                 raise ValueError("wrapped") from error
             raise
 
-    bench = Bench(single(pay))
-    bench.store = bench.engine.store = store = Flaky(bench.clock)
-    bench.engine._leases._store = store
-    store.away = 1
+    bench = Bench(single(pay), Flaky)
+    bench.store.away = 1
     bench.start()
     with pytest.raises(StoreError):
         bench.deliver()

@@ -178,17 +178,27 @@ def test_one_name_asked_by_two_hooks_fails_the_node(where):
     assert "asked twice in one event" in str(found.error)
 
 
-def test_a_provider_that_cannot_register_fails_the_node():
-    """An error while callbacks are registered is an error of the node, not of the worker."""
+class Moody:
+    """A provider that registers when the graph is built, and fails when a node runs."""
 
-    class Broken:
-        def register_hooks(self, registry, **kwargs):
-            """Fail."""
+    def __init__(self, good: int) -> None:
+        self.good = good
+
+    def register_hooks(self, registry, **kwargs):
+        """Register a few times."""
+        self.good -= 1
+        if self.good < 0:
             raise OSError("no policy file")
 
-    graph = wired({"a": ident}).set_hook_providers([Broken()]).build()
 
-    assert "no policy file" in str(graph("task").results["a"].error)
+def test_a_provider_that_cannot_register():
+    """An error while callbacks are registered ends the build, or fails the node; it is no fault of the worker."""
+    builder = wired({"a": ident})
+
+    with pytest.raises(OSError, match="no policy file"):
+        builder.set_hook_providers([Moody(0)]).build()
+
+    assert "no policy file" in str(builder.set_hook_providers([Moody(1)]).build()("task").results["a"].error)
 
 
 def test_async_hooks():
@@ -419,7 +429,7 @@ def test_a_node_document_of_another_version_is_held():
             object.__setattr__(found, "document", {"v": 2, "visit": 1, "executor": None, "tentative": None})
             return found
 
-    bench = Bench(wired({"a": ident}).build(), Newer())
+    bench = Bench(wired({"a": ident}).build(), Newer)
     bench.start()
 
     assert bench.finish().status is Status.NEEDS_MIGRATION

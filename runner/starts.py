@@ -1,0 +1,94 @@
+"""How runs begin: graphs are made known to the store, then a run or a child run is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner import codec, ids
+from runner.errors import NotFoundError
+from runner.ports import Claim, Reply, Start, Store
+from runner.registry import PATH, Plan, Registry
+
+
+class Starts:
+    """Begins runs of the graphs that this process or the store knows."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        """Share the engine's store and registry."""
+        self._store, self._registry = store, registry
+        self._published: set[str] = set()
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Make graphs of this process, and the graphs inside them, known to the store."""
+        missing = [
+            plan.topology
+            for name in names
+            for plan in self._registry.family(name)
+            if plan.topology.fingerprint not in self._published
+        ]
+        if missing:
+            self._store.publish(missing)
+            self._published.update(topology.fingerprint for topology in missing)
+
+    def run(
+        self,
+        run_id: str,
+        graph_id: str,
+        task: object,
+        *,
+        state: Mapping[str, object] | None,
+        key: str | None,
+        tags: Mapping[str, str] | None,
+    ) -> Reply:
+        """Begin a run.
+
+        Raises:
+            NotFoundError: neither this process nor any worker so far knows the graph.
+            UnstorableError: the task or the state can't be stored.
+        """
+        plan = self._registry.find(graph_id)
+        start = Start(
+            run_id=run_id,
+            graph_id=graph_id,
+            fingerprint=plan.topology.fingerprint if plan else None,
+            task=codec.pack(task, "task"),
+            given=codec.pack(dict(state or {}), "invocation_state"),
+            tags=codec.pack(dict(tags or {}), "tags"),
+            idempotency_key=key,
+        )
+        reply = self._write(start, plan)
+        if reply.word == "unknown_graph":
+            known = ", ".join(sorted(self._store.graphs())) or "none yet"
+            raise NotFoundError(
+                f"no graph {graph_id!r} is known to this store; known: {known}. Start a worker that has it "
+                "in RUNNER_GRAPHS, or name it there for this program."
+            )
+        return reply
+
+    def child(self, claim: Claim, task: Any) -> Reply:
+        """Begin the child run that does the work of a claimed node, in the same partition."""
+        path = f"{claim.graph_id}{PATH}{claim.token.node}"
+        plan = self._registry.get(path)
+        start = Start(
+            run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),
+            graph_id=path,
+            fingerprint=plan.topology.fingerprint,
+            task=codec.pack(task, "task"),
+            given=claim.given,
+            parent=claim.token,
+        )
+        return self._write(start, plan)
+
+    def _write(self, start: Start, plan: Plan | None) -> Reply:
+        if plan is None:
+            return self._store.start(start, ids.nonce())
+        outermost = start.graph_id.split(PATH)[0]
+        self.publish([outermost])
+        reply = self._store.start(start, ids.nonce())
+        if reply.word == "unknown_graph":
+            # The store was emptied, or forgot a graph that nothing had run for long.
+            self._published.clear()
+            self.publish([outermost])
+            reply = self._store.start(start, ids.nonce())
+        return reply
