@@ -123,7 +123,7 @@ def test_an_interrupted_graph_takes_answers_only(task):
     graph = single(ask)
     first = graph("task")
 
-    with pytest.raises(ResponseError, match="nothing was applied|waits for answers"):
+    with pytest.raises(ResponseError, match=r"nothing was applied|waits for answers"):
         graph(task)
 
     assert graph(answer_all(first)).status is Status.COMPLETED
@@ -340,7 +340,7 @@ def test_cancelling_the_wait_cancels_the_run():
 
 
 def test_an_interrupt_from_the_keyboard_stops_the_run():
-    """Ctrl-C in a call ends it at once, also while nodes run that have successors, and leaves nothing open."""
+    """Ctrl-C in a call ends it at once, also while nodes run, and leaves nothing open."""
     slow = Slow()
     graph = wired({"a": slow, "b": ident}, "a b").build()
 
@@ -441,7 +441,7 @@ def test_a_store_of_ones_own():
 
 
 def test_an_execution_has_a_limit_of_time():
-    """A run that isn't done in time fails with the reason; running nodes are recorded, waiting ones cancelled."""
+    """A run that isn't done in time fails with the reason; what runs is recorded, what waits is cancelled."""
     slow = Slow()
 
     def let_go(ctx):
