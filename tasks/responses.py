@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 WAIT = 1.0
 """Seconds of one blocking read, and so the longest that a worker which stops waits for this thread."""
 
-RETRIED = 2.0
+RETRIED = 1.0
 """Seconds after which an entry is tried again: its reader is gone, or it came before its question."""
 
 GONE = 60.0

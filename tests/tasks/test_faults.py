@@ -102,23 +102,6 @@ def test_without_the_sweep_both_stay_lost(careless):
             run.wait(max(0.1, began + WITHIN - time.monotonic()))
 
 
-def test_a_question_outlives_its_worker(empty_site):
-    """The worker is killed while its question waits; the answer stays in its stream and another takes it."""
-    empty_site.ready(1)
-    run = empty_site.client.start("waiting", "go")
-    (question,) = run.wait(20).interrupts
-    empty_site.workers[0].kill()
-
-    empty_site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
-    # Control: with nobody there nothing happens, and nothing is lost.
-    with pytest.raises(AssertionError):
-        wait_until(lambda: run.status is not Status.INTERRUPTED, "the run goes on", seconds=1)
-
-    empty_site.ready(1)
-    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
-    assert sorted(run.result().execution_order) == ["a", "b", "d", "e", "f"]
-
-
 def test_a_reader_killed_with_an_answer_in_hand_loses_nothing(pair):
     """An answer that a worker had taken from the stream and not applied is taken over by another."""
     pair.ready(1)

@@ -6,9 +6,12 @@ a process that never saw them, takes the answers.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from runner import Status
+from tests.waiting import wait_until
 
 RUNS = {
     "basic": "agent_basic",
@@ -16,6 +19,7 @@ RUNS = {
     "several": "agent_several",
     "reject": "agent_reject",
     "kept": "agent_basic",
+    "by_message": "waiting",
 }
 
 
@@ -27,6 +31,11 @@ def interrupted(databases):
     runs = {name: site.client.start(graph, "What is the weather?") for name, graph in RUNS.items()}
     before = {name: run.wait(20) for name, run in runs.items()}
     site.workers[0].kill()
+    site.send(json.dumps({"v": 1, "interrupt_id": before["by_message"].interrupts[0].id, "response": "yes"}))
+    alone = site.client.run(runs["by_message"].id)
+    # Control: with nobody there nothing happens, and nothing is lost.
+    with pytest.raises(AssertionError):
+        wait_until(lambda: alone.status is not Status.INTERRUPTED, "it goes on", seconds=1)
     site.ready(1)
     yield runs, before
     site.end()
@@ -107,3 +116,13 @@ def test_session_persistence(interrupted):
     messages = snapshot.messages["weather_agent"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
     assert result.usage["totalTokens"] == 30
+
+
+def test_an_answer_waits_for_a_worker(interrupted):
+    """An answer that was sent while no worker lived is taken by the next one: it was in its stream."""
+    runs, before = interrupted
+    assert sorted(before["by_message"].execution_order) == ["a", "d", "e"]
+
+    wait_until(lambda: runs["by_message"].status is Status.COMPLETED, "the run has its answer")
+
+    assert sorted(runs["by_message"].result().execution_order) == ["a", "b", "d", "e", "f"]

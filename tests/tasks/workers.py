@@ -25,7 +25,7 @@ SETTINGS = {
     "RUNNER_GRAPHS": "tests.tasks.graphs",
     "RUNNER_LEASE": str(LEASE),
     "RUNNER_SWEEP_INTERVAL": str(SWEEP),
-    "RUNNER_EARLY_ANSWER": "3",
+    "RUNNER_EARLY_ANSWER": "2",
 }
 
 
