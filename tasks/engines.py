@@ -45,7 +45,7 @@ def _make(app: Celery, settings: Settings) -> Engine:
     store = open_store(
         settings.redis_url, lease=settings.lease, retention=settings.retention, push=pushes(app, settings)
     )
-    return Engine(store, CeleryDispatcher(app), registry, settings.lease)
+    return Engine(store, CeleryDispatcher(app), registry)
 
 
 def load_graphs(settings: Settings) -> None:

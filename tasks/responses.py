@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,8 @@ from celery import shared_task
 from runner import ids
 from runner.errors import StoreError
 from runner.intake import Fate, Sent, Verdict, judge_answer, judge_start
-from runner.store.streams import RESPONSES, STARTS, Entry, Intake, Outbox
+from runner.store.keys import RESPONSES, STARTS
+from runner.store.streams import Entry, Intake, Outbox
 from tasks.background import Background
 from tasks.engines import settings_of
 
@@ -53,12 +55,17 @@ class Responses(Background):
         reader = f"{socket.gethostname()}-{os.getpid()}-{ids.nonce()}"
         self._intake = Intake(self.settings.redis_url, reader)
         self._outbox = outbox_of(self.settings.redis_url)
+        self._due = 0.0
 
     def turn(self) -> None:
-        """Apply what is new, and what was left over."""
-        for entry in [*self._intake.take_over(RETRIED), *self._intake.read(WAIT)]:
+        """Apply what is new, and every second what was left over."""
+        for entry in self._intake.read(WAIT):
             self._apply(entry)
-        self._intake.forget(GONE)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + RETRIED
+            for entry in self._intake.take_over(RETRIED):
+                self._apply(entry)
+            self._intake.forget(GONE)
 
     def leave(self) -> None:
         """Take this reader's name off the group."""

@@ -13,6 +13,12 @@ from dataclasses import dataclass
 
 PARTITION = "p00"
 
+RESPONSES = "runner:responses"
+STARTS = "runner:starts"
+"""The streams of answers and of runs to begin: one each for all partitions; an entry goes when it was
+applied.
+"""
+
 DEAD_MESSAGES = "runner:dead"
 """A stream of messages that could not be used, with the reason: one for all partitions."""
 

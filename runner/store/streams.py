@@ -14,12 +14,10 @@ from typing import Any
 
 import redis
 
-from runner.store.keys import DEAD_MESSAGES
+from runner.store.keys import DEAD_MESSAGES, RESPONSES, STARTS
 from runner.store.link import Link
 from runner.store.scripts import Scripts
 
-RESPONSES = "runner:responses"
-STARTS = "runner:starts"
 GROUP = "runner"
 
 KEPT_DEAD = 100_000

@@ -4,7 +4,8 @@ import pytest
 import redis
 
 from runner.errors import StoreError
-from runner.store.streams import RESPONSES, STARTS, Entry, Intake, Outbox
+from runner.store.keys import RESPONSES, STARTS
+from runner.store.streams import Entry, Intake, Outbox
 
 
 @pytest.fixture
