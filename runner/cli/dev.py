@@ -53,11 +53,14 @@ def _store(session: Session, stack: ExitStack) -> str:
     if "redis_url" in session.settings.model_fields_set:
         return session.settings.redis_url
     from runner.embedded import embedded_store
+    from runner.errors import StoreError
 
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / ".gitignore").write_text("*\n", encoding="utf-8")
-    store = stack.enter_context(embedded_store(appendonly=True, directory=FOLDER))
-    return store.url
+    try:
+        return stack.enter_context(embedded_store(appendonly=True, directory=FOLDER)).url
+    except StoreError as error:
+        raise CommandError(Exit.UNREACHABLE, str(error)) from error
 
 
 def _serve(session: Session, stack: ExitStack, url: str, concurrency: int | None) -> int:

@@ -42,8 +42,7 @@ class CommandError(Exception):
 
 HINTS = {
     Exit.NOT_FOUND: "`runner runs list`, `interrupts list` and `graphs list` show what there is.",
-    Exit.UNREACHABLE: "Is the store running, and is RUNNER_REDIS_URL (or --redis-url) its address? "
-    "`runner dev` starts one.",
+    Exit.UNREACHABLE: "`runner dev` starts a store and a worker here, and says how to reach them.",
     Exit.FAULT: "This is a fault of the program. Repeat with --debug to see where, and report it.",
 }
 

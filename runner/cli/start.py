@@ -83,7 +83,11 @@ def _look_on(session: Session, started: Run, timeout: float | None) -> int:
 
     store, output = session.client.engine.store, session.output
     output.note("run", started.id)
-    watch(store, started.id, output, timeout=timeout)
+    try:
+        watch(store, started.id, output, timeout=timeout)
+    except KeyboardInterrupt as error:
+        said = f"Stopped looking on; run {started.id} goes on."
+        raise exits.CommandError(exits.Exit.STOPPED, said, f"See `runner runs show {started.id}`.") from error
     view = read_run(store, started.id)
     show_run(output, view)
     code = exits.of_run(view.status)

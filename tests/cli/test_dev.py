@@ -75,6 +75,23 @@ def test_dev_says_so_when_its_worker_ends(tmp_path):
         assert "The worker ended by itself" in (tmp_path / "dev.log").read_text()
 
 
+def test_a_second_dev_in_one_folder_is_refused(tmp_path):
+    """Two stores on one folder would spoil its data: the second command says so and starts nothing."""
+    with started(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-m", "runner.cli", "dev"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    assert done.returncode == 7
+    assert "Another embedded store uses .runner" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
     """A wrong module name is told with the worker's own words, and nothing stays running."""
     done = subprocess.run(
