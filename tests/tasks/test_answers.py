@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -12,15 +13,13 @@ from kombu.serialization import enable_insecure_serializers
 from runner import Status
 from runner.interrupts import Address
 from runner.settings import as_broker
+from tests.docs import blocks
 from tests.tasks.workers import script
 from tests.waiting import wait_until
 
-ANSWER_SCRIPT = """
-import json, sys, redis
-client = redis.Redis.from_url(sys.argv[1])
-body = {"v": 1, "interrupt_id": sys.argv[2], "response": json.loads(sys.argv[3]), "reply_to": sys.argv[4]}
-print(client.xadd("runner:responses", {"body": json.dumps(body)}).decode())
-"""
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "messages" / "README.md"
+ANSWER_SCRIPT = blocks.read(PAGE)[0].text
+"""The program that the documentation shows."""
 
 
 def asked(site):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 
 from runner import Status
+from tests.tasks.workers import RECOVERY
 from tests.waiting import wait_until
 
 
@@ -105,3 +107,21 @@ def test_every_queue_that_a_graph_names_is_served(site):
     result = site.client.start("elsewhere", "go").wait(20)
 
     assert result.execution_order == ["here", "there", "later"]
+
+
+def test_a_node_may_run_longer_than_its_lease(sites):
+    """On every pool the process that runs a node renews its lease, so nobody else starts it meanwhile."""
+    runs = {}
+    for pool, site in sites.items():
+        site.workers[0].wait_ready()
+        runs[pool] = site.client.start("gated", "go")
+    for pool, site in sites.items():
+        wait_until(lambda site=site, pool=pool: site.starts(runs[pool]), f"the node runs on {pool}")
+    ends = time.monotonic() + RECOVERY + 0.5
+
+    wait_until(lambda: time.monotonic() > ends, "a lease and a sweep are over")
+
+    for pool, site in sites.items():
+        site.open_gate(runs[pool])
+        assert runs[pool].wait(20).results["a"].attempts == 1
+        assert len(site.starts(runs[pool])) == 1
