@@ -196,7 +196,14 @@ class Engine:
                 error.add_note(f"raised by the condition of an edge that leaves node {node!r}")
                 return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
             settlement = Settlement(
-                Status.COMPLETED, edges, outcome.output, entry, saved, reads, insist=refused >= ASK_AGAIN
+                Status.COMPLETED,
+                edges,
+                outcome.output,
+                entry,
+                saved,
+                reads,
+                insist=refused >= ASK_AGAIN,
+                session=outcome.session,
             )
             word = self._settle(token, settlement, nonce)
             if word != "changed":

@@ -13,7 +13,7 @@ from contextlib import aclosing, closing, suppress
 from itertools import takewhile
 from typing import Any
 
-from runner import ids, loops
+from runner import codec, ids, loops
 from runner.engine import Engine
 from runner.errors import NotFoundError, ResponseError, RunnerError, UsageError
 from runner.graph import Definition
@@ -23,6 +23,7 @@ from runner.registry import Registry
 from runner.results import GraphResult, graph_result
 from runner.run import Status
 from runner.store.memory import MemoryStore
+from runner.store.sessions import Sessions
 
 THREADS = 32
 """Nodes of one run that run at the same time in process; more wait their turn."""
@@ -88,7 +89,7 @@ class Graph:
     def __init__(self, definition: Definition, store: Store | None = None) -> None:
         """Made by GraphBuilder.build()."""
         self.definition = definition
-        self._given_store = store
+        self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
         self._engine: Engine | None = None
         self._threads = Threads()
@@ -196,7 +197,7 @@ class Graph:
             return self._engine, self._open, after
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
-        # A new engine, and so a new memory store: what is over is nobody's memory any more.
+        # A new engine, and so a new memory store: of what is over only sessions stay.
         engine, run_id = self._make_engine(), ids.run_id()
         self._engine, self._open = engine, run_id
         self._threads.open()
@@ -234,7 +235,7 @@ class Graph:
             raise ResponseError(f"{said}; no answer was applied.")
 
     def _make_engine(self) -> Engine:
-        store = self._given_store or MemoryStore(lease=LEASE)
+        store = self._given_store or MemoryStore(lease=LEASE, sessions=self._sessions)
         lease = None if self._given_store else math.inf
         known = Registry()
         known.add(self.definition.id, lambda: self)
@@ -254,7 +255,7 @@ class Graph:
         """An Agent object shows the conversation of its last run in process."""
         for node, spec in self.definition.nodes.items():
             if spec.kind == "agent" and node in snapshot.messages:
-                spec.executor.messages = list(snapshot.messages[node])
+                spec.executor.show(codec.unpack(list(snapshot.messages[node])))
 
 
 def _shown(event: Event) -> dict[str, Any]:

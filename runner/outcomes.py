@@ -26,15 +26,38 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation that outlives its runs: packed messages in order, and packed values by name."""
+
+    messages: list[JSON] = field(default_factory=list)
+    state: dict[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a completed visit adds to a session: the node's messages after the first `first`.
+
+    `state` are the values that it changed, `gone` the names that it deleted.
+    """
+
+    session_id: str
+    first: int
+    state: dict[str, JSON] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Succeeded:
     """The node is done. `result` is packed and comes back as NodeResult.result, `output` is its
-    plain JSON form and goes to the next nodes; `saved` is kept for a later visit (agents' memory).
+    plain JSON form and goes to the next nodes; `saved` is kept for a later visit (agents' memory),
+    `session` for later runs.
     """
 
     result: JSON
     output: JSON
     usage: dict[str, int] = field(default_factory=dict)
     saved: Saved | None = None
+    session: Remembered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +123,9 @@ class Visit(Protocol):
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
+
+    def recall(self, session_id: str) -> Session:
+        """Read a session as completed visits have left it; one that nobody wrote is empty."""
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event (progress, text delta …) to the run's events."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
-from runner.outcomes import Saved
+from runner.outcomes import Remembered, Saved, Session
 from runner.run import NodeRecord, RunRecord, Status
 
 JSON = Any
@@ -102,7 +102,7 @@ class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
 
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle
-    that is refused as "changed" keeps others from settling for a moment.
+    that is refused as "changed" keeps others from settling for a moment. `session` is written with it.
     """
 
     status: Status
@@ -112,6 +112,7 @@ class Settlement:
     saved: Saved | None = None
     reads: Sequence[tuple[str, int, str]] = ()
     insist: bool = False
+    session: Remembered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,12 @@ class Store(Protocol):
 
     def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
         """List runs, newest first."""
+
+    def session(self, session_id: str) -> Session:
+        """Read a session; one that nobody wrote is empty."""
+
+    def forget_session(self, session_id: str) -> bool:
+        """Delete a session; False when there was none."""
 
     def children(self, run_id: str) -> list[str]:
         """Name the child runs of a run, oldest first."""

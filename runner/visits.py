@@ -15,7 +15,7 @@ from runner.errors import CorruptDocument, LeaseLost, StoreError
 from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
-from runner.outcomes import Failed, Input, Outcome, Saved, Succeeded
+from runner.outcomes import Failed, Input, Outcome, Remembered, Saved, Session, Succeeded
 from runner.ports import Claim, Reply, RunSnapshot, Store
 
 JSON = Any
@@ -97,6 +97,14 @@ class ClaimedVisit:
         """Publish questions at once, while other work of this node goes on."""
         self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
 
+    def recall(self, session_id: str) -> Session:
+        """Read a session as completed visits have left it."""
+        try:
+            return self.store.session(session_id)
+        except StoreError as error:
+            self.outage = error
+            raise
+
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event to the run's stream."""
         packed = codec.pack(data, f"the data of a {kind} event")
@@ -146,6 +154,7 @@ def load_outcome(stored: Mapping[str, JSON]) -> Outcome:
     fields = {key: value for key, value in stored.items() if key != "kind"}
     fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
     if stored["kind"] == "succeeded":
+        fields["session"] = Remembered(**fields["session"]) if fields["session"] else None
         return Succeeded(**fields)
     fields["error"] = failures.load(fields["error"])
     return Failed(**fields)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import pydantic
 
 from runner import codec, failures, inputs, loops
-from runner.agent import direct
+from runner.agent import direct, session
 from runner.agent.broadcast import Broadcast
 from runner.agent.context import UserState
 from runner.agent.desk import VisitDesk
@@ -27,17 +27,18 @@ from runner.agent.models.port import Model
 from runner.agent.prompts import as_messages
 from runner.agent.recipe import Recipe
 from runner.agent.results import AgentResult
-from runner.agent.state import waits_for
+from runner.agent.state import AgentState, fresh, restored, waits_for
 from runner.agent.tool_call import StructuredTool
 from runner.agent.tools import toolbox
 from runner.agent.values import Definition
-from runner.errors import DefinitionError
+from runner.errors import DefinitionError, UsageError
 from runner.hooks import HookProvider, HookRegistry
 from runner.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit
 from runner.results import restorers
 
 JSON = Any
 Executor = Literal["concurrent", "sequential"]
+SessionId = str | Callable[[Mapping[str, Any]], str | None]
 
 
 class Agent:
@@ -47,7 +48,8 @@ class Agent:
     `max_tokens`). `conversation_window` is the number of messages the model sees at most.
     A model that refuses for its rate limit is called `model_attempts` times, after `model_delay`
     seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
-    `session_id` names the conversation to model providers and in ids of direct calls.
+    `session_id` names a conversation that a node of this agent goes on with in every run on the same
+    store: a text, or a function of the invocation state (None: no session). Model providers are told it.
     """
 
     kind = "agent"
@@ -65,7 +67,7 @@ class Agent:
         tool_executor: Executor = "concurrent",
         description: str | None = None,
         structured_output_model: type[pydantic.BaseModel] | None = None,
-        session_id: str | None = None,
+        session_id: SessionId | None = None,
         conversation_window: int | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
@@ -79,9 +81,11 @@ class Agent:
         Raises:
             DefinitionError: the model, a tool or a limit can't be used.
         """
-        self.name, self.description = name, description
+        self.name, self.description, self._session_id = name, description, session_id
+        fixed = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
         self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
+        self._given = self._shown = self.messages
         self.hooks = HookRegistry(tuple(hooks))
         own = [] if structured_output_model is None else [StructuredTool(structured_output_model)]
         definition = Definition(
@@ -92,10 +96,9 @@ class Agent:
             tool_attempts=tool_attempts,
             **_limits({"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}),
         )
-        parts = (_usable(model, name), toolbox([*tools, *own]), self.hooks, definition)
-        said = (system_prompt, structured_output_model, conversation_window, session_id)
-        self._recipe = Recipe(name, *parts, *said)
-        self._direct = direct.Conversation(self, session_id or uuid.uuid4().hex)
+        parts = (_usable(model, name), toolbox([*tools, *own]), self.hooks, definition, system_prompt)
+        self._recipe = Recipe(name, *parts, structured_output_model, conversation_window, fixed)
+        self._direct = direct.Conversation(self, fixed or uuid.uuid4().hex)
 
     @property
     def recipe(self) -> Recipe:
@@ -105,9 +108,18 @@ class Agent:
     def as_tool(self, name: str | None = None, description: str | None = None) -> InnerAgent:
         """Make a tool of this agent; its interrupts are carried up to the agent that calls it."""
         tool_name = name or re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64]
-        messages = as_messages(self.messages)
+        messages = self._own_messages()
         recipe = replace(self._recipe, name=tool_name)
         return InnerAgent(recipe, description or self.description, messages, self.state.document())
+
+    def show(self, messages: list[dict[str, Any]]) -> None:
+        """Let `messages` be those of a run in process; the next run begins with those given before."""
+        if self.messages is not self._shown:
+            self._given = self.messages
+        self.messages = self._shown = messages
+
+    def _own_messages(self) -> list[JSON]:
+        return as_messages(self._given if self.messages is self._shown else self.messages)
 
     # -- as a node --------------------------------------------------------------------------------
 
@@ -120,21 +132,36 @@ class Agent:
         return loops.run(self._visit(visit))
 
     async def _visit(self, visit: Visit) -> Outcome:
-        messages = as_messages(self.messages) if visit.document is None else list(visit.messages)
-        state = opened(
-            visit.document,
-            messages,
-            visit.address.visit,
-            prompt=lambda: as_messages(inputs.blocks(visit.task, visit.inputs)),
-            user=self.state.document(),
-        )
-        stored = 0 if visit.document is None else len(messages)
+        try:
+            session_id = _chosen(self._session_id, visit.invocation_state)
+        except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
+            return Failed(failures.record(error))
+        state, messages, stored = await self._opened(visit, session_id)
+        recipe = replace(self._recipe, session_id=state.session.id if state.session else session_id)
         broadcast = Broadcast(visit)
-        drive = Drive(self._recipe, VisitDesk(visit), state, messages, stored=stored, emit=broadcast.emit)
+        drive = Drive(recipe, VisitDesk(visit), state, messages, stored=stored, emit=broadcast.emit)
         try:
             return _outcome(await drive.run())
         finally:
             await broadcast.end()
+
+    async def _opened(self, visit: Visit, session_id: str | None) -> tuple[AgentState, list[JSON], int]:
+        """Return the state to go on from, the conversation, and how much of that is stored."""
+        own, number = self._own_messages(), visit.address.visit
+        messages = own if visit.document is None else list(visit.messages)
+        stored = 0 if visit.document is None else len(messages)
+        past = fresh(0, {}, 0) if visit.document is None else restored(visit.document)
+        if session_id is not None and past.visit != number:
+            found = await loops.in_thread(visit.recall, session_id)
+            made = replace(past, user=self.state.document(), length=len(own), window=0, calls=[])
+            state = session.begin(session_id, found, number, own=made, prompt=_prompt(visit))
+            return state, [*own, *found.messages], 0
+        user = self.state.document()
+        return (
+            opened(visit.document, messages, number, prompt=lambda: _prompt(visit), user=user),
+            messages,
+            stored,
+        )
 
     # -- called directly --------------------------------------------------------------------------
 
@@ -179,6 +206,22 @@ class Agent:
 restorers[Agent.kind] = AgentResult.from_document
 
 
+def _prompt(visit: Visit) -> list[JSON]:
+    return as_messages(inputs.blocks(visit.task, visit.inputs))
+
+
+def _chosen(session_id: SessionId | None, invocation_state: Mapping[str, Any]) -> str | None:
+    """Return the session of a run.
+
+    Raises:
+        UsageError: what names it is no text.
+    """
+    found = session_id(invocation_state) if callable(session_id) else session_id
+    if found is not None and (not isinstance(found, str) or not found):
+        raise UsageError(f"a session's id is a text, not {found!r}; None means no session.")
+    return found
+
+
 def _usable(model: object, name: str) -> Model:
     if not isinstance(model, Model):
         raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
@@ -209,4 +252,5 @@ def _outcome(ending: Ending) -> Outcome:
         return Interrupted(waits_for(ending.state), ending.saved, usage)
     if ending.error is not None:
         return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
-    return Succeeded(ending.result.to_document(), ending.result.output, usage, ending.saved)
+    saved, added = session.added(ending.state, ending.saved)
+    return Succeeded(ending.result.to_document(), ending.result.output, usage, saved, added)

@@ -37,10 +37,13 @@ def opened(
 
 def begun(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
     """Begin a new invocation; calls that the last one left open get a result, as every call must."""
-    results = [call.result or error_result(call.id, UNFINISHED) for call in past.calls]
-    if results:
-        prompt = merged([{"role": "user", "content": [{"toolResult": r} for r in results]}], prompt)
-    return invoked(past, visit, prompt)
+    return invoked(past, visit, merged(unfinished(past), prompt))
+
+
+def unfinished(state: AgentState) -> list[JSON]:
+    """Return the message with the results of calls that an invocation left open, if there are any."""
+    results = [call.result or error_result(call.id, UNFINISHED) for call in state.calls]
+    return [{"role": "user", "content": [{"toolResult": result} for result in results]}] if results else []
 
 
 def is_over(state: AgentState) -> bool:

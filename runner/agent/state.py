@@ -160,6 +160,17 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """What an invocation found in its session: how many messages came before it, and the state then."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    id: str
+    first: int
+    user: dict[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentState:
     """Where an agent stands in one visit of its node.
 
@@ -198,6 +209,7 @@ class AgentState:
     stop_reason: str
     cancelled: bool
     failure: ErrorRecord | None
+    session: Recalled | None
 
 
 def fresh(visit: int, user: dict[str, JSON], length: int) -> AgentState:
@@ -231,6 +243,7 @@ def fresh(visit: int, user: dict[str, JSON], length: int) -> AgentState:
         stop_reason="",
         cancelled=False,
         failure=None,
+        session=None,
     )
 
 
@@ -251,11 +264,8 @@ def invoked(state: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
 
 def waits_for(state: AgentState) -> list[Interrupt]:
     """List the questions that are open: asked by a site or call and not answered."""
-    ids: list[str] = []
-    for site in (state.edge, state.site):
-        ids.extend(site.asked if site else ())
-    for call in state.calls:
-        ids.extend(call.asked)
+    parked = (state.edge, state.site, *state.calls)
+    ids = [key for place in parked if place is not None for key in place.asked]
     return [state.questions[key] for key in ids if not answered(state.questions[key])]
 
 

@@ -64,6 +64,18 @@ DICTIONARY = (
     Key("r:<run>:h", "list", "completed nodes in order", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
+    Key(
+        "session:m:<session>",
+        "list",
+        "messages of a session (JSON)",
+        "until forgotten: it is the user's data",
+    ),
+    Key(
+        "session:s:<session>",
+        "hash",
+        "name -> value of a session's state (JSON)",
+        "until forgotten: it is the user's data",
+    ),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
     Key("open", "zset", "open questions by the ms they were asked", "until closed"),
     Key("runs", "zset", "runs by the ms they were created", "a run's entry as long as its keys"),
@@ -95,6 +107,10 @@ class Keys:
     def run(self, run_id: str, part: str = "") -> str:
         """Name a run's hash, or one of its `RUN_PARTS`."""
         return f"{self.prefix}r:{run_id}{part}"
+
+    def session(self, session_id: str) -> tuple[str, str]:
+        """Name a session's messages and its state."""
+        return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
 
     def runs(self, status: str | None = None) -> str:
         """Name the index of all runs, or of those of one status."""

@@ -14,7 +14,7 @@ import pydantic_core
 from runner import codec
 from runner.graph import AFTER_GRAPH, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
-from runner.outcomes import Saved
+from runner.outcomes import Remembered, Saved
 from runner.ports import Event
 from runner.run import NodeRecord, RunRecord, Status
 
@@ -138,6 +138,15 @@ def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
     if saved is None:
         return []
     return [dump(saved.document), saved.keep, *(dump(message) for message in saved.messages)]
+
+
+def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
+    """Write what a session gets as arguments of a script; a value that goes is written as nothing."""
+    if session is None:
+        return ["", 0, 0]
+    values = {name: dump(value) for name, value in session.state.items()} | dict.fromkeys(session.gone, b"")
+    pairs = (part for pair in values.items() for part in pair)
+    return [session.session_id, session.first, len(values), *pairs]
 
 
 def event(position: bytes, found: Mapping[bytes, bytes]) -> Event:

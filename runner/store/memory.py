@@ -7,9 +7,7 @@ The Redis store is held equal to this one by a contract and a property test.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from runner import schedule
@@ -17,30 +15,33 @@ from runner.draft import Step
 from runner.errors import NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
-from runner.outcomes import Saved
+from runner.outcomes import Saved, Session
 from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, RunSummary, Settlement, Start, Token
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store.kept import KeptRun
 from runner.store.receipts import by_visit, receipts_for
-from runner.store.shelf import Shelf
+from runner.store.sessions import Sessions
+from runner.store.shelf import Shelf, wall_clock
 from runner.store.stored import pack_copy
 
 JSON = Any
 
 
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class MemoryStore:
     """Runs in this process's memory; they end with it. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], int] = _wall_clock, lease: float = 30.0) -> None:
-        """`clock` gives milliseconds; `lease` is in seconds."""
+    def __init__(
+        self,
+        clock: Callable[[], int] = wall_clock,
+        lease: float = 30.0,
+        sessions: Sessions | None = None,
+    ) -> None:
+        """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms = round(lease * 1000)
         self._shelf = Shelf(clock, self.lease_ms)
         self._changed = threading.Condition(threading.RLock())
         self._keys: dict[tuple[str, str], str] = {}
+        self._sessions = sessions or Sessions()
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -89,16 +90,7 @@ class MemoryStore:
             if word != "delegated":
                 return Reply(word, bells)
             self._shelf.runs[parent.run_id].children.append(start.run_id)
-        record = RunRecord(
-            start.run_id,
-            start.graph_id,
-            fingerprint,
-            parent=parent.run_id if parent else "",
-            parent_node=parent.node if parent else "",
-            root=start.root or (self._shelf.runs[parent.run_id].record.root if parent else start.run_id),
-        )
-        kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
-        self._shelf.runs[start.run_id] = KeptRun(record, kept, self._shelf.clock())
+        self._shelf.add(start, fingerprint)
         word, own = self._apply(start.run_id, schedule.start)
         return Reply(word, [*bells, *own], start.run_id)
 
@@ -168,7 +160,10 @@ class MemoryStore:
                 insist=settlement.insist,
             )
             if held and word == "settled":
-                self._shelf.runs[token.run_id].finish(token.node, token.visit, settlement)
+                run = self._shelf.runs[token.run_id]
+                run.finish(token.node, token.visit, settlement)
+                if settlement.session is not None:
+                    self._sessions.add(settlement.session, run.messages.get(token.node, []))
             return Reply(word, bells)
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
@@ -255,9 +250,7 @@ class MemoryStore:
 
     def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
         with self._changed:
-            runs = self._shelf.runs.values()
-            found = [each for run in runs for each in run.questions.values() if each.is_open]
-            return sorted(found, key=lambda each: (each.asked_at, each.id))[:limit]
+            return self._shelf.open_interrupts()[:limit]
 
     def read(self, run_id: str) -> RunSnapshot | None:
         with self._changed:
@@ -281,10 +274,13 @@ class MemoryStore:
 
     def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
         with self._changed:
-            runs = self._shelf.runs.values()
-            chosen = [run for run in runs if status is None or run.record.status is status]
-            newest = sorted(chosen, key=lambda run: (run.created_at, run.record.run_id), reverse=True)
-            return [run.summary() for run in newest[:limit]]
+            return [run.summary() for run in self._shelf.newest(status)[:limit]]
+
+    def session(self, session_id: str) -> Session:
+        return self._sessions.read(session_id)
+
+    def forget_session(self, session_id: str) -> bool:
+        return self._sessions.forget(session_id)
 
     def children(self, run_id: str) -> list[str]:
         with self._changed:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.interrupts import Interrupt, address_of
+from runner.outcomes import Session
 from runner.ports import Event, RunSnapshot, RunSummary
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store import layout
@@ -72,6 +73,16 @@ class Reader:
                 for each in sorted(asked, key=lambda each: layout.question_number(asked[each]))
             ),
             messages=_messages(messages),
+        )
+
+    def session(self, session_id: str) -> Session:
+        """Read a session as it is at one moment."""
+        messages, state = self._keys.session(session_id)
+        with self._link.translated(), self._link.client.pipeline(transaction=True) as pipe:
+            said, values = pipe.lrange(messages, 0, -1).hgetall(state).execute()
+        return Session(
+            [layout.load(message) for message in said],
+            {name.decode(): layout.load(value) for name, value in values.items()},
         )
 
     def standing(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:

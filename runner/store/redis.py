@@ -12,7 +12,7 @@ from typing import Any
 from runner.errors import ConflictError, NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
-from runner.outcomes import Saved
+from runner.outcomes import Saved, Session
 from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, RunSummary, Settlement, Start, Token
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store import layout
@@ -146,6 +146,7 @@ class RedisStore:
             "1" if settlement.insist else "0",
             len(settlement.reads),
             *(part for read in settlement.reads for part in read),
+            *layout.remembered_arguments(settlement.session),
             *layout.saved_arguments(settlement.saved),
         )
 
@@ -218,6 +219,13 @@ class RedisStore:
 
     def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
         return self._reader.runs(status, limit)
+
+    def session(self, session_id: str) -> Session:
+        return self._reader.session(session_id)
+
+    def forget_session(self, session_id: str) -> bool:
+        with self._link.translated():
+            return bool(self._link.client.delete(*self._keys.session(session_id)))
 
     def children(self, run_id: str) -> list[str]:
         return self._reader.children(run_id)

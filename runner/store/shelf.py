@@ -5,6 +5,7 @@ One transition is applied whole before another begins: the caller holds the stor
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,13 +28,18 @@ from runner.draft import Draft, Step
 from runner.events import NOTICES, EventKind
 from runner.graph import Topology
 from runner.interrupts import Interrupt, address_of
-from runner.ports import Doorbell, Event
-from runner.run import Status
+from runner.ports import Doorbell, Event, Start
+from runner.run import RunRecord, Status
 from runner.store.kept import KeptRun
 from runner.store.receipts import CRASHED
 from runner.store.stored import pack_copy
 
 JSON = Any
+
+
+def wall_clock() -> int:
+    """Return the time in milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 class Shelf:
@@ -49,6 +55,30 @@ class Shelf:
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
         self._asked: Mapping[str, Interrupt] = {}
+
+    def add(self, start: Start, fingerprint: str) -> None:
+        """Put a new run on the shelf."""
+        parent = start.parent
+        record = RunRecord(
+            start.run_id,
+            start.graph_id,
+            fingerprint,
+            parent=parent.run_id if parent else "",
+            parent_node=parent.node if parent else "",
+            root=start.root or (self.runs[parent.run_id].record.root if parent else start.run_id),
+        )
+        kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
+        self.runs[start.run_id] = KeptRun(record, kept, self.clock())
+
+    def newest(self, status: Status | None) -> list[KeptRun]:
+        """List the runs, or those of one status, newest first."""
+        chosen = [run for run in self.runs.values() if status is None or run.record.status is status]
+        return sorted(chosen, key=lambda run: (run.created_at, run.record.run_id), reverse=True)
+
+    def open_interrupts(self) -> list[Interrupt]:
+        """List the open questions of all runs, oldest first."""
+        found = [each for run in self.runs.values() for each in run.questions.values() if each.is_open]
+        return sorted(found, key=lambda each: (each.asked_at, each.id))
 
     def draft(self, run: KeptRun) -> Draft:
         """Open a transition of a run."""

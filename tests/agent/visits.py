@@ -12,7 +12,8 @@ from runner.agent import Agent
 from runner.asking import answered
 from runner.hooks import HookRegistry
 from runner.interrupts import Address, Interrupt, InterruptStatus
-from runner.outcomes import Failed, Input, Interrupted, Outcome, Saved, Succeeded
+from runner.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
+from runner.store.sessions import Sessions
 
 
 class Killed(BaseException):
@@ -34,6 +35,7 @@ class Node:
         self.published: list[str] = []
         self.saves: list[dict[str, Any]] = []
         self.emitted: list[tuple[str, Any]] = []
+        self.sessions = Sessions()
         self.kill_after: int | None = None
         self.outcome: Outcome | None = None
         self.on_check: Callable[[], None] = lambda: None
@@ -46,6 +48,8 @@ class Node:
         outcome = self.make().execute(_Visit(self))
         if outcome.saved is not None:
             self.keep(outcome.saved)
+        if isinstance(outcome, Succeeded) and outcome.session is not None:
+            self.sessions.add(outcome.session, [json.loads(message) for message in self.stored])
         if isinstance(outcome, Interrupted):
             for question in outcome.interrupts:
                 self.questions.setdefault(question.id, codec.encode(question))
@@ -149,6 +153,9 @@ class _Visit:
             self._node.questions.setdefault(question.id, codec.encode(question))
             self._node.published.append(question.name)
         self.save(saved)
+
+    def recall(self, session_id: str) -> Session:
+        return self._node.sessions.read(session_id)
 
     def emit(self, kind: str, data: Any) -> None:
         """Write down an event."""

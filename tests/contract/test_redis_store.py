@@ -12,6 +12,7 @@ import redis
 from runner.embedded import embedded_store
 from runner.errors import StoreError, UsageError
 from runner.interrupts import Answer
+from runner.outcomes import Remembered
 from runner.ports import Start
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import RUN_PARTS, Keys, declared
@@ -78,6 +79,17 @@ def test_a_finished_run_expires_whole(worker, client):
     assert len(found) > 6
     assert {KEYS.run(run_id, part) for part in RUN_PARTS} >= {key for key in found if ":idem:" not in key}
     assert all(0 < client.pttl(key) <= 60_000 for key in found)
+
+
+def test_a_session_outlives_its_runs(worker, store, clock, client):
+    """A session has no expiry, whatever becomes of the runs that wrote it."""
+    token = worker.claim(worker.start(shape("a")), "a").token
+    worker.settle(token, saved=saved(1, "one"), session=Remembered("ann:1", 0, {"n": 1}))
+    clock.advance(61)
+    store.sweep()
+
+    assert [client.ttl(key) for key in keys(client, "*:session:*")] == [-1, -1]
+    assert all(declared(key) for key in keys(client, "*:session:*"))
 
 
 def test_a_waiting_run_never_expires(worker, client):

@@ -19,7 +19,7 @@ from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.graph import AFTER_GRAPH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
-from runner.outcomes import Saved
+from runner.outcomes import Remembered, Saved
 from runner.ports import Claim, Settlement, Start
 from runner.run import ACTIVE, FINAL, Status, status_of
 from runner.store import layout
@@ -166,7 +166,8 @@ class Agreement(RuleBasedStateMachine):
     def end(self, token, bits, failed, saved, reads, *, insist=False):
         edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing[token.node])]
         status = Status.FAILED if failed else Status.COMPLETED
-        settlement = Settlement(status, edges, {"by": token.fence}, {"v": 1}, saved, reads, insist)
+        more = None if failed or not saved else Remembered(f"s{bits % 2}", bits % 3, {"n": bits}, ["gone"])
+        settlement = Settlement(status, edges, {"by": token.fence}, {"v": 1}, saved, reads, insist, more)
         self.both("settle", token, settlement, self.nonce())
 
     @rule(
@@ -262,6 +263,11 @@ class Agreement(RuleBasedStateMachine):
             assert self.redis.events(run_id) == self.memory.events(run_id)
             assert self.redis.children(run_id) == self.memory.children(run_id)
             assert self.inside(run_id) == inside(self.memory._shelf.runs[run_id])
+
+    @invariant()
+    def sessions_are_equal(self):
+        for name in ("s0", "s1"):
+            assert self.redis.session(name) == self.memory.session(name)
 
     @invariant()
     def indexes_are_equal(self):

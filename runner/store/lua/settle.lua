@@ -1,14 +1,16 @@
 -- End a visit: write what it leaves behind, carry its arrivals, ring what became ready.
 --
 -- Keys touched: r:<run> (nodes, loops, counters), r:<run>:o (output), :x (entry), :h (order), :s and :m
---   (kept), :q, :e, :i and :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues.
+--   (kept), :q, :e, :i and :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues;
+--   session:m:<session> and session:s:<session>.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed" or "failed", 11 a bit for each edge
 --   out, 12 output, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
---   for each: node, visit, status; then what is kept.
+--   for each: node, visit, status; then what a session gets (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
 -- include: lock
 -- include: held
 -- include: kept
+-- include: remember
 -- include: finish
 -- include: reply
 local name, visit, nonce, status = ARGV[6], tonumber(ARGV[7]), ARGV[9], ARGV[10]
@@ -25,7 +27,8 @@ if status == 'completed' then
   redis.call('HSET', d.key .. ':o', at, ARGV[12])
   redis.call('RPUSH', d.key .. ':h', name)
 end
-keep(d.key, name, last + 1)
+keep(d.key, name, remember_until(last + 1) + 1)
+remember(d.key, name, last + 1)
 timer(d, 'lease', name, false)
 withdraw(d, name, visit, record.questions)
 finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11])

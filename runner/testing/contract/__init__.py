@@ -19,6 +19,7 @@ from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.reading import ReadingContract
+from runner.testing.contract.remembering import RememberingContract
 from runner.testing.contract.running import RunningContract
 from runner.testing.contract.starting import StartingContract
 from runner.testing.contract.stopping import StoppingContract
@@ -36,6 +37,7 @@ class StoreContract(
     StoppingContract,
     ChildContract,
     ReadingContract,
+    RememberingContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""
 
