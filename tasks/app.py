@@ -24,11 +24,11 @@ class Worker(worker.Worker):
 
     def __init__(self, app: Celery | None = None, hostname: str | None = None, **options: Any) -> None:
         """Take the options of the command `worker`."""
-        if not _said("pool_cls", options):
-            options["pool_cls"] = POOL
-        if not options.get("concurrency") and get_implementation(options["pool_cls"]) is get_implementation(
-            POOL
-        ):
+        pool = options.get("pool") or options.get("pool_cls")
+        if pool is None or not _said("pool"):
+            pool = POOL
+        options |= {"pool": pool, "pool_cls": None}
+        if not options.get("concurrency") and get_implementation(pool) is get_implementation(POOL):
             options["concurrency"] = SLOTS
         # The two cost a second at the start and talk among workers: the store tells ours all they need.
         options |= {"without_gossip": True, "without_mingle": True}
@@ -52,12 +52,11 @@ def make_app(settings: Settings | None = None) -> Celery:
     return made
 
 
-def _said(option: str, options: dict[str, Any]) -> bool:
+def _said(option: str) -> bool:
     """Tell whether an option was given: Celery's command hands its own default on as if it had been."""
     context = click.get_current_context(silent=True)
-    if context is None or option not in context.params:
-        return options.get(option) is not None
-    return context.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
+    source = context.get_parameter_source(option) if context is not None else None
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 app = make_app()

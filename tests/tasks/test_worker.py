@@ -33,9 +33,10 @@ def failed_start(url: str, graphs: str, folder) -> str:
 
 @pytest.fixture(scope="module")
 def bare(databases):
-    """A site whose worker has no graphs."""
+    """A site whose worker has no graphs, and no option on its command line."""
     site = next(databases)
-    site.ready(1, RUNNER_GRAPHS="")
+    site.add(slots=0, RUNNER_GRAPHS="")
+    site.workers[0].wait_ready()
     yield site
     site.end()
 
@@ -60,6 +61,11 @@ def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path):
     (tmp_path / "bad_graphs.py").write_text(code)
 
     assert failed_start(redis_url, "bad_graphs", tmp_path) == "ZeroDivisionError: half a graph"
+
+
+def test_a_worker_has_a_hundred_threads_by_default(bare):
+    """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
+    assert "concurrency: 100 (thread)" in bare.workers[0].said()
 
 
 def test_another_worker_has_the_graph_that_this_one_lacks(bare):
