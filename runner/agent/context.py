@@ -86,6 +86,7 @@ class ToolContext:
         attempt: int = 1,
         is_replay: bool = False,
         check: Callable[[], None] | None = None,
+        tell: Callable[[float, str], object] | None = None,
     ) -> None:
         self.tool_use = tool_use
         self.agent = agent
@@ -95,6 +96,7 @@ class ToolContext:
         self.is_replay = is_replay
         self._asker = asker
         self._check = check
+        self._tell = tell
 
     @property
     def cancel_signal(self) -> threading.Event:
@@ -114,6 +116,11 @@ class ToolContext:
         """
         if self._check is not None:
             self._check()
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tell those who watch the run how far this call is: `fraction` goes from 0 to 1."""
+        if self._tell is not None:
+            self._tell(float(fraction), str(note))
 
     def interrupt(
         self,

@@ -14,7 +14,7 @@ from runner.agent.prompts import as_messages
 from runner.agent.recipe import Recipe
 from runner.agent.state import Inner, waits_for
 from runner.agent.tool_call import Ending as CallEnding
-from runner.agent.tool_call import ToolCall
+from runner.agent.tool_call import InnerEvent, ToolCall
 from runner.agent.values import ToolAsked, ToolEnded
 from runner.errors import UsageError
 
@@ -81,7 +81,7 @@ class InnerAgent:
             messages,
             stored=stored,
             cancel=call.view.cancel_signal,
-            emit=call.tell,
+            emit=lambda event: call.tell(InnerEvent(event)),
         )
         ending = await drive.run()
         used = {name: n - state.usage.get(name, 0) for name, n in ending.state.usage.items()}

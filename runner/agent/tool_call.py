@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +24,10 @@ JSON = Any
 Emit = Callable[[dict[str, Any]], None]
 Post = Callable[[Happening], Awaitable[None]]
 Ending = ToolEnded | ToolAsked | Broke
+
+
+class InnerEvent(dict[str, Any]):
+    """A stream event of an agent that serves as a tool."""
 
 
 @runtime_checkable
@@ -91,6 +96,26 @@ class ToolCall:
         """Stream what the tool says while it works."""
         self.emit({"type": "tool_stream", "tool_stream_event": {"tool_use": self.request.use, "data": data}})
 
+    def _teller(self) -> Callable[[float, str], object]:
+        """Sync tools run on threads, and events go out on the loop."""
+        loop, use = asyncio.get_running_loop(), self.request.use
+
+        def tell(fraction: float, note: str) -> None:
+            event = {"type": "tool_progress", "tool_use": use, "fraction": fraction, "note": note}
+            loop.call_soon_threadsafe(self.emit, event)
+
+        return tell
+
+    async def told(self) -> Ending:
+        """Run the tool and tell those who watch when it starts and how it ends."""
+        self.emit({"type": "tool_start", "tool_use": self.request.use})
+        ending = await self.run()
+        status = "interrupt" if isinstance(ending, ToolAsked) else "error"
+        if isinstance(ending, ToolEnded):
+            status = ending.result["status"]
+        self.emit({"type": "tool_end", "tool_use": self.request.use, "status": status})
+        return ending
+
     async def run(self) -> Ending:
         """Run the tool; what it raises becomes its result.
 
@@ -149,6 +174,7 @@ class ToolCall:
             attempt=self.request.attempt,
             is_replay=self.request.replay,
             check=self.desk.check_now,
+            tell=self._teller(),
         )
         if isinstance(self.tool, FunctionTool):
             returned = await self.tool.invoke(self.request.use["input"], context)

@@ -76,7 +76,7 @@ class Work:
             questions=state.questions,
             emit=self._emit,
         )
-        happening = await call.run()
+        happening = await call.told()
         stored = getattr(happening, "error", None) or getattr(happening, "exception", None)
         self._occasions.remember(stored, call.error)
         return happening

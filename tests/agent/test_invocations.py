@@ -458,6 +458,55 @@ def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(monkeypatch: pytest
     assert slow.emitted == [("agent", {"text": text}) for text in ("one", " two", " three")]
 
 
+def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of each call and its progress are told in order, of agents that serve as tools, too."""
+
+    @tool(context=True)
+    def load(tool_context: ToolContext) -> str:
+        """Load something."""
+        tool_context.progress(0.5, "half")
+        return "loaded"
+
+    @tool
+    def crash() -> str:
+        """Fail."""
+        raise OSError
+
+    inner = Agent("inner", ScriptedModel([use("load", "t2"), "ok"]), [load])
+    model = ScriptedModel([use("load", "t1"), use("inner", "t2", input="x"), use("crash", "t3"), "done"])
+    node = Node(lambda: Agent("a", model, [load, inner, crash], tool_executor="sequential"))
+    done(node.run())
+
+    half = {"fraction": 0.5, "note": "half"}
+    assert node.emitted == [
+        ("progress", {**half, "tool": "load"}),
+        ("agent", {"tool": "load", "id": "t1", "status": "success"}),
+        ("progress", {**half, "tool": "inner/load"}),
+        ("agent", {"tool": "inner/load", "id": "t2", "status": "success"}),
+        ("agent", {"tool": "inner", "id": "t2", "status": "success"}),
+        ("agent", {"tool": "crash", "id": "t3", "status": "error"}),
+    ]
+
+    monkeypatch.setattr(broadcast, "PIECE", 0)
+    gate = threading.Event()
+
+    @tool
+    def wait() -> str:
+        """Run until somebody has seen that it runs."""
+        return str(gate.wait(5))
+
+    slow = Node(lambda: Agent("a", ScriptedModel([use("wait", "t1"), said_last]), [wait]))
+    slow.on_emit = lambda data: gate.set() if data.get("status") == "started" else None
+    assert done(slow.run()).output == "True"
+    told = [data["status"] for _, data in slow.emitted if "tool" in data]
+    assert told == ["started", "success"]
+
+
+def said_last(messages: Any) -> str:
+    """End with the last tool result."""
+    return str(messages[-1]["content"][0]["toolResult"]["content"][0]["text"])
+
+
 # -- agents as tools ---------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ class Node:
         self.sessions = Sessions()
         self.kill_after: int | None = None
         self.outcome: Outcome | None = None
+        self.on_emit: Callable[[Any], None] = lambda _: None
         self.on_check: Callable[[], None] = lambda: None
         self.on_save: Callable[[dict[str, Any]], None] = lambda _: None
 
@@ -160,6 +161,7 @@ class _Visit:
     def emit(self, kind: str, data: Any) -> None:
         """Write down an event."""
         self._node.emitted.append((str(kind), data))
+        self._node.on_emit(data)
 
     def check(self) -> None:
         self._node.on_check()
