@@ -17,7 +17,7 @@ import pydantic_core
 from celery import shared_task
 
 from runner import ids
-from runner.errors import StoreError
+from runner.errors import ConflictError, StoreError
 from runner.intake import Fate, Sent, Verdict, judge_answer, judge_start
 from runner.store.keys import RESPONSES, STARTS
 from runner.store.streams import Entry, Intake, Outbox
@@ -72,13 +72,25 @@ class Responses(Background):
         self._intake.leave()
 
     def _apply(self, entry: Entry) -> None:
-        sent = Sent(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
-        if entry.stream == STARTS:
-            verdict = judge_start(self.engine, sent)
-        else:
-            verdict = judge_answer(self.engine, sent, self.settings.early_answer)
+        try:
+            verdict = self._judge(entry)
+        except StoreError:
+            raise
+        except ConflictError as error:
+            log.info("message.later: %s %s: %s", entry.stream, entry.id, error)
+            return
+        except Exception as error:
+            # Whatever it is, it must not keep the messages behind it waiting.
+            log.exception("message.failed: %s %s is put among the dead letters.", entry.stream, entry.id)
+            verdict = Verdict(Fate.DEAD, reason=f"it could not be applied: {error!r}")
         if verdict.fate is not Fate.EARLY:
             self._finish(entry, verdict)
+
+    def _judge(self, entry: Entry) -> Verdict:
+        sent = Sent(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
+        if entry.stream == STARTS:
+            return judge_start(self.engine, sent)
+        return judge_answer(self.engine, sent, self.settings.early_answer)
 
     def _finish(self, entry: Entry, verdict: Verdict) -> None:
         """Send the receipt, and only then let go of the message."""

@@ -129,6 +129,19 @@ def test_an_entry_without_a_body_is_a_dead_letter(threads):
     assert letter["field:data"] == b"lost"
 
 
+def test_a_message_that_breaks_its_reader_does_not_stop_those_behind_it(threads):
+    """Where applying an answer fails for a reason unknown, it is kept with that reason and others go on."""
+    broken, question = asked(threads)
+    threads.redis.hset(f"runner:{{p00}}:r:{broken.id}:i", question, "1 1 0 no question")
+    run, good = asked(threads)
+
+    sent = threads.send(answer(question))
+    threads.send(answer(good))
+
+    assert b"could not be applied" in threads.dead_letter(sent)["reason"]
+    wait_until(lambda: run.status is Status.COMPLETED, "the run behind has its answer")
+
+
 def test_an_answer_that_overtakes_its_question_is_kept_for_it(threads):
     """An answer to a question that a run has not asked yet waits, and is applied once it is asked."""
     run = threads.client.start("late_question", "go")

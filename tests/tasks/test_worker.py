@@ -14,8 +14,10 @@ from celery import Celery
 from runner import Client, Status
 from runner.embedded import embedded_store
 from runner.registry import Registry
-from runner.settings import as_broker
+from runner.settings import Settings, as_broker
 from runner.store import open_store
+from tasks.app import make_app
+from tasks.doorbells import CeleryDispatcher
 from tests.tasks import graphs
 from tests.tasks.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
@@ -154,3 +156,21 @@ def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     assert result.status is Status.COMPLETED
     wait_until(lambda: empty_site.redis.get("theirs") == b"done", "their own task has run")
     theirs.close()
+
+
+def test_a_queue_in_another_database_is_rung_by_publishing(empty_site):
+    """Where the broker is not the store, every doorbell is published, and a graph runs all the same."""
+    broker = as_broker(empty_site.url).replace("virtual_host=", "virtual_host=1")
+    empty_site.ready(1, RUNNER_BROKER_URL=broker)
+    app = make_app(Settings(redis_url=empty_site.url, broker_url=broker))
+    store = open_store(empty_site.url, lease=LEASE, push=False)
+    client = Client(store=store, dispatcher=CeleryDispatcher(app))
+
+    run = client.start("waiting", "go")
+    (question,) = run.wait(20).interrupts
+    client.respond(question.id, "yes")
+
+    assert run.wait(20).status is Status.COMPLETED
+    assert not empty_site.redis.exists("runner:{p00}:doorbell")
+    assert set(run.result().execution_order) == set("abdef")
+    app.close()
