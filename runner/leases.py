@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -64,10 +65,17 @@ class Leases:
     def __init__(self, store: Store, lease: float) -> None:
         """`lease` is in seconds; one without end is never renewed."""
         self._store, self._every, self._lease = store, lease / 3, lease
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            forget = weakref.WeakMethod(self._forget)
+            os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+
+    def _forget(self) -> None:
+        """Begin anew; after a fork too: what the parent holds is not ours, nor was its lock surely free."""
         self._held: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._pid = 0
+        self._serving = False
 
     @contextmanager
     def hold(
@@ -95,12 +103,10 @@ class Leases:
             self._round(held)
 
     def _begin(self) -> None:
-        """Start the thread, with the lock held; what a parent process held is not ours."""
-        if self._pid == os.getpid():
+        """Start the thread, with the lock held, unless it runs."""
+        if self._serving:
             return
-        if self._pid:
-            self._held = {}
-        self._pid = os.getpid()
+        self._serving = True
         threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
 
     def _serve(self) -> None:
@@ -129,7 +135,7 @@ class Leases:
             for lease in late:
                 del self._held[lease.token]
             if not held:
-                self._pid = 0
+                self._serving = False
                 return None
         for lease in late:
             lease.state = "timed_out"
