@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import jsonschema_rs
-
 from runner import codec
 from runner.errors import UsageError
 
@@ -41,6 +39,8 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> tuple[Any, str]:
+    import jsonschema_rs  # noqa: PLC0415 - most programs check no schema, and it takes long to load
+
     try:
         return jsonschema_rs.validator_for(schema.decode(), retriever=_deny), ""
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it can't be used

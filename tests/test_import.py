@@ -1,0 +1,61 @@
+"""What `import runner` costs: programs that only build graphs or send answers start quickly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import runner
+
+HEAVY = {
+    "celery",
+    "click",
+    "fastapi",
+    "jsonschema_rs",
+    "kombu",
+    "mcp",
+    "openai",
+    "pydantic_ai",
+    "pydantic_settings",
+    "redis",
+    "rich",
+    "strands",
+}
+"""Packages that only those pay for who use what needs them."""
+
+MEASURE = """
+import json, resource, sys
+{statement}
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([used.ru_utime + used.ru_stime, sorted(name.partition(".")[0] for name in sys.modules)]))
+"""
+EVERY_NAME = f"from runner import {', '.join(runner.__all__)}"
+CPU = 0.5
+"""Seconds of processor time, the interpreter's own start included."""
+
+
+def measured(statement: str) -> tuple[float, set[str]]:
+    """Run a statement in a fresh interpreter; give its processor time and the packages it loaded."""
+    command = [sys.executable, "-c", MEASURE.format(statement=statement)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    seconds, modules = json.loads(done.stdout)
+    return seconds, set(modules)
+
+
+@pytest.mark.parametrize("statement", ["import runner", EVERY_NAME], ids=["package", "every name"])
+def test_importing_loads_nothing_heavy(statement):
+    """Neither the package nor its public names load a client, a framework or an extra."""
+    assert measured(statement)[1] & HEAVY == set()
+
+
+def test_what_is_heavy_would_be_seen():
+    """Control: a module that needs one of those packages shows up."""
+    assert measured("import runner.store.redis")[1] & HEAVY == {"redis"}
+
+
+def test_importing_is_quick():
+    """The best of five fresh interpreters imports the package in half a second of processor time."""
+    assert min(measured("import runner")[0] for _ in range(5)) < CPU
