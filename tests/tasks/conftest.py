@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
+import redis
 
 from runner.embedded import embedded_store
 from tests.tasks.workers import Site
 
 POOLS = ("threads", "prefork", "solo")
+COUNT = 16  # databases of a server
+
+
+class Databases:
+    """Gives out sites, each with a database and a folder of its own; an ended site's is used again."""
+
+    def __init__(self, url, folders) -> None:
+        self._url, self._folders, self._given = url, folders, []
+
+    def __next__(self) -> Site:
+        taken = {site.number for site in self._given if not site.ended}
+        number = min(set(range(COUNT)) - taken)
+        url = self._url.replace("db=0", f"db={number}")
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        self._given.append(Site(url, self._folders.mktemp(f"site{number}-"), number))
+        return self._given[-1]
 
 
 @pytest.fixture(scope="session")
 def databases(store_server, tmp_path_factory):
-    """Give databases of one server for the session, each with a folder for its workers' logs."""
+    """Give sites on one server for the session."""
     with embedded_store() as store:
-        url = store.url.replace("db=0", "db={}")
-        yield (
-            Site(url.format(number), tmp_path_factory.mktemp(f"site{number}")) for number in itertools.count()
-        )
+        yield Databases(store.url, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -158,9 +158,10 @@ def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     theirs.close()
 
 
-def test_a_queue_in_another_database_is_rung_by_publishing(empty_site):
+def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases):
     """Where the broker is not the store, every doorbell is published, and a graph runs all the same."""
-    broker = as_broker(empty_site.url).replace("virtual_host=", "virtual_host=1")
+    other = next(databases)
+    broker = as_broker(other.url)
     empty_site.ready(1, RUNNER_BROKER_URL=broker)
     app = make_app(Settings(redis_url=empty_site.url, broker_url=broker))
     store = open_store(empty_site.url, lease=LEASE, push=False)
@@ -174,3 +175,4 @@ def test_a_queue_in_another_database_is_rung_by_publishing(empty_site):
     assert not empty_site.redis.exists("runner:{p00}:doorbell")
     assert set(run.result().execution_order) == set("abdef")
     app.close()
+    other.end()

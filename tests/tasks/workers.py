@@ -74,8 +74,9 @@ class Worker:
 class Site:
     """One database with its own workers, and the client's view of it."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self.folder = url, folder
+    def __init__(self, url: str, folder: Path, number: int = 0) -> None:
+        self.url, self.folder, self.number = url, folder, number
+        self.ended = False
         self.redis = redis.Redis.from_url(url)
         self.client = Client(store=open_store(url, lease=LEASE))
         self.workers: list[Worker] = []
@@ -142,6 +143,7 @@ class Site:
         for worker in self.workers:
             worker.end()
         self.redis.close()
+        self.ended = True
 
 
 def script(text: str, *arguments: str) -> str:
