@@ -192,7 +192,7 @@ class Moody:
 
 
 def test_a_provider_that_cannot_register():
-    """An error while callbacks are registered ends the build, or fails the node; it is no fault of the worker."""
+    """An error while callbacks are registered ends the build, or fails the node, and no worker."""
     builder = wired({"a": ident})
 
     with pytest.raises(OSError, match="no policy file"):

@@ -219,6 +219,17 @@ def test_exit_and_repetition_together():
     assert result.results["out"].output == {"a": 1}
 
 
+def test_a_way_out_of_a_loop_counts_once():
+    """A way out that is taken in every round is one arrival: a join behind it still waits for its other edges."""
+    nodes = {"a": lambda ctx: ctx.visit, "slow": ask, "out": inputs}
+    builder = wired(nodes, ("a a", lambda state: state.visit < 3), "a out", "slow out").set_entry_point("a")
+    graph = builder.set_entry_point("slow").build()
+    first = graph("task")
+
+    assert first.execution_order == ["a"] * 3
+    assert graph(answer_all(first)).results["out"].output == {"a": 1, "slow": "yes"}
+
+
 def test_a_join_inside_a_loop():
     """A join of all inside a loop waits in every round for all its edges of that round."""
     nodes = {
