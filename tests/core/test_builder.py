@@ -162,7 +162,11 @@ async def later(state):
     return True
 
 
-@pytest.mark.parametrize("condition", ["yes", 1, lambda: True, lambda a, b: True, later, bool], ids=repr)
+@pytest.mark.parametrize(
+    "condition",
+    ["yes", 1, lambda: True, lambda a, b: True, later, bool],
+    ids=["text", "number", "no argument", "two arguments", "async", "class"],
+)
 def test_a_condition_is_a_sync_function_of_the_state(condition):
     """A condition that could not be asked, or would always count as true, is refused when it is added."""
     with pytest.raises(DefinitionError, match="the condition from 'clerk' to 'boss' must be a sync function"):
