@@ -69,7 +69,7 @@ def loops(nodes: Sequence[str], edges: Sequence[Edge], back: set[int]) -> list[t
     """Collect the loops, smallest first: each header with the nodes of its loop.
 
     Raises:
-        DefinitionError: two loops overlap without one holding the other.
+        DefinitionError: two loops overlap without one holding the other, or an edge repeats nothing.
     """
     sources: dict[str, list[str]] = {}
     forward: dict[str, list[str]] = {node: [] for node in nodes}
@@ -82,7 +82,13 @@ def loops(nodes: Sequence[str], edges: Sequence[Edge], back: set[int]) -> list[t
             backward[edge.target].append(edge.source)
     bodies = {}
     for header, ends in sources.items():
-        bodies[header] = (reach([header], forward) & reach(ends, backward)) | {header, *ends}
+        ahead = reach([header], forward)
+        if lost := sorted(set(ends) - ahead):
+            raise DefinitionError(
+                f"the edge from {lost[0]!r} back to {header!r} repeats nothing: no path leads from {header!r} "
+                f"to {lost[0]!r}; remove its back=True."
+            )
+        bodies[header] = ahead & reach(ends, backward)
     _close(bodies)
     found = sorted(bodies.items(), key=lambda item: len(item[1]))
     for i, (header, body) in enumerate(found):

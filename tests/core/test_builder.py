@@ -260,6 +260,15 @@ def test_loops_that_overlap_are_refused():
         other.build()
 
 
+def test_a_back_edge_closes_a_loop():
+    """An edge declared to go back must lead to a node from which there is a way to its source."""
+    builder = two()
+    builder.add_edge("clerk", "boss", back=True)
+
+    with pytest.raises(DefinitionError, match="the edge from 'clerk' back to 'boss' repeats nothing: no path"):
+        builder.build()
+
+
 @pytest.mark.parametrize("setting", ["set_max_node_executions", "set_execution_timeout", "set_node_timeout"])
 @pytest.mark.parametrize("value", [0, -1, "3", None, True, float("inf")])
 def test_limits_are_positive_numbers(setting, value):

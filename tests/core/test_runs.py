@@ -220,7 +220,7 @@ def test_exit_and_repetition_together():
 
 
 def test_a_way_out_of_a_loop_counts_once():
-    """A way out that is taken in every round is one arrival: a join behind it still waits for its other edges."""
+    """A way out that is taken in every round is one arrival: a join behind it waits for the rest."""
     nodes = {"a": lambda ctx: ctx.visit, "slow": ask, "out": inputs}
     builder = wired(nodes, ("a a", lambda state: state.visit < 3), "a out", "slow out").set_entry_point("a")
     graph = builder.set_entry_point("slow").build()
