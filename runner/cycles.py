@@ -85,8 +85,8 @@ def loops(nodes: Sequence[str], edges: Sequence[Edge], back: set[int]) -> list[t
         ahead = reach([header], forward)
         if lost := sorted(set(ends) - ahead):
             raise DefinitionError(
-                f"the edge from {lost[0]!r} back to {header!r} repeats nothing: no path leads from {header!r} "
-                f"to {lost[0]!r}; remove its back=True."
+                f"the edge from {lost[0]!r} back to {header!r} repeats nothing: no path leads from "
+                f"{header!r} to {lost[0]!r}; remove its back=True."
             )
         bodies[header] = ahead & reach(ends, backward)
     _close(bodies)
