@@ -20,10 +20,10 @@ WAIT = 5.0
 
 
 class LeftToSweeper:
-    """A Dispatcher for programs without a broker: the next sweep of any worker rings."""
+    """A Dispatcher for programs without a broker: the store rings, or the next sweep of any worker."""
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Leave each doorbell to its timer in the store."""
+        """Leave each doorbell to its timer in the store, which is due at once."""
 
 
 class Run:
@@ -89,11 +89,12 @@ class Run:
         """Read what happened, in order, after a position; `follow` goes on until the run ends."""
         while True:
             final = self._engine.store.peek(self.id)
-            found = self._engine.store.events(self.id, after, wait=WAIT if follow else 0)
+            goes_on = follow and final is not None and not final.is_final
+            found = self._engine.store.events(self.id, after, wait=WAIT if goes_on else 0)
             for event in found:
                 after = event.position
                 yield event
-            if not found and (not follow or final is None or final.is_final):
+            if not found and not goes_on:
                 return
 
     def cancel(self, reason: str = "cancelled by a caller") -> bool:
@@ -201,6 +202,4 @@ def _open(**given: str) -> Store:
     from runner.store import open_store  # noqa: PLC0415 - see above
 
     settings = Settings(**given)  # type: ignore[arg-type]
-    return open_store(
-        settings.redis_url, lease=settings.lease, retention=settings.retention, push=settings.broker_is_store
-    )
+    return open_store(settings.redis_url, lease=settings.lease, retention=settings.retention)

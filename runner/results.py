@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from runner.ports import RunSnapshot, Store
 from runner.run import NodeRecord, Status
 
 HARMLESS = frozenset({Status.READY, Status.RUNNING, Status.COMPLETED, Status.CANCELLED})
+
+AGENT = "agent"
 
 Restore = Callable[[Any], Any]
 restorers: dict[str, Restore] = {}
@@ -98,6 +101,9 @@ def _result(entry: Mapping[str, Any], output: Any, error: ErrorRecord | None) ->
     if error is not None:
         return failures.restore(error)
     packed = entry.get("result", output)
+    if entry.get("kind") == AGENT and AGENT not in restorers:
+        # A program that only reads results has no other reason to import the agents' room.
+        importlib.import_module("runner.agent")
     restore = restorers.get(entry.get("kind", ""), codec.unpack)
     try:
         return restore(packed)

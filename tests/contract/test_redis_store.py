@@ -208,6 +208,16 @@ def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
     assert rung(elsewhere.start(Start("00three", "g", None, None), "n3")) == ["a.1.1"]
 
 
+def test_without_a_template_the_next_sweep_rings(worker, store, client):
+    """A run that was started before any worker is rung by the first sweep, not a whole lease later."""
+    run_id = worker.start(shape("a"))
+
+    assert not queued(client, "runner")
+    store.install_doorbell(TEMPLATE)
+    store.sweep()
+    assert [message["id"] for message in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
+
+
 def test_a_template_with_an_unknown_place_is_refused():
     """A template that a script could not fill in is refused before it is stored."""
     with pytest.raises(UsageError, match="colour"):

@@ -5,11 +5,17 @@ local function dispatch(d, name, record)
   d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, at.queue, at.priority, d.run.graph}
 end
 
+-- When a doorbell is rung again: at the next sweep where no worker has left a template to ring with.
+local function ring_again()
+  local unheard = push and redis.call('EXISTS', prefix .. 'doorbell') == 0
+  return unheard and now or now + lease
+end
+
 -- Write a ready node and ring its doorbell; the timer rings again should it be lost.
 local function ring(d, name, fields)
   fields.status, fields.rings, fields.busy, fields.held = 'ready', 0, false, false
   dispatch(d, name, change(d, name, fields))
-  timer(d, 'ring', name, now + lease)
+  timer(d, 'ring', name, ring_again())
 end
 
 -- Make a node ready for a new visit, unless the run stops or has used up its executions.
