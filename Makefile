@@ -14,10 +14,10 @@ run: $(STAMP) ## Run the release example on a real worker, to the end
 	$(BIN)/python -m examples.release
 
 test: $(STAMP) ## Run the quick test suite
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
 
-test-all: $(STAMP) ## Run every test, the slow ones too
-	$(BIN)/pytest -q
+test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
+	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough
 
 check: $(STAMP) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
