@@ -20,11 +20,12 @@ class Dispatch:
 
 
 class TimerKind(enum.StrEnum):
-    """What time does: each kind has one entry per node, interrupt or run."""
+    """What time does: each kind has one entry per node, interrupt or run.
 
-    RING = "ring"
-    LEASE = "lease"
-    RETRY = "retry"
+    A node's entry says, by its status, to ring again, to try again, or that its lease has run out.
+    """
+
+    NODE = "node"
     EXPIRE = "expire"
     DRAIN = "drain"
     DEADLINE = "deadline"

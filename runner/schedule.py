@@ -184,7 +184,7 @@ def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
     draft.put(node, replace(record, status=Status.READY, rings=0, busy=False, held=False))
     draft.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
-        SetTimer(TimerKind.RING, node, draft.now + draft.lease_ms),
+        SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms),
     )
 
 
@@ -198,14 +198,13 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
         return draft.refuse("claimed")
     if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
         return draft.refuse("stale")
-    draft.add(DropTimer(TimerKind.RING, node))
     if draft.run.stopping and node != AFTER_GRAPH:
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
     claimed = replace(record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0)
     draft.put(node, claimed)
     draft.add(
-        SetTimer(TimerKind.LEASE, node, draft.now + draft.lease_ms),
+        SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms),
         Announce(EventKind.NODE_STARTED, node, visit, str(attempt)),
     )
     return _close(draft, "claimed")
@@ -268,7 +267,7 @@ def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[s
     """
     if not holds(draft.node(node), visit, fence):
         return draft.refuse(refusal(draft.node(node), visit, fence, PARKED))
-    draft.add(DropTimer(TimerKind.LEASE, node))
+    draft.add(DropTimer(TimerKind.NODE, node))
     if not _publish(draft, node, interrupts):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
@@ -356,7 +355,7 @@ def settle(
         draft.run = replace(draft.run, lock=f"{draft.now + LOCK_MS} {own}")
         return _close(draft, "changed")
     draft.run = replace(draft.run, lock="")
-    draft.add(DropTimer(TimerKind.LEASE, node), *_withdraw(node, visit, record.questions))
+    draft.add(DropTimer(TimerKind.NODE, node), *_withdraw(node, visit, record.questions))
     _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
     return _close(draft, "settled")
 
@@ -379,14 +378,14 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
     record = draft.node(node)
     if not holds(record, visit, fence):
         return draft.refuse(refusal(record, visit, fence, PUT_BACK))
-    draft.add(DropTimer(TimerKind.LEASE, node))
+    draft.add(DropTimer(TimerKind.NODE, node))
     if draft.run.stopping:
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
     child = "" if counts else record.child
     draft.put(node, replace(record, status=Status.RETRYING, attempt=record.attempt + counts, child=child))
     draft.add(
-        SetTimer(TimerKind.RETRY, node, draft.now + delay_ms),
+        SetTimer(TimerKind.NODE, node, draft.now + delay_ms),
         Announce(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
     )
     return _close(draft, "retrying")
@@ -398,7 +397,7 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
     if not holds(record, visit, fence):
         return draft.refuse(refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {}))
     draft.put(node, replace(record, status=Status.WAITING, held=True))
-    draft.add(DropTimer(TimerKind.LEASE, node), Announce(EventKind.NODE_HELD, node, visit))
+    draft.add(DropTimer(TimerKind.NODE, node), Announce(EventKind.NODE_HELD, node, visit))
     return _close(draft, "held")
 
 
@@ -412,7 +411,7 @@ def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Ste
         return draft.refuse("delegated")
     if not holds(record, visit, fence):
         return draft.refuse("stale")
-    draft.add(DropTimer(TimerKind.LEASE, node))
+    draft.add(DropTimer(TimerKind.NODE, node))
     if draft.run.stopping:
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
@@ -486,7 +485,7 @@ def _drain(draft: Draft) -> None:
 def _cancel_node(draft: Draft, node: str) -> None:
     record = draft.node(node)
     draft.add(*_withdraw(node, record.visit, record.questions))
-    draft.add(DropTimer(TimerKind.RING, node), DropTimer(TimerKind.RETRY, node))
+    draft.add(DropTimer(TimerKind.NODE, node))
     draft.put(node, replace(record, status=Status.CANCELLED, questions=(), unseen=0, busy=False, held=False))
     draft.add(Announce(EventKind.NODE_CANCELLED, node, record.visit))
 
@@ -506,43 +505,39 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
                 draft, Status.FAILED, f"execution timeout of {draft.topology.timeout_ms / 1000:g} s reached"
             )
             return _close(draft, "stopped")
-        case TimerKind.RING:
-            return _ring_again(draft, key)
-        case TimerKind.RETRY:
-            return _due_retry(draft, key)
-        case TimerKind.LEASE:
-            return _lost(draft, key)
+        case TimerKind.NODE:
+            return _due_node(draft, key)
         case TimerKind.EXPIRE:
             return _expire(draft, key)
 
 
-def _ring_again(draft: Draft, node: str) -> Step:
+def _due_node(draft: Draft, node: str) -> Step:
+    """A node's timer: ring again, try again, or its worker is gone."""
     record = draft.node(node)
-    if record.status is not Status.READY:
-        return draft.refuse("stale")
+    match record.status:
+        case Status.READY:
+            return _ring_again(draft, node, record)
+        case Status.RETRYING:
+            _ring(draft, node, record)
+            return _close(draft, "ready")
+        case Status.RUNNING:
+            return _lost(draft, node, record)
+    return draft.refuse("stale")
+
+
+def _ring_again(draft: Draft, node: str, record: NodeRecord) -> Step:
     shape, rings = draft.topology.nodes[node], record.rings + 1
     wait = min(MAX_RING_MS, draft.lease_ms * 2 ** min(rings, 16))
     draft.put(node, replace(record, rings=rings))
     draft.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
-        SetTimer(TimerKind.RING, node, draft.now + wait),
+        SetTimer(TimerKind.NODE, node, draft.now + wait),
     )
     return _close(draft, "rung")
 
 
-def _due_retry(draft: Draft, node: str) -> Step:
-    record = draft.node(node)
-    if record.status is not Status.RETRYING:
-        return draft.refuse("stale")
-    _ring(draft, node, record)
-    return _close(draft, "ready")
-
-
-def _lost(draft: Draft, node: str) -> Step:
+def _lost(draft: Draft, node: str, record: NodeRecord) -> Step:
     """A lease ran out: another worker goes on, until the node has used up its crash budget."""
-    record = draft.node(node)
-    if record.status is not Status.RUNNING:
-        return draft.refuse("stale")
     draft.add(Announce(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
     lost = replace(record, attempt=record.attempt + 1, fence=record.fence + 1, crashes=record.crashes + 1)
     if draft.run.stopping:

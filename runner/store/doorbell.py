@@ -16,8 +16,6 @@ PLACES = frozenset(
 )
 """What a script can fill in: all are the inside of a JSON string, but `priority`, a number."""
 
-OPEN, CLOSE = "\x01", "\x02"
-
 
 @dataclass(frozen=True, slots=True)
 class DoorbellTemplate:
@@ -30,17 +28,15 @@ class DoorbellTemplate:
     queue_keys: Mapping[int, str] = field(default_factory=dict)
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of the stored template.
+        """Return the fields of the stored template: a format of Lua's, and what to fill in, in order.
 
         Raises:
-            UsageError: a place is unknown, or the text holds a character that marks places.
+            UsageError: a place is unknown.
         """
-        said = []
-        for position, part in enumerate(self.parts):
-            if position % 2 and part not in PLACES:
-                raise UsageError(f"a doorbell has no place {part!r}; it has {', '.join(sorted(PLACES))}.")
-            if OPEN in part or CLOSE in part:
-                raise UsageError("the text of a doorbell must not hold the characters U+0001 and U+0002.")
-            said.append(f"{OPEN}{part}{CLOSE}" if position % 2 else part)
+        texts, places = self.parts[::2], self.parts[1::2]
+        for place in places:
+            if place not in PLACES:
+                raise UsageError(f"a doorbell has no place {place!r}; it has {', '.join(sorted(PLACES))}.")
+        template = "%s".join(text.replace("%", "%%") for text in texts)
         suffixes = {str(priority): suffix for priority, suffix in self.queue_keys.items()}
-        return {"envelope": "".join(said), **suffixes}
+        return {"template": template, "places": " ".join(places), **suffixes}

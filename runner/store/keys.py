@@ -33,7 +33,7 @@ class Key:
     stays: str
 
 
-RUN_PARTS = ("", ":o", ":x", ":s", ":m", ":i", ":d", ":e", ":q", ":h", ":c")
+RUN_PARTS = ("", ":s", ":m", ":i", ":d", ":e", ":q", ":c")
 """What the keys of one run end in; when it has ended they all expire together."""
 
 _ENDED = "until its run has ended, then for the retention; a child's as long as its root's"
@@ -43,25 +43,25 @@ DICTIONARY = (
     Key(
         "g:<fingerprint>",
         "hash",
-        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; runs that use it",
+        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, s:<node> the straight way, "
+        "l:<loop>; runs, how many use it",
         "while current or used by a run, then for the retention",
     ),
     Key(
         "r:<run>",
         "hash",
-        "status and counters; graph, fp, parent, parent_node, root, created, ended, task, given, tags, idem; "
-        "n:<node> and l:<loop> records; a<scope>:<node> arrivals; q:<node> the questions of its visit",
+        "run (status, counters), of (graph), reason, lock, parent_node, root, created, ended, task, given, "
+        "tags, idem; n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
+        "x:<node>.<visit> place in the order and entry (JSON); q:<node> questions of its visit; k:<node> "
+        "when it keeps a document; wide makes it a table",
         _ENDED,
     ),
-    Key("r:<run>:o", "hash", "<node>.<visit> -> output (JSON)", _ENDED),
-    Key("r:<run>:x", "hash", "<node>.<visit> -> entry: the rest of its result (JSON)", _ENDED),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
     Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
     Key("r:<run>:i", "hash", "question's id -> number, asked ms, expires ms, question (JSON)", _ENDED),
     Key("r:<run>:d", "hash", "question's id -> status, ms, nonce, answer (JSON)", _ENDED),
     Key("r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so"),
     Key("r:<run>:q", "zset", "nodes that a stop must look at: ready, retrying, waiting", _ENDED),
-    Key("r:<run>:h", "list", "completed nodes in order", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(

@@ -12,15 +12,18 @@ from typing import Any
 import pydantic_core
 
 from runner import codec
-from runner.graph import AFTER_GRAPH, Topology
+from runner.graph import AFTER_GRAPH, Join, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.outcomes import Remembered, Saved
-from runner.ports import Event
+from runner.ports import Event, RunSummary
 from runner.run import NodeRecord, RunRecord, Status
 
 JSON = Any
 dump = codec.dump_json
 load = pydantic_core.from_json
+
+STRAIGHT_EDGES = 500
+"""More edges than this go the general way: Lua's stack takes a few thousand arguments."""
 
 
 def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
@@ -33,48 +36,96 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
         "after": AFTER_GRAPH in topology.nodes,
     }
     yield "meta", dump(meta)
-    for name, node in topology.nodes.items():
-        at = {
-            "needs": node.needs,
-            "join": node.join,
-            "loops": node.loops,
-            "queue": node.queue,
-            "priority": node.priority,
-            "each": node.each,
-            "signature": node.signature,
-        }
-        yield f"n:{name}", dump(at)
-        if leaving := topology.outgoing[name]:
-            yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
-        if coming := topology.incoming[name]:
-            yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
+    for name in topology.nodes:
+        yield from _node_fields(topology, name)
     for number, loop in enumerate(topology.loops):
         around = {"inner": loop.inner, "outer": loop.outer, "exits": loop.exits}
         yield f"l:{number}", dump({"header": loop.header, "size": loop.size, **around})
 
 
-def run_record(run_id: str, found: Mapping[str, str]) -> RunRecord:
-    """Read a run's own fields."""
-    counts = {name: int(found.get(name) or 0) for name in ("active", "waiting", "held", "failed", "started")}
-    texts = {
-        name: found.get(name) or ""
-        for name in ("stopping", "reason", "lock", "parent", "parent_node", "root")
+def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
+    node, leaving, coming = topology.nodes[name], topology.outgoing[name], topology.incoming[name]
+    at = {
+        "needs": node.needs,
+        "join": node.join,
+        "loops": node.loops,
+        "queue": node.queue,
+        "priority": node.priority,
+        "each": node.each,
+        "signature": node.signature,
     }
-    record = RunRecord(run_id, found["graph"], found["fp"], Status(found["status"]))
-    return replace(record, **counts, **texts)  # type: ignore[arg-type]  # mypy sees one type for all fields
+    yield f"n:{name}", dump(at)
+    if leaving:
+        yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
+    if coming:
+        yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
+    if _is_straight(topology, name):
+        yield f"s:{name}", dump([_straight_edge(topology, edge.target) for edge in leaving])
+
+
+def _is_straight(topology: Topology, name: str) -> bool:
+    """Tell whether a completed visit may settle the straight way: see parts/straight_settle.lua."""
+    leaving = topology.outgoing[name]
+    targets = {edge.target for edge in leaving}
+    in_loops = any(topology.nodes[node].loops for node in (name, *targets))
+    return not (in_loops or topology.limit) and len(leaving) == len(targets) <= STRAIGHT_EDGES
+
+
+def _straight_edge(topology: Topology, target: str) -> list[JSON]:
+    node = topology.nodes[target]
+    return [target, node.needs, node.join is Join.ANY, node.queue, node.priority]
+
+
+def run_record(run_id: str, found: Mapping[bytes, bytes]) -> RunRecord:
+    """Read a run's own fields; see parts/draft.lua."""
+    fingerprint, parent, graph = found[b"of"].decode().split(" ", 2)
+    status, *counts, stopping = found[b"run"].decode().split(" ")
+    active, waiting, held, failed, started, _ = map(int, counts)
+    return RunRecord(
+        run_id=run_id,
+        graph_id=graph,
+        fingerprint=fingerprint,
+        status=Status(status),
+        active=active,
+        waiting=waiting,
+        held=held,
+        failed=failed,
+        started=started,
+        stopping="" if stopping == "-" else stopping,
+        reason=found.get(b"reason", b"").decode(),
+        lock=found.get(b"lock", b"").decode(),
+        parent="" if parent == "-" else parent,
+        parent_node=found[b"parent_node"].decode(),
+        root=found[b"root"].decode(),
+    )
+
+
+def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes) -> RunSummary:
+    """Read one line of a listing."""
+    status, graph = run.split(b" ", 1)[0].decode(), of.split(b" ", 2)[2].decode()
+    return RunSummary(run_id, graph, Status(status), int(created), load(tags))
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:
-    """Read a node's record, and the scope in whose rounds it counts."""
-    found = load(data)
+    """Read a node's record, and the scope in whose rounds it counts; see parts/records.lua."""
+    status, visit, attempt, fence, stamp, edges, nonce, rest = data.decode().split(" ", 7)
+    found = load(rest) if rest else {}
     scope = found.pop("scope", -1)
-    if "status" in found:
-        found["status"] = Status(found["status"])
     if "via" in found:
-        found["via"] = tuple((name, visit) for name, visit in found["via"])
+        found["via"] = tuple((name, number) for name, number in found["via"])
     if "questions" in found:
         found["questions"] = tuple(found["questions"])
-    return NodeRecord(**found), scope
+    record = NodeRecord(
+        status=Status(status),
+        visit=int(visit),
+        attempt=int(attempt),
+        fence=int(fence),
+        stamp=int(stamp),
+        edges="" if edges == "-" else edges,
+        nonce="" if nonce == "-" else nonce,
+        **found,
+    )
+    return record, scope
 
 
 def in_round(record: NodeRecord, stamp: int) -> NodeRecord:
@@ -150,20 +201,34 @@ def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
 
 
 def event(position: bytes, found: Mapping[bytes, bytes]) -> Event:
-    """Read an event."""
-    data = found[b"data"]
-    return Event(
-        position=position.decode().partition("-")[0],
-        kind=found[b"kind"].decode(),
-        at=int(found[b"at"]),
-        node=found[b"node"].decode(),
-        visit=int(found[b"visit"]),
-        detail=found[b"detail"].decode(),
-        data=load(data) if data else None,
-    )
+    """Read an event; see parts/events.lua."""
+    kind, at, visit, node, detail = found[b"e"].decode().split("\n", 4)
+    data = load(found[b"d"]) if b"d" in found else None
+    return Event(position.decode().partition("-")[0], kind, int(at), node, int(visit), detail, data)
 
 
-def at_visit(field: bytes) -> tuple[str, int]:
-    """Read `<node>.<visit>`."""
-    name, _, visit = field.decode().rpartition(".")
+def results(
+    found: Mapping[bytes, bytes],
+) -> tuple[dict[tuple[str, int], JSON], dict[tuple[str, int], dict[str, JSON]], tuple[str, ...]]:
+    """Read what visits left behind: outputs, entries, and completed nodes in order."""
+    outputs, entries, order = {}, {}, []
+    for field, value in found.items():
+        if field.startswith(b"o:"):
+            outputs[_at(field)] = load(value)
+        elif field.startswith(b"x:"):
+            number, _, text = value.partition(b" ")
+            entries[_at(field)] = load(text)
+            if number != b"0":
+                order.append((int(number), _at(field)[0]))
+    return outputs, entries, tuple(name for _, name in sorted(order))
+
+
+def _at(field: bytes) -> tuple[str, int]:
+    name, _, visit = field[2:].decode().rpartition(".")
     return name, int(visit)
+
+
+def entry(value: bytes | None) -> dict[str, JSON] | None:
+    """Read the entry of one visit."""
+    found: dict[str, JSON] | None = None if value is None else load(value.partition(b" ")[2])
+    return found

@@ -16,10 +16,7 @@ from runner.store.link import TIMEOUT, Link
 
 JSON = Any
 
-RECORD = (
-    "graph", "fp", "status", "active", "waiting", "held", "failed", "started",
-    "stopping", "reason", "lock", "parent", "parent_node", "root",
-)  # fmt: skip
+RECORD = (b"run", b"of", b"reason", b"lock", b"parent_node", b"root")
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
@@ -41,33 +38,29 @@ class Reader:
         """Read a run's own fields."""
         with self._link.translated():
             found: list[bytes | None] = self._link.client.hmget(self._keys.run(run_id), RECORD)
-        fields = {
-            name: value.decode() for name, value in zip(RECORD, found, strict=True) if value is not None
-        }
+        fields = {name: value for name, value in zip(RECORD, found, strict=True) if value is not None}
         return layout.run_record(run_id, fields) if fields else None
 
     def read(self, run_id: str) -> RunSnapshot | None:
         """Read a whole run as it is at one moment."""
         with self._link.translated(), self._link.client.pipeline(transaction=True) as pipe:
-            for part in ("", ":o", ":x", ":m", ":i", ":d"):
+            for part in ("", ":m", ":i", ":d"):
                 pipe.hgetall(self._keys.run(run_id, part))
-            pipe.lrange(self._keys.run(run_id, ":h"), 0, -1)
-            own, outputs, entries, messages, asked, decided, order = pipe.execute()
+            own, messages, asked, decided = pipe.execute()
         if not own:
             return None
+        outputs, entries, order = layout.results(own)
         return RunSnapshot(
-            record=layout.run_record(
-                run_id, _texts({key: own[key] for key in map(str.encode, RECORD) if key in own})
-            ),
+            record=layout.run_record(run_id, own),
             nodes=_nodes(own),
             task=layout.load(own[b"task"]),
             given=layout.load(own[b"given"]),
             tags=layout.load(own[b"tags"]),
             created_at=int(own[b"created"]),
             ended_at=int(own.get(b"ended", 0)),
-            order=tuple(name.decode() for name in order),
-            outputs={layout.at_visit(field): layout.load(value) for field, value in outputs.items()},
-            entries={layout.at_visit(field): layout.load(value) for field, value in entries.items()},
+            order=order,
+            outputs=outputs,
+            entries=entries,
             interrupts=tuple(
                 layout.question(asked[each], decided.get(each))
                 for each in sorted(asked, key=lambda each: layout.question_number(asked[each]))
@@ -113,12 +106,12 @@ class Reader:
             ids: list[bytes] = self._link.client.zrevrange(self._keys.runs(status), 0, limit - 1)
             with self._link.client.pipeline(transaction=False) as pipe:
                 for each in ids:
-                    pipe.hmget(self._keys.run(each.decode()), "graph", "status", "created", "tags")
+                    pipe.hmget(self._keys.run(each.decode()), "of", "run", "created", "tags")
                 found = pipe.execute()
         return [
-            RunSummary(each.decode(), graph.decode(), Status(state.decode()), int(created), layout.load(tags))
-            for each, (graph, state, created, tags) in zip(ids, found, strict=True)
-            if graph is not None
+            layout.summary(each.decode(), *fields)
+            for each, fields in zip(ids, found, strict=True)
+            if fields[0] is not None
         ]
 
     def children(self, run_id: str) -> list[str]:

@@ -213,7 +213,7 @@ class RedisStore:
         if word != b"found":
             raise NotFoundError(f"there is no run {run_id!r} in this store.")
         return [
-            (layout.node_record(own)[0], _load(output), _load(entry))
+            (layout.node_record(own)[0], _load(output), layout.entry(entry))
             for own, output, entry in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
 

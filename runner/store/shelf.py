@@ -115,7 +115,7 @@ class Shelf:
 
     def renew(self, run_id: str, node: str) -> None:
         """Let a node's lease begin anew."""
-        self.timers[TimerKind.LEASE, run_id, node] = self.clock() + self.lease_ms
+        self.timers[TimerKind.NODE, run_id, node] = self.clock() + self.lease_ms
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
         """Take the timers that are due away, the oldest first."""

@@ -7,6 +7,7 @@ counters of each run are what a recount of its nodes gives.
 
 from __future__ import annotations
 
+import os
 from dataclasses import astuple, replace
 
 import hypothesis
@@ -27,7 +28,7 @@ from runner.store.redis import RedisStore
 from runner.testing import ManualClock
 
 LEASE = 30
-EXAMPLES = hypothesis.settings.default.max_examples // 4
+EXAMPLES = int(os.environ.get("AGREE_EXAMPLES", "40"))
 
 
 @st.composite

@@ -1,11 +1,12 @@
 -- Give a ready visit to one worker, with all that it needs.
 --
 -- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; read: g:<fingerprint>,
---   graphs, r:<run>:o (inputs), :i and :d (answers), :s and :m (what the node kept).
+--   graphs, r:<run> (inputs), :i and :d (answers), :s and :m (what the node kept).
 -- Arguments: 5 run, 6 node, 7 visit, 8 attempt, 9 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
 --   fingerprint, node's shape, node's record, task, state given, inputs (node, visit, output ...),
 --   questions (question, decision ...), document, messages; or "stale", "cancelled", "unknown".
+-- include: straight_claim
 -- include: claimed
 -- include: reply
 local name, visit, attempt, nonce = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
@@ -14,14 +15,13 @@ if not d then return {'unknown'} end
 local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end
 if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt then return {'stale'} end
-timer(d, 'ring', name, false)
 if d.run.stopping ~= '' and name ~= '@after' then
   cancel_node(d, name)
   step(d)
   return reply('cancelled')
 end
 change(d, name, {status = 'running', fence = record.fence + 1, nonce = nonce, unseen = 0, rings = 0})
-timer(d, 'lease', name, now + lease)
+timer(d, 'node', name, now + lease)
 announce(d, 'node.started', name, visit, attempt)
 step(d)
 return claimed(d, name)

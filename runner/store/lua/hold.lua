@@ -13,7 +13,7 @@ if not holds(record, visit, fence) then
   return {refusal(record, visit, fence, record.held and {waiting = 'held'} or {})}
 end
 change(d, name, {status = 'waiting', held = true})
-timer(d, 'lease', name, false)
+timer(d, 'node', name, false)
 announce(d, 'node.held', name, visit)
 step(d)
 return reply('held')

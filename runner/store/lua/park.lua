@@ -17,7 +17,7 @@ if not d then return {'stale'} end
 if not holds(node(d, name), visit, fence) then return {refusal(node(d, name), visit, fence, PARKED)} end
 local questions, rest = read_questions(9)
 keep(d.key, name, rest)
-timer(d, 'lease', name, false)
+timer(d, 'node', name, false)
 if not publish(d, name, questions) then
   cancel_node(d, name)
   step(d)

@@ -1,11 +1,12 @@
 -- Run a visit again after a delay.
 --
--- Keys touched: r:<run> (the node), r:<run>:x (the error), :s and :m (kept), :q, :e, timers, notices,
+-- Keys touched: r:<run> (the node, its error), :s and :m (kept), :q, :e, timers, notices,
 --   runs:<status>; its parent's r:<run>; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
 --   attempt, or "", then what is kept.
 -- Words: "retrying", "cancelled" when the run stops, "stale".
 -- include: held
+-- include: result
 -- include: kept
 -- include: stop
 -- include: reply
@@ -17,8 +18,8 @@ if not holds(record, visit, fence) then
   return {refusal(record, visit, fence, {retrying = 'retrying', cancelled = 'cancelled'})}
 end
 keep(d.key, name, 11)
-if counts then redis.call('HSET', d.key .. ':x', name .. '.' .. visit, ARGV[10]) end
-timer(d, 'lease', name, false)
+if counts then leave_result(d, name .. '.' .. visit, 'retrying', '', ARGV[10]) end
+timer(d, 'node', name, false)
 if d.run.stopping ~= '' then
   cancel_node(d, name)
   word = 'cancelled'
@@ -26,7 +27,7 @@ else
   local attempt, child = record.attempt, record.child
   if counts then attempt, child = attempt + 1, '' end
   change(d, name, {status = 'retrying', attempt = attempt, child = child})
-  timer(d, 'retry', name, now + tonumber(ARGV[9]))
+  timer(d, 'node', name, now + tonumber(ARGV[9]))
   announce(d, 'node.retrying', name, visit, ARGV[9])
 end
 step(d)

@@ -6,7 +6,7 @@
 -- include: held
 -- include: kept
 local key, name = prefix .. 'r:' .. ARGV[5], ARGV[6]
-local record = read(redis.call('HGET', key, 'n:' .. name), NODE)
+local record = read_node(redis.call('HGET', key, 'n:' .. name))
 if not holds(record, tonumber(ARGV[7]), tonumber(ARGV[8])) then return {'stale'} end
 keep(key, name, 9)
 return {'saved'}

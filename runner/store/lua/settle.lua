@@ -1,14 +1,16 @@
 -- End a visit: write what it leaves behind, carry its arrivals, ring what became ready.
 --
--- Keys touched: r:<run> (nodes, loops, counters), r:<run>:o (output), :x (entry), :h (order), :s and :m
---   (kept), :q, :e, :i and :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues;
---   session:m:<session> and session:s:<session>.
+-- Keys touched: r:<run> (nodes, loops, counters, result), :s and :m (kept), :q, :e, :i and
+--   :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues; session:m:<session>,
+--   session:s:<session>.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed" or "failed", 11 a bit for each edge
 --   out, 12 output, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
 --   for each: node, visit, status; then what a session gets (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
+-- include: straight_settle
 -- include: lock
 -- include: held
+-- include: result
 -- include: kept
 -- include: remember
 -- include: finish
@@ -21,15 +23,10 @@ if record.nonce == nonce and record.status ~= 'running' then return {'settled'} 
 if not holds(record, visit, tonumber(ARGV[8])) then return {'stale'} end
 local refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
 if refused then return reply(refused) end
-local at = name .. '.' .. visit
-redis.call('HSET', d.key .. ':x', at, ARGV[13])
-if status == 'completed' then
-  redis.call('HSET', d.key .. ':o', at, ARGV[12])
-  redis.call('RPUSH', d.key .. ':h', name)
-end
+leave_result(d, name .. '.' .. visit, status, ARGV[12], ARGV[13])
 keep(d.key, name, remember_until(last + 1) + 1)
 remember(d.key, name, last + 1)
-timer(d, 'lease', name, false)
+timer(d, 'node', name, false)
 withdraw(d, name, visit, record.questions)
 finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11])
 step(d)

@@ -9,6 +9,9 @@
 -- include: reply
 -- include: delegate
 -- include: arrive
+-- One value of more than 64 bytes makes the server keep the hash as a table: it would else search
+-- through hundreds of fields, one after another.
+local WIDE = ('-'):rep(65)
 local run, graph, fp = ARGV[5], ARGV[6], ARGV[7]
 if fp == '' then fp = redis.call('HGET', prefix .. 'graphs', graph) end
 if not fp or redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
@@ -27,9 +30,9 @@ if ARGV[13] then
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
-redis.call('HSET', key, 'fp', fp, 'status', 'executing', 'graph', graph, 'root', root, 'created', now,
-  'task', ARGV[8], 'given', ARGV[9], 'tags', ARGV[10], 'idem', idem,
-  'parent', ARGV[13] or '', 'parent_node', ARGV[14] or '')
+redis.call('HSET', key, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
+  'parent_node', ARGV[14] or '', 'root', root, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
+  'tags', ARGV[10], 'idem', idem, 'wide', WIDE)
 redis.call('ZADD', prefix .. 'runs', now, run)
 redis.call('ZADD', prefix .. 'runs:executing', now, run)
 redis.call('HINCRBY', prefix .. 'g:' .. fp, 'runs', 1)

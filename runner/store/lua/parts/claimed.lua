@@ -25,6 +25,6 @@ local function claimed(d, name)
   local shapes = redis.call('HMGET', d.shape_key, 'n:' .. name, 'i:' .. name)
   d.shapes['i:' .. name] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
-    shapes[1], write(record), run[1], run[2], inputs(d, name, record),
+    shapes[1], write_node(record), run[1], run[2], inputs(d, name, record),
     answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name)}
 end

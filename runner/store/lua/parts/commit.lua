@@ -1,16 +1,18 @@
 -- Write everything that a transition changed, and remember its doorbells and what follows.
 -- include: events
-local bells, follow = {}, {}
+-- include: bells
+local follow = {}
 
 local function write_records(d)
-  local fields = {}
+  local fields, run = {}, d.run
   local function put(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
-  for name in pairs(d.changed) do put('n:' .. name, write(d.nodes[name])) end
+  for name in pairs(d.changed) do put('n:' .. name, write_node(d.nodes[name])) end
   for number in pairs(d.turned) do put('l:' .. number, write(d.loops[number])) end
   for field in pairs(d.came) do put(field, cjson.encode(d.arrived[field])) end
-  for field, value in pairs(d.run) do
-    if value ~= d.was[field] then put(field, value) end
-  end
+  local said = write_run(run)
+  if said ~= d.was then put('run', said) end
+  if run.lock ~= d.had_lock then put('lock', run.lock) end
+  if run.reason then put('reason', run.reason) end
   many('HSET', d.key, fields)
 end
 

@@ -8,7 +8,7 @@ local function delegate(run, name, visit, fence, child)
   local record, word = node(d, name), 'delegated'
   if record.status == 'waiting' and record.child == child then return word end
   if not holds(record, visit, fence) then return 'stale' end
-  timer(d, 'lease', name, false)
+  timer(d, 'node', name, false)
   if d.run.stopping ~= '' then
     cancel_node(d, name)
     word = 'cancelled'

@@ -1,31 +1,25 @@
 -- What one transition of one run has read and changed so far; `commit` writes it.
 -- include: settings
 -- include: records
-local RUN = {'fp', 'status', 'stopping', 'reason', 'lock', 'graph', 'parent', 'parent_node',
-  'active', 'waiting', 'held', 'failed', 'started', 'events'}
-local TEXTS = 8
-
+-- include: copies
+-- include: run
 -- Read a run and one of its nodes; nil when there is no such run.
 local function open(run, name)
   local key = prefix .. 'r:' .. run
-  local found = redis.call('HMGET', key, 'n:' .. (name or ''), unpack(RUN))
-  if not found[2] then return nil end
-  local d = {id = run, key = key, shape_key = prefix .. 'g:' .. found[2], run = {}, was = {},
-    nodes = {}, loops = {}, arrived = {}, shapes = {}, idle = {}, changed = {}, turned = {},
-    came = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
-  for place, field in ipairs(RUN) do
-    local value = found[place + 1] or ''
-    if place > TEXTS then value = tonumber(value) or 0 end
-    d.run[field], d.was[field] = value, value
-  end
-  if name then d.nodes[name] = read(found[1], NODE) end
+  local found = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''))
+  if not found[1] then return nil end
+  local d = {id = run, key = key, was = found[1], run = read_run(found[1], found[2], found[3]),
+    had_lock = found[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, idle = {}, changed = {},
+    turned = {}, came = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
+  d.shape_key = prefix .. 'g:' .. d.run.fp
+  if name then d.nodes[name] = read_node(found[4]) end
   return d
 end
 
 local function loop(d, number)
   local found = d.loops[number]
   if not found then
-    found = read(redis.call('HGET', d.key, 'l:' .. number), LOOP)
+    found = read_loop(redis.call('HGET', d.key, 'l:' .. number))
     d.loops[number] = found
   end
   return found
@@ -40,11 +34,11 @@ end
 local function node(d, name)
   local found = d.nodes[name]
   if not found then
-    found = read(redis.call('HGET', d.key, 'n:' .. name), NODE)
+    found = read_node(redis.call('HGET', d.key, 'n:' .. name))
     d.nodes[name] = found
   end
   local stamp = round(d, found.scope)
   if found.stamp == stamp then return found end
-  return with(read(nil, NODE), {visit = found.visit, fence = found.fence, nonce = found.nonce,
+  return with(read_node(nil), {visit = found.visit, fence = found.fence, nonce = found.nonce,
     scope = found.scope, stamp = stamp})
 end

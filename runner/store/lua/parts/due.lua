@@ -3,7 +3,7 @@
 -- include: lost
 -- include: resolve
 local LONGEST_RING = 300000
-local DUE = {lease = lost}
+local DUE = {}
 
 function DUE.drain(d)
   if d.run.stopping ~= '' then drain(d) end
@@ -13,16 +13,15 @@ function DUE.deadline(d)
   stop(d, 'failed', ('execution timeout of %g s reached'):format(shape(d, 'meta').timeout / 1000))
 end
 
-function DUE.ring(d, name)
+-- A node's timer says: ring again, try again, or its worker is gone.
+function DUE.node(d, name)
   local record = node(d, name)
+  if record.status == 'running' then return lost(d, name, record) end
+  if record.status == 'retrying' then return ring(d, name, {}) end
   if record.status ~= 'ready' then return end
   local rings = record.rings + 1
   dispatch(d, name, change(d, name, {rings = rings}))
-  timer(d, 'ring', name, now + math.min(LONGEST_RING, lease * 2 ^ math.min(rings, 16)))
-end
-
-function DUE.retry(d, name)
-  if node(d, name).status == 'retrying' then ring(d, name, {}) end
+  timer(d, 'node', name, now + math.min(LONGEST_RING, lease * 2 ^ math.min(rings, 16)))
 end
 
 -- Nobody answered in time: the node goes on and learns so from its own question.

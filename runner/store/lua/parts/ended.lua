@@ -1,7 +1,7 @@
 -- A run's status changed: its index, and when it ended, how long its keys stay.
 -- include: settings
 local FINAL = {completed = true, failed = true, cancelled = true}
-local KEYS_OF_RUN = {'', ':o', ':x', ':s', ':m', ':i', ':d', ':e', ':q', ':h', ':c'}
+local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c'}
 
 -- Let a finished run's keys expire, and its children's when the sweep gets to them.
 local function retire(run)
@@ -16,7 +16,7 @@ end
 
 -- A child stays as long as its parent, which may still read it.
 local function outlived(parent)
-  return parent == '' or FINAL[redis.call('HGET', prefix .. 'r:' .. parent, 'status') or 'completed']
+  return parent == '' or FINAL[(redis.call('HGET', prefix .. 'r:' .. parent, 'run') or 'completed'):match('^%S+')]
 end
 
 -- The last run of a graph that is no longer current lets its shape expire.

@@ -9,12 +9,14 @@ local function write_notice(d, event)
     'at', now, 'question', event.question and event.question.json or '')
 end
 
--- Events are numbered by the run, so that a reader can go on after any of them.
+-- Events are numbered by the run, so that a reader can go on after any of them. Field e is "kind at visit
+-- node detail" in lines, d its data (JSON).
 local function write_events(d)
   for _, event in ipairs(d.events) do
     d.run.events = d.run.events + 1
-    redis.call('XADD', d.key .. ':e', 'MAXLEN', '~', 10000, d.run.events .. '-0', 'kind', event.kind,
-      'at', now, 'node', event.node, 'visit', event.visit, 'detail', event.detail, 'data', event.data or '')
+    local said = table.concat({event.kind, now, event.visit, event.node, event.detail}, '\n')
+    local fields = event.data and {'e', said, 'd', event.data} or {'e', said}
+    redis.call('XADD', d.key .. ':e', 'MAXLEN', '~', 10000, d.run.events .. '-0', unpack(fields))
     if event.question then write_question(d, event) end
     if NOTICES[event.kind] then write_notice(d, event) end
   end

@@ -11,7 +11,7 @@ local function live_inputs(d, name, record)
   for _, edge in ipairs(edges) do
     if not d.nodes[edge[1]] then sources[#sources + 1] = 'n:' .. edge[1] end
   end
-  fill(d.key, sources, function(field, json) d.nodes[field:sub(3)] = read(json, NODE) end)
+  fill(d.key, sources, function(field, json) d.nodes[field:sub(3)] = read_node(json) end)
   for _, edge in ipairs(edges) do
     local source, place, kind = edge[1], edge[2], edge[3]
     if kind == 'back' then
@@ -29,7 +29,7 @@ end
 
 local function inputs(d, name, record)
   local fields, at, found = {}, {}, live_inputs(d, name, record)
-  for place, item in ipairs(found) do fields[place], at[item[3]] = item[3], item end
-  fill(d.key .. ':o', fields, function(field, output) at[field][3] = output or 'null' end)
+  for place, item in ipairs(found) do fields[place], at['o:' .. item[3]] = 'o:' .. item[3], item end
+  fill(d.key, fields, function(field, output) at[field][3] = output or 'null' end)
   return found
 end

@@ -3,6 +3,7 @@
 -- include: settings
 local function keep(key, name, first)
   if not ARGV[first] then return end
+  redis.call('HSET', key, 'k:' .. name, 1)
   local list, field = key .. ':m', '#' .. name
   local had = tonumber(redis.call('HGET', list, field) or 0)
   local count = math.min(had, tonumber(ARGV[first + 1]))

@@ -1,19 +1,18 @@
 -- A worker is gone: its lease ran out.
 -- include: finish
+-- include: result
 local CRASHES = 5
 
 -- Write the error of a node that killed every worker that took it, and a dead letter.
 -- Arguments of the script: 6 the error's entry (JSON), 7 the reason in words.
 local function bury(d, name, visit)
-  redis.call('HSET', d.key .. ':x', name .. '.' .. visit, ARGV[6])
+  leave_result(d, name .. '.' .. visit, 'failed', '', ARGV[6])
   redis.call('XADD', prefix .. 'dead', 'MAXLEN', '~', 10000, '*', 'run_id', d.id, 'node', name,
     'visit', visit, 'reason', ARGV[7], 'at', now)
 end
 
 -- Another worker goes on, until the node has used up its crash budget.
-local function lost(d, name)
-  local record = node(d, name)
-  if record.status ~= 'running' then return end
+local function lost(d, name, record)
   announce(d, 'node.lost', name, record.visit, record.attempt)
   if d.run.stopping ~= '' then return cancel_node(d, name) end
   if record.crashes + 1 < CRASHES then

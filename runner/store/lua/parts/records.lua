@@ -7,29 +7,36 @@ local NODE = {__index = {
 }}
 local LOOP = {__index = {round = 0, settled = 0, asked = {}, taken = {}}}
 
-local function read(json, kind)
-  return setmetatable(json and cjson.decode(json) or {}, kind)
+-- A node is written as "status visit attempt fence stamp edges nonce rest", with "-" for an empty text
+-- and the rest as an object, or nothing: most nodes have no more, and this is read most quickly.
+local function read_node(text)
+  if not text then return setmetatable({}, NODE) end
+  local status, visit, attempt, fence, stamp, edges, nonce, rest =
+    text:match('^(%a+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+  local record = rest ~= '' and cjson.decode(rest) or {}
+  record.status, record.visit, record.attempt = status, tonumber(visit), tonumber(attempt)
+  record.fence, record.stamp = tonumber(fence), tonumber(stamp)
+  record.edges, record.nonce = edges ~= '-' and edges or '', nonce ~= '-' and nonce or ''
+  return setmetatable(record, NODE)
 end
 
--- Copy a record with some fields changed; records themselves are never changed.
-local function with(record, fields)
-  local copy = setmetatable({}, getmetatable(record))
-  for name, value in pairs(record) do copy[name] = value end
-  for name, value in pairs(fields) do copy[name] = value end
-  return copy
+local function read_loop(json)
+  return setmetatable(json and cjson.decode(json) or {}, LOOP)
 end
+
+local FIXED = {status = true, visit = true, attempt = true, fence = true, stamp = true, edges = true, nonce = true}
 
 local function write(record)
-  local default, said = getmetatable(record).__index, {}
+  local default, rest = getmetatable(record).__index, {}
   for name, value in pairs(record) do
-    if value ~= default[name] and (type(value) ~= 'table' or #value > 0) then said[name] = value end
+    local unlike = value ~= default[name] and (type(value) ~= 'table' or #value > 0)
+    if unlike and not FIXED[name] then rest[name] = value end
   end
-  return cjson.encode(said)
+  return next(rest) and cjson.encode(rest) or ''
 end
 
-local function append(list, item)
-  local longer = {}
-  for place, each in ipairs(list) do longer[place] = each end
-  longer[#longer + 1] = item
-  return longer
+local function write_node(record)
+  local edges, nonce = record.edges ~= '' and record.edges or '-', record.nonce ~= '' and record.nonce or '-'
+  return table.concat({record.status, record.visit, record.attempt, record.fence, record.stamp, edges, nonce,
+    write(record)}, ' ')
 end

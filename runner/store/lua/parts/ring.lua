@@ -15,7 +15,7 @@ end
 local function ring(d, name, fields)
   fields.status, fields.rings, fields.busy, fields.held = 'ready', 0, false, false
   dispatch(d, name, change(d, name, fields))
-  timer(d, 'ring', name, ring_again())
+  timer(d, 'node', name, ring_again())
 end
 
 -- Make a node ready for a new visit, unless the run stops or has used up its executions.

@@ -32,7 +32,7 @@ local function load(d, edges)
   fill(d.shape_key, shapes, function(field, json) d.shapes[field] = cjson.decode(json) end)
   fill(d.key, records, function(field, json)
     if field:sub(1, 2) == 'n:' then
-      d.nodes[field:sub(3)] = read(json, NODE)
+      d.nodes[field:sub(3)] = read_node(json)
     else
       d.arrived[field] = json and cjson.decode(json) or {0, 0, 0}
     end

@@ -25,7 +25,8 @@ local function step(d)
     announce(d, FINAL[status] and 'run.ended' or 'run.status', '', 0, status)
     if FINAL[status] and shape(d, 'meta').timeout > 0 then timer(d, 'deadline', '', false) end
     if run.parent ~= '' then
-      d.follow[#d.follow + 1] = {run = run.parent, node = run.parent_node, child = d.id, status = status}
+      local name = redis.call('HGET', d.key, 'parent_node')
+      d.follow[#d.follow + 1] = {run = run.parent, node = name, child = d.id, status = status}
     end
   end
   commit(d)

@@ -5,8 +5,7 @@ local DRAIN = 500
 local function cancel_node(d, name)
   local record = node(d, name)
   withdraw(d, name, record.visit, record.questions)
-  timer(d, 'ring', name, false)
-  timer(d, 'retry', name, false)
+  timer(d, 'node', name, false)
   change(d, name, {status = 'cancelled', questions = {}, unseen = 0, busy = false, held = false})
   announce(d, 'node.cancelled', name, record.visit)
 end
