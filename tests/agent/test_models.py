@@ -153,6 +153,30 @@ def test_a_provider_is_called_as_strands_calls_it() -> None:
     assert [call[1]["model_state"] for call in model.calls] == [{}, {"response_id": "r1"}]
 
 
+def test_a_model_never_hears_the_user_twice_in_a_row() -> None:
+    """After an invocation that ended at a limit, its last results and the next input are one message."""
+    heard: list[Any] = []
+
+    class Listening(ScriptedModel):
+        def stream(self, messages: Any, *given: Any, **options: Any) -> Any:
+            heard.append([(m["role"], [next(iter(block)) for block in m["content"]]) for m in messages])
+            return super().stream(messages, *given, **options)
+
+    @tool
+    def act() -> str:
+        """Act."""
+        return "acted"
+
+    model = Listening([use("act"), "end"])
+    node = Node(lambda: Agent("a", model, [act], max_turns=1), "one")
+    done(node.run())
+    node.next_visit("two")
+    done(node.run())
+
+    assert heard[1] == [("user", ["text"]), ("assistant", ["toolUse"]), ("user", ["toolResult", "text"])]
+    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "user", "assistant"]
+
+
 def test_without_tools_no_specs_are_given() -> None:
     """M1: an empty list of tools is given as None."""
     model = Recording()

@@ -15,9 +15,8 @@ from tests.agent.visits import Hooks, Node, done, failed, use
 
 def heard(messages):
     """Say which texts of the user the model was given."""
-    texts = [block.get("text") for message in messages for block in message["content"]]
-    said = [text for text, message in zip(texts, messages, strict=False) if message["role"] == "user"]
-    return " ".join(text for text in said if text)
+    blocks = [block for message in messages if message["role"] == "user" for block in message["content"]]
+    return " ".join(block["text"] for block in blocks if "text" in block)
 
 
 def chatty(**options):

@@ -46,8 +46,18 @@ class AgentMetadata:
 
 
 def prepared(messages: list[JSON]) -> list[dict[str, Any]]:
-    """Copy packed messages into the form a provider takes: role and content, nothing blank or invalid."""
-    return [_message(message) for message in codec.unpack(messages)]
+    """Copy packed messages into the form a provider takes: role and content, nothing blank or invalid.
+
+    The user never speaks twice in a row: where an invocation ended at a limit, the results of its last
+    batch and the next input are one message.
+    """
+    found: list[dict[str, Any]] = []
+    for message in map(_message, codec.unpack(messages)):
+        if found and message["role"] == found[-1]["role"] == "user":
+            found[-1] = {"role": "user", "content": [*found[-1]["content"], *message["content"]]}
+        else:
+            found.append(message)
+    return found
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
