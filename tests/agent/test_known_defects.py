@@ -9,7 +9,7 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from runner import Agent, GraphBuilder, Status, ToolContext, tool
+from runner import Agent, GraphBuilder, RetryPolicy, Status, ToolContext, tool
 from runner.hooks import BeforeNodeCallEvent
 from runner.store.memory import MemoryStore
 from runner.store.redis import RedisStore
@@ -181,6 +181,20 @@ def test_usage_is_counted_once(store):
 
     assert ended.execution_order == ["x", "x"]
     assert ended.usage["totalTokens"] == 4 * 15
+
+
+def test_usage_of_a_failed_attempt_is_counted_once(store):
+    """B8: a retried node goes on where it failed, and its result has the tokens of all its calls."""
+    errors = [ConnectionError("gone")]
+    replies = [use("ask", "call_0"), lambda messages: errors.pop() if errors else "end"]
+    builder = GraphBuilder()
+    retry = RetryPolicy(max_attempts=2, backoff=0.01)
+    builder.add_node(Agent("a", ScriptedModel(replies), [ask]), "x", retry=retry)
+    graph = builder.set_store(store).build()
+    ended = graph(answers(graph("go"), x="yes"))
+
+    assert (ended.status, ended.results["x"].attempts) == (Status.COMPLETED, 2)
+    assert ended.usage["totalTokens"] == ended.results["x"].usage["totalTokens"] == 2 * 15
 
 
 def test_nodes_share_no_invocation_state(store):

@@ -12,10 +12,18 @@ import threading
 from runner import Agent, GraphBuilder, ToolContext, graph, tool
 from runner.hooks import (
     AfterGraphEvent,
+    AfterInvocationEvent,
+    AfterModelCallEvent,
     AfterNodeCallEvent,
     AfterToolCallEvent,
+    AfterToolsEvent,
     BeforeGraphEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
     BeforeNodeCallEvent,
+    BeforeToolCallEvent,
+    BeforeToolsEvent,
+    MessageAddedEvent,
 )
 from runner.testing import ScriptedModel
 from tests.tasks.graphs import GATE_SECONDS, said, store
@@ -191,6 +199,57 @@ def asked_around():
     builder.add_node(work, "b")
     builder.add_edge("a", "b")
     return builder.set_hook_providers([Provider(*((kind, around) for kind in kinds))]).build()
+
+
+# -- the events inside an agent, and an agent inside an agent ---------------------------------------------
+
+INSIDE = (
+    BeforeInvocationEvent,
+    MessageAddedEvent,
+    BeforeModelCallEvent,
+    AfterModelCallEvent,
+    BeforeToolsEvent,
+    BeforeToolCallEvent,
+    AfterToolCallEvent,
+    AfterToolsEvent,
+    AfterInvocationEvent,
+)
+
+
+@graph("inside")
+def asked_inside():
+    @tool(context=True)
+    def work(tool_context: ToolContext) -> str:
+        """Work."""
+        note(tool_context.invocation_state["name"], "events", "work", tool_context.idempotency_key)
+        return "worked"
+
+    def reply(messages):
+        note(task_of(messages), "model", len(messages))
+        return "end" if len(messages) > 1 else {"toolUse": {"name": "work"}}
+
+    hooks = [Provider(*((kind, around) for kind in INSIDE))]
+    return one_node(Agent("a", ScriptedModel([reply, reply]), [work], hooks=hooks))
+
+
+@graph("boss")
+def boss():
+    @tool(context=True)
+    def look(tool_context: ToolContext) -> str:
+        """Look something up; a person helps."""
+        note("boss", "calls", tool_context.idempotency_key)
+        return tool_context.interrupt("where", reason="in which drawer?")
+
+    def first(messages):
+        note("boss", "model", task_of(messages))
+        return {"toolUse": {"name": "look"}}
+
+    def order(messages):
+        note("boss", "model", task_of(messages))
+        return {"toolUse": {"name": "clerk", "input": {"input": "find it"}}}
+
+    clerk = Agent("clerk", ScriptedModel([first, said]), [look])
+    return one_node(Agent("boss", ScriptedModel([order, said]), [clerk]))
 
 
 # -- memory across runs -----------------------------------------------------------------------------------

@@ -18,7 +18,20 @@ from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.tasks.graphs,tests.tasks.agent_graphs"}
 AROUND = ("BeforeGraphEvent", "BeforeNodeCallEvent", "AfterNodeCallEvent", "AfterGraphEvent")
+INSIDE = (
+    "BeforeInvocationEvent",
+    "MessageAddedEvent",
+    "BeforeModelCallEvent",
+    "AfterModelCallEvent",
+    "BeforeToolsEvent",
+    "BeforeToolCallEvent",
+    "AfterToolCallEvent",
+    "AfterToolsEvent",
+    "AfterInvocationEvent",
+)
 WAITING = {
+    "boss": ("boss", None),
+    **{kind: ("inside", {"name": kind, "ask": [kind]}) for kind in INSIDE},
     "again": ("looked_at", None),
     "enough": ("looked_at", None),
     "local": ("looked_at_local", None),
@@ -225,6 +238,42 @@ def test_events_that_ask_nothing_hold_nothing_back(killed):
 
     assert run.wait(20).status is Status.COMPLETED
     assert [line[1] for line in killed.told("events", "quiet")] == ORDER
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_events_inside_an_agent_wait_for_another_process(killed, kind):
+    """Whichever event asks, another process goes on from there: no model call and no tool is repeated."""
+    result = killed.before[kind]
+    assert [each.name for each in result.interrupts] == [kind]
+    while result.status is Status.INTERRUPTED:
+        result = killed.answer(kind, "yes")
+
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == "end"
+    assert [line[1] for line in killed.told("model", kind)] == ["1", "3"]
+    lines = killed.told("events", kind)
+    assert [line[1] for line in lines].count("work") == 1
+    assert lines[0][0] != lines[-1][0]
+    assert [line[1:] for line in killed.told("answers", kind)] == [[kind, "yes"]] * count(lines, kind)
+
+
+def count(lines, kind):
+    """Count the replays of an event: each is one answer."""
+    return sum(line[1] == kind and line[-1] == "True" for line in lines)
+
+
+def test_a_question_of_an_inner_agent_is_answered_in_another_process(killed):
+    """An agent that serves as a tool asks through its caller, and goes on inside its caller's document."""
+    assert [each.name for each in killed.before["boss"].interrupts] == ["where"]
+
+    result = killed.answer("boss", "the lowest")
+
+    assert result.results["a"].output == "the lowest"
+    assert [line[1] for line in killed.told("model", "boss")] == ["boss", "find it"]
+    calls = killed.told("calls", "boss")
+    assert len(calls) == 2
+    assert calls[0][0] != calls[1][0]
+    assert calls[0][1] == calls[1][1]
 
 
 def test_a_session_goes_on_in_another_process(killed):
