@@ -144,7 +144,7 @@ def _canvas(bench: Bench, kind: str) -> None:
 def _graph(bench: Bench, name: str) -> None:
     run = bench.client.start(name, None)
     server, key = bench.servers[OURS], f"runner:{{p00}}:r:{run.id}"
-    _wait(lambda: server.hget(key, "status") == b"completed", f"{name} has completed")
+    _wait(lambda: (server.hget(key, "run") or b"").startswith(b"completed"), f"{name} has completed")
 
 
 def latencies(bench: Bench) -> dict[str, list[float]]:

@@ -149,8 +149,7 @@ def test_a_doorbell_rung_many_times_runs_its_node_once(pair):
 
 def bell_of(site, run, node: str) -> bytes:
     """Write the message that the store would ring a node with."""
-    template = site.redis.hget("runner:{p00}:doorbell", "envelope").decode()
+    template, places = site.redis.hmget("runner:{p00}:doorbell", "template", "places")
     told = {"id": f"{run.id}.{node}.1.1", "shadow": f"gated/{node}", "queue": "runner", "priority": "5"}
-    for place in ("id", "shadow", "queue", "priority", "argsrepr", "delivery_tag"):
-        template = template.replace(f"\x01{place}\x02", told.get(place, "copy"))
-    return template.encode()
+    said = tuple(told.get(place, "copy") for place in places.decode().split())
+    return (template.decode() % said).encode()
