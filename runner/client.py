@@ -10,6 +10,7 @@ from runner import codec
 from runner.engine import Engine
 from runner.errors import NotFoundError, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, answers_from
+from runner.outcomes import Session
 from runner.ports import Dispatcher, Doorbell, Event, RunSummary, Store
 from runner.registry import Registry, registry
 from runner.results import GraphResult, graph_result
@@ -194,6 +195,15 @@ class Client:
             )
         packed: Any = codec.pack(response, "response")
         return self.engine.answer([Answer(interrupt_id, packed, responder, idempotency_key, digest)])[0]
+
+    def session(self, session_id: str) -> Session:
+        """Read what runs have left under a session's id: messages and state; one never written is empty."""
+        found = self.engine.store.session(session_id)
+        return Session(codec.unpack(found.messages), codec.unpack(found.state))
+
+    def forget_session(self, session_id: str) -> bool:
+        """Delete a session; False when there was none. Runs that are in it now add to a new one."""
+        return self.engine.store.forget_session(session_id)
 
 
 def _open(**given: str) -> Store:
