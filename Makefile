@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check format bench clean
+.PHONY: help run test test-all check format extras bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,10 +14,10 @@ run: $(STAMP) ## Run the release example on a real worker, to the end
 	$(BIN)/python -m examples.release
 
 test: $(STAMP) ## Run the quick test suite
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
 
-test-all: $(STAMP) ## Run every test, the slow ones too
-	$(BIN)/pytest -q
+test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
+	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough
 
 check: $(STAMP) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
@@ -28,6 +28,9 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 format: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+extras: $(STAMP) ## Install what adapters and model providers need
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[mcp,openai,pydantic-ai,strands]'
 
 bench: $(STAMP) ## Compare the cost per node with bare Celery
 	$(BIN)/python -m bench.overhead

@@ -224,7 +224,6 @@ def test_a_template_with_an_unknown_place_is_refused():
         DoorbellTemplate(["{", "colour", "}"]).fields()
 
 
-
 def test_a_server_that_forgot_the_scripts_is_told_again(worker, client):
     """SCRIPT FLUSH, a failover or a restart costs one call."""
     run_id = worker.start(shape("a"))

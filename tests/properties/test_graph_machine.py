@@ -312,7 +312,10 @@ def step(process: Process, data) -> None:
 
 
 @hypothesis.given(plans(), st.data())
-@hypothesis.settings(max_examples=80, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(
+    max_examples=hypothesis.settings.default.max_examples // 4,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
 def test_every_way_of_delivery_ends_alike(plan, data):
     """Lost, doubled, late and shuffled messages, dead workers and restarts change nothing of the end."""
     try:

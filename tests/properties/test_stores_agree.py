@@ -7,7 +7,6 @@ counters of each run are what a recount of its nodes gives.
 
 from __future__ import annotations
 
-import os
 from dataclasses import astuple, replace
 
 import hypothesis
@@ -28,7 +27,7 @@ from runner.store.redis import RedisStore
 from runner.testing import ManualClock
 
 LEASE = 30
-EXAMPLES = int(os.environ.get("AGREE_EXAMPLES", "40"))
+EXAMPLES = hypothesis.settings.default.max_examples // 4
 
 
 @st.composite

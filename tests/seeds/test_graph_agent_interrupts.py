@@ -1,0 +1,261 @@
+"""The second seed, in process: its example as it is written, and its five testing strategies.
+
+The same strategies on real workers, killed while the questions wait, are in tests/tasks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import Agent, GraphBuilder, Status, ToolContext, tool
+from runner.hooks import BeforeToolCallEvent
+from runner.testing import ScriptedModel
+from tests.core.graphs import Bench, answer_all, answers
+
+
+def ends(messages):
+    """Reply with the text of the last tool result."""
+    return messages[-1]["content"][-1]["toolResult"]["content"][0]["text"]
+
+
+def calls(name: str, **given):
+    return {"toolUse": {"name": name, "input": given}}
+
+
+@tool(name="weather_tool", context=True)
+def weather_tool(tool_context: ToolContext) -> str:
+    """Tell the weather."""
+    response = tool_context.interrupt("weather_approval", reason="need location")
+    return f"Weather in {response}: sunny"
+
+
+def weather(name: str = "weather") -> Agent:
+    return Agent(name=name, model=ScriptedModel([calls("weather_tool"), ends]), tools=[weather_tool])
+
+
+def talker(name: str, text: str) -> Agent:
+    return Agent(name=name, model=ScriptedModel([text]))
+
+
+def test_the_example_runs_as_it_is_written():
+    """The seed's example runs but for its import lines and a model."""
+    model = ScriptedModel([calls("weather_tool"), ends])
+
+    weather_agent = Agent(name="weather", model=model, tools=[weather_tool])
+
+    builder = GraphBuilder()
+    builder.add_node(weather_agent, "weather_agent")
+    graph = builder.build()
+
+    # First invocation - will be interrupted
+    result = graph("What is the weather?")
+    assert result.status == Status.INTERRUPTED
+    assert len(result.interrupts) == 1
+    assert result.interrupts[0].name == "weather_approval"
+
+    # Resume with response
+    responses = [
+        {
+            "interruptResponse": {
+                "interruptId": result.interrupts[0].id,
+                "response": "Seattle",
+            },
+        },
+    ]
+    result = graph(responses)
+    assert result.status == Status.COMPLETED
+
+
+# -- 1. basic ------------------------------------------------------------------------------------------
+
+
+def test_one_agent_asks_and_completes():
+    """A single agent asks, a person answers, and the agent goes on where it stopped: nothing is repeated."""
+    builder = GraphBuilder()
+    agent = weather()
+    builder.add_node(agent, "weather_agent")
+    graph = builder.build()
+    first = graph("What is the weather?")
+
+    assert (first.interrupts[0].reason, first.interrupts[0].node_id) == ("need location", "weather_agent")
+
+    last = graph(answer_all(first, "Seattle"))
+
+    assert last.results["weather_agent"].output == "Weather in Seattle: sunny"
+    assert last.usage["totalTokens"] == 30
+    assert [message["role"] for message in agent.messages] == ["user", "assistant", "user", "assistant"]
+
+
+def test_hooks_on_tools_ask_too():
+    """An interrupt raised by a hook before a tool stops and resumes the node like one of the tool itself."""
+    done = []
+
+    @tool
+    def delete(path: str) -> str:
+        """Delete a file."""
+        done.append(path)
+        return f"deleted {path}"
+
+    def approve(event: BeforeToolCallEvent) -> None:
+        if event.interrupt("approval", reason=event.tool_use["input"]) != "yes":
+            event.cancel_tool = "not allowed"
+
+    for response, text, deleted in (("yes", "deleted a.txt", ["a.txt"]), ("no", "not allowed", ["a.txt"])):
+        agent = Agent(
+            name="cleaner", model=ScriptedModel([calls("delete", path="a.txt"), ends]), tools=[delete]
+        )
+        agent.hooks.add_callback(BeforeToolCallEvent, approve)
+        builder = GraphBuilder()
+        builder.add_node(agent)
+        graph = builder.build()
+        first = graph("Clean up.")
+
+        assert [(each.name, each.reason) for each in first.interrupts] == [("approval", {"path": "a.txt"})]
+        assert graph(answer_all(first, response)).results["cleaner"].output == text
+        assert done == deleted
+
+
+# -- 2. parallel ---------------------------------------------------------------------------------------
+
+
+def test_others_complete_while_one_waits():
+    """Nodes beside the one that asks complete, and run on to the ends of their branches, once."""
+    builder = GraphBuilder()
+    builder.add_node(weather(), "weather_agent")
+    builder.add_node(talker("time", "It is noon."), "time_agent")
+    builder.add_node(talker("news", "No news."), "news_agent")
+    builder.add_node(talker("late", "And no more."), "late_agent")
+    builder.add_node(lambda ctx: ctx.inputs, "summary")
+    for source, target in (
+        ("news_agent", "late_agent"),
+        ("weather_agent", "summary"),
+        ("time_agent", "summary"),
+        ("late_agent", "summary"),
+    ):
+        builder.add_edge(source, target)
+    graph = builder.build()
+    first = graph("What is new?")
+
+    assert (first.status, first.interrupted_nodes) == (Status.INTERRUPTED, 1)
+    assert sorted(first.execution_order) == ["late_agent", "news_agent", "time_agent"]
+
+    last = graph(answer_all(first, "Oslo"))
+
+    assert last.results["summary"].output == {
+        "weather_agent": "Weather in Oslo: sunny",
+        "time_agent": "It is noon.",
+        "late_agent": "And no more.",
+    }
+    assert last.execution_order[-2:] == ["weather_agent", "summary"]
+    assert last.results["time_agent"] == first.results["time_agent"]
+
+
+# -- 3. several at once --------------------------------------------------------------------------------
+
+
+def several():
+    builder = GraphBuilder()
+    for name in ("north", "south"):
+        builder.add_node(weather(name), name)
+    return builder.build()
+
+
+def test_several_agents_ask_at_once():
+    """Each of several agents has its own question open, and each gets its own answer."""
+    graph = several()
+    first = graph("What is the weather?")
+
+    assert sorted(each.node_id for each in first.interrupts) == ["north", "south"]
+    assert len({each.id for each in first.interrupts}) == 2
+
+    last = graph(answers(*((each.id, each.node_id.upper()) for each in first.interrupts)))
+
+    assert {node: found.output for node, found in last.results.items()} == {
+        "north": "Weather in NORTH: sunny",
+        "south": "Weather in SOUTH: sunny",
+    }
+
+
+def test_one_answer_of_two():
+    """An answer resumes its own agent only; the other waits as it was."""
+    graph = several()
+    first = graph("What is the weather?")
+    north, south = sorted(first.interrupts, key=lambda each: each.node_id)
+    second = graph(answers((south.id, "Rome")))
+
+    assert [each.id for each in second.interrupts] == [north.id]
+    assert second.results["south"].output == "Weather in Rome: sunny"
+    assert graph(answers((north.id, "Oslo"))).results["north"].output == "Weather in Oslo: sunny"
+
+
+def test_two_tools_of_one_agent_ask_at_once():
+    """One agent may have several questions open; it goes on when all are answered."""
+    model = ScriptedModel([[calls("weather_tool"), calls("weather_tool")], "done"])
+    builder = GraphBuilder()
+    builder.add_node(Agent(name="weather", model=model, tools=[weather_tool]))
+    graph = builder.build()
+    first = graph("Here and there?")
+
+    assert [each.name for each in first.interrupts] == ["weather_approval"] * 2
+
+    second = graph(answers((first.interrupts[0].id, "Oslo")))
+
+    assert [each.id for each in second.interrupts] == [first.interrupts[1].id]
+    assert graph(answer_all(second, "Rome")).results["weather"].output == "done"
+
+
+# -- 4. reject -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("response", ["no", False])
+def test_a_person_says_no(response):
+    """A refusal is an answer: the tool learns of it, and the agent goes on with that."""
+
+    @tool(context=True)
+    def delete(tool_context: ToolContext) -> str:
+        """Delete everything."""
+        if tool_context.interrupt("sure?") in {"no", False}:
+            return "refused by a person"
+        raise AssertionError("deleted although a person said no")
+
+    builder = GraphBuilder()
+    builder.add_node(Agent(name="cleaner", model=ScriptedModel([calls("delete"), ends]), tools=[delete]))
+    graph = builder.build()
+    last = graph(answer_all(graph("Clean up."), response))
+
+    assert last.status is Status.COMPLETED
+    assert last.results["cleaner"].output == "refused by a person"
+
+
+# -- 5. session ----------------------------------------------------------------------------------------
+
+
+def test_a_question_survives_its_process():
+    """What an agent said and asked goes on in an engine that never saw it, with agents built anew."""
+
+    def build():
+        builder = GraphBuilder()
+        builder.add_node(weather(), "weather_agent")
+        return builder.build()
+
+    asking = Bench(build()).start("What is the weather?")
+    assert asking.finish().status is Status.INTERRUPTED
+    answering = Bench(build(), lambda _: asking.store)
+    answering.run_id = asking.run_id
+    answering.answer("Seattle")
+    result = answering.finish()
+
+    assert result.results["weather_agent"].output == "Weather in Seattle: sunny"
+    assert len(asking.store.read(asking.run_id).messages["weather_agent"]) == 4
+    assert result.usage["totalTokens"] == 30
+
+
+def test_an_agent_given_to_a_graph_is_a_template():
+    """A run leaves the agent object as it was; the next run knows nothing of the one before."""
+    graph = several()
+    first = graph("What is the weather?")
+    graph(answer_all(first, "Oslo"))
+    second = graph("What is the weather?")
+
+    assert second.status is Status.INTERRUPTED
+    assert {each.id for each in second.interrupts}.isdisjoint(each.id for each in first.interrupts)
