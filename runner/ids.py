@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 
 import uuid_utils
 
@@ -20,4 +21,4 @@ def run_id(partition: int = 0) -> str:
 
 def nonce() -> str:
     """Make a text that no other request has."""
-    return base64.b32hexencode(uuid_utils.uuid4().bytes[:10]).decode("ascii").lower()
+    return base64.urlsafe_b64encode(os.urandom(12)).decode("ascii")
