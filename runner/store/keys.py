@@ -44,7 +44,7 @@ DICTIONARY = (
         "g:<fingerprint>",
         "hash",
         "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, s:<node> the straight way, "
-        "l:<loop>; runs, how many use it",
+        "l:<loop>; current, when it is; runs, how many use it",
         "while current or used by a run, then for the retention",
     ),
     Key(
@@ -61,7 +61,7 @@ DICTIONARY = (
     Key("r:<run>:i", "hash", "question's id -> number, asked ms, expires ms, question (JSON)", _ENDED),
     Key("r:<run>:d", "hash", "question's id -> status, ms, nonce, answer (JSON)", _ENDED),
     Key("r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so"),
-    Key("r:<run>:q", "zset", "nodes that a stop must look at: ready, retrying, waiting", _ENDED),
+    Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(

@@ -1,6 +1,6 @@
 -- Apply a set of answers that was judged: all of them, or none when one of them has moved since.
 --
--- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :q, :e, timers, open, notices,
+-- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, notices,
 --   runs:<status>; parents' r:<run>; queues.
 -- Arguments: 5 nonce, then for each answer: run, node, visit, question's id, decision (JSON).
 -- Words: "answered" (a repeat too), "moved" when a question is not open any more.

@@ -1,6 +1,6 @@
 -- Set a visit aside whose graph has changed under it, until its run is migrated.
 --
--- Keys touched: r:<run> (the node, counters), r:<run>:q, :e, timers, runs:<status>; its parent's; queues.
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence.
 -- Words: "held", "stale".
 -- include: held

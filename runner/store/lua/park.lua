@@ -1,6 +1,6 @@
 -- Let a running visit wait for people.
 --
--- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :q, :e,
+-- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :e,
 --   timers, open, notices; its parent's r:<run>; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asking.lua),
 --   then what is kept.

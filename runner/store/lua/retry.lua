@@ -1,6 +1,6 @@
 -- Run a visit again after a delay.
 --
--- Keys touched: r:<run> (the node, its error), :s and :m (kept), :q, :e, timers, notices,
+-- Keys touched: r:<run> (the node, its error), :s and :m (kept), :e, timers, notices,
 --   runs:<status>; its parent's r:<run>; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
 --   attempt, or "", then what is kept.

@@ -1,7 +1,6 @@
 -- Changing records: the run's counters stay in step with its nodes.
 -- include: shape
 local ACTIVE = {ready = true, running = true, retrying = true}
-local IDLE = {ready = true, retrying = true, waiting = true}
 
 -- What a node adds to the counters: active, waiting, held.
 local function weight(record)
@@ -21,7 +20,6 @@ local function change(d, name, fields)
   run.active = run.active + active - less_active
   run.waiting = run.waiting + waiting - less_waiting
   run.held = run.held + held - less_held
-  if d.idle[name] == nil then d.idle[name] = IDLE[old.status] or false end
   d.nodes[name], d.changed[name] = new, true
   return new
 end

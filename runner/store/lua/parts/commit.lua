@@ -25,24 +25,11 @@ local function write_timers(d)
   many('ZREM', prefix .. 'timers', drop)
 end
 
--- Keep the list of nodes that a stop must look at; one whose child was told is not among them.
-local function write_idle(d)
-  local add, remove = {}, {}
-  for name, was in pairs(d.idle) do
-    local is = IDLE[d.nodes[name].status] and was ~= 'told'
-    if is and not was then add[#add + 1], add[#add + 2] = 0, name end
-    if was and not is then remove[#remove + 1] = name end
-  end
-  many('ZADD', d.key .. ':q', add)
-  many('ZREM', d.key .. ':q', remove)
-end
-
 local function commit(d)
   write_events(d)
   write_closed(d)
   write_records(d)
   write_timers(d)
-  write_idle(d)
   for _, bell in ipairs(d.bells) do bells[#bells + 1] = bell end
   for _, item in ipairs(d.follow) do follow[#follow + 1] = item end
 end

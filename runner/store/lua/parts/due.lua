@@ -6,7 +6,9 @@ local LONGEST_RING = 300000
 local DUE = {}
 
 function DUE.drain(d)
-  if d.run.stopping ~= '' then drain(d) end
+  local names = redis.call('ZRANGE', d.key .. ':q', 0, DRAIN)
+  drain(d, names)
+  redis.call('ZREMRANGEBYRANK', d.key .. ':q', 0, DRAIN - 1)
 end
 
 function DUE.deadline(d)

@@ -1,5 +1,6 @@
 -- A run that stops: what waits is cancelled, what runs is recorded when it ends.
 -- include: questions
+-- include: idle
 local DRAIN = 500
 
 local function cancel_node(d, name)
@@ -10,28 +11,15 @@ local function cancel_node(d, name)
   announce(d, 'node.cancelled', name, record.visit)
 end
 
--- Names of nodes that a stop must look at, at most one more than it takes.
-local function idle_names(d)
-  local seen, names, more = {}, {}, 0
-  for name in pairs(d.changed) do more, seen[name] = more + 1, true end
-  for _, name in ipairs(redis.call('ZRANGE', d.key .. ':q', 0, DRAIN + more)) do seen[name] = true end
-  for name in pairs(seen) do
-    if IDLE[node(d, name).status] then names[#names + 1] = name end
-  end
-  table.sort(names)
-  return names
-end
-
-local function drain(d)
-  local names = idle_names(d)
+-- Cancel the first of some nodes; those that one step doesn't get to are kept in r:<run>:q.
+local function drain(d, names)
   for place = 1, math.min(DRAIN, #names) do
     local name = names[place]
     local record = node(d, name)
-    if record.child ~= '' then
-      d.follow[#d.follow + 1] = {run = record.child}
-      d.idle[name] = 'told'
+    if IDLE[record.status] then
+      if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
+      if not record.busy then cancel_node(d, name) end
     end
-    if not record.busy then cancel_node(d, name) end
   end
   if #names > DRAIN then timer(d, 'drain', '', now) end
 end
@@ -40,5 +28,8 @@ local function stop(d, status, reason)
   if d.run.stopping ~= '' then return end
   d.run.stopping, d.run.reason = status, reason
   announce(d, 'run.stopping', '', 0, reason)
-  drain(d)
+  local names, later = idle_names(d), {}
+  drain(d, names)
+  for place = DRAIN + 1, #names do later[#later + 1], later[#later + 2] = 0, names[place] end
+  many('ZADD', d.key .. ':q', later)
 end

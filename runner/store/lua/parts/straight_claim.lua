@@ -12,7 +12,7 @@ local function claim_straight()
   local counters, event = own[2]:match('^(.* )(%d+) %-$')
   if not event then return end
   local fp, graph = own[3]:match('^(%S+) %S+ (.*)$')
-  local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. name, 'i:' .. name)
+  local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. name, 'i:' .. name, 'current')
   local inputs = straight_inputs(key, at[2])
   if not inputs then return end
   event = event + 1
@@ -21,8 +21,7 @@ local function claim_straight()
   redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0',
     'e', 'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
-  redis.call('ZREM', key .. ':q', name)
-  return {'claimed', graph, fp, redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
+  return {'claimed', graph, fp, at[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
     own[4], own[5], inputs, {}, false, {}}
 end
 

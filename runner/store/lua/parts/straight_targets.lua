@@ -24,13 +24,11 @@ local function straight_targets(key, edges, bits)
   return fields, ready
 end
 
-local function make_ready(key, graph, ready)
-  local timers, idle = {}, {}
+local function make_ready(graph, ready)
+  local timers = {}
   for place, edge in ipairs(ready) do
     timers[2 * place - 1], timers[2 * place] = now + lease, 'node|' .. ARGV[5] .. '|' .. edge[1]
-    idle[2 * place - 1], idle[2 * place] = 0, edge[1]
     bells[place] = {ARGV[5], edge[1], 1, 1, edge[4], edge[5], graph}
   end
   redis.call('ZADD', prefix .. 'timers', unpack(timers))
-  redis.call('ZADD', key .. ':q', unpack(idle))
 end
