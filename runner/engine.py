@@ -216,7 +216,9 @@ class Engine:
     def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> str:
         spec = plan.node(visit.address.node_id)
         entry = _entry(spec.kind, spent, outcome.usage)
-        delay = spec.retry.delay(visit.attempt, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
+        # Lost workers have a budget of their own: they count for no policy.
+        tried = visit.attempt - visit.claim.record.crashes
+        delay = spec.retry.delay(tried, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
         if delay is None:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)

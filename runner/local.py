@@ -103,7 +103,8 @@ class Graph:
     def __call__(self, task: object, *, invocation_state: Mapping[str, object] | None = None) -> GraphResult:
         """Run a task, or answer the open questions, until the run ends or only people can go on.
 
-        A node's error is in the result, not raised.
+        A node's error is in the result, not raised. `invocation_state` belongs to a run from its start;
+        with answers it is not read.
 
         Raises:
             ResponseError: the answers can't be used, or the open run waits for answers.

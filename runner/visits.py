@@ -6,6 +6,7 @@ the hooks after a node ask a person, the node's tentative outcome.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
 from runner.outcomes import Failed, Input, Outcome, Remembered, Saved, Session, Succeeded
 from runner.ports import Claim, Reply, RunSnapshot, Store
+
+log = logging.getLogger(__name__)
 
 JSON = Any
 VERSION = 1
@@ -106,9 +109,14 @@ class ClaimedVisit:
             raise
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
-        """Add an event to the run's stream."""
+        """Add an event to the run's stream; one that an outage keeps out is no reason to stop."""
         packed = codec.pack(data, f"the data of a {kind} event")
-        self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+        try:
+            self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+        except StoreError as error:
+            log.warning(
+                "event.lost: %s The %s event of run %s is left out.", error, kind, self.address.run_id
+            )
 
     def check(self) -> None:
         """Raise LeaseLost or RunStopped when the node is no longer ours to run."""

@@ -587,6 +587,20 @@ def test_progress_is_an_event_of_the_run():
     ]
 
 
+def test_progress_that_cannot_be_stored_stops_nobody(caplog):
+    """An outage while a function reports is logged; the function goes on."""
+
+    class Deaf(MemoryStore):
+        def emit(self, *given):
+            """Be away."""
+            raise StoreError("the store can't be reached")
+
+    bench = Bench(single(lambda ctx: ctx.progress(0.5) or "done"), Deaf).start()
+
+    assert bench.finish().results["a"].output == "done"
+    assert "event.lost: the store can't be reached" in caplog.text
+
+
 def test_a_function_learns_that_its_run_was_cancelled():
     """A cancel reaches a running function at its next check, and the node counts as cancelled."""
 

@@ -497,6 +497,27 @@ def test_a_lost_worker_is_another_attempt():
     assert bench.finish().results["a"].output == [1, 2]
 
 
+def test_lost_workers_use_up_no_policy():
+    """A retry policy counts what the node's own code did; workers that died have a budget of their own."""
+
+    def unlucky(ctx):
+        if ctx.attempt <= 2:
+            raise KeyboardInterrupt
+        if ctx.attempt == 3:
+            raise ValueError("its own fault, once")
+        return ctx.attempt
+
+    bench = Bench(single(unlucky, retry=RetryPolicy(max_attempts=2, backoff=1, jitter=0))).start()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            bench.deliver()
+        bench.later(31)
+    bench.deliver()
+    bench.later(1)
+
+    assert bench.finish().results["a"].output == 4
+
+
 def test_a_node_that_kills_every_worker_ends_in_the_dead_letters():
     """After five lost workers in a row the node fails with what happened, and the run ends."""
 
