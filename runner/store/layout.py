@@ -12,6 +12,7 @@ from typing import Any
 import pydantic_core
 
 from runner import codec
+from runner.errors import CorruptDocument
 from runner.graph import AFTER_GRAPH, Join, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.outcomes import Remembered, Saved
@@ -22,6 +23,9 @@ JSON = Any
 dump = codec.dump_json
 load = pydantic_core.from_json
 
+V = 1
+"""The form of what is stored here; a run of another form is refused, not guessed at."""
+
 STRAIGHT_EDGES = 500
 """More edges than this go the general way: Lua's stack takes a few thousand arguments."""
 
@@ -29,6 +33,7 @@ STRAIGHT_EDGES = 500
 def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
     """Write a graph's shape as the fields of a hash, each of a size that its node alone decides."""
     meta = {
+        "v": V,
         "limit": topology.limit,
         "timeout": topology.timeout_ms,
         "policy": topology.policy,
@@ -77,7 +82,16 @@ def _straight_edge(topology: Topology, target: str) -> list[JSON]:
 
 
 def run_record(run_id: str, found: Mapping[bytes, bytes]) -> RunRecord:
-    """Read a run's own fields; see parts/draft.lua."""
+    """Read a run's own fields; see parts/run.lua.
+
+    Raises:
+        CorruptDocument: another version of this library wrote them.
+    """
+    if found.get(b"v") != b"%d" % V:
+        raise CorruptDocument(
+            f"run {run_id} is stored in a form that this version can't read; it was left untouched. "
+            "Read it with the version that wrote it."
+        )
     fingerprint, parent, graph = found[b"of"].decode().split(" ", 2)
     status, *counts, stopping = found[b"run"].decode().split(" ")
     active, waiting, held, failed, started, _ = map(int, counts)

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from runner.embedded import embedded_store
-from runner.errors import StoreError, UsageError
+from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.interrupts import Answer
 from runner.outcomes import Remembered
 from runner.ports import Start
@@ -324,6 +324,53 @@ def test_threads_share_a_store(worker, store):
         thread.join(20)
 
     assert sorted(getattr(each, "word", "claimed") for each in said) == ["claimed", "stale", "stale", "stale"]
+
+
+def test_of_many_answers_at_once_one_counts(worker, store):
+    """People who answer the same question at the same moment: one is accepted, the others are told so."""
+    (question,) = worker.park(worker.start(shape("a")), "a")
+    said = []
+    threads = [
+        threading.Thread(
+            target=lambda name=name: said.extend(store.answer([Answer(question.id, name, name)], name)[0])
+        )
+        for name in "pqrstu"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(str(receipt.status) for receipt in said) == ["accepted", *["duplicate"] * 5]
+    (winner,) = store.interrupts([question.id])
+    assert {receipt.detail for receipt in said} == {"", f"already answered by {winner.responder}"}
+
+
+def test_answers_that_come_in_between_are_judged_again(worker, store, monkeypatch):
+    """What was open when it was read may be answered when it is written: then the truth is told."""
+    (question,) = worker.park(worker.start(shape("a")), "a")
+    read = store._reader.standing
+
+    def overtaken(ids):
+        found = read(ids)
+        monkeypatch.undo()
+        worker.answer(question, responder="ann")
+        return found
+
+    monkeypatch.setattr(store._reader, "standing", overtaken)
+    (late,) = store.answer([Answer(question.id, "no", "bob")], "late")[0]
+
+    assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
+
+
+def test_a_run_of_another_form_is_not_guessed_at(worker, store, client):
+    """A run that a newer version wrote is refused with a clear error, and left as it is."""
+    run_id = worker.start(shape("a"))
+    client.hset(KEYS.run(run_id), "v", 2)
+
+    for read in (store.read, store.peek):
+        with pytest.raises(CorruptDocument, match="left untouched"):
+            read(run_id)
 
 
 def test_without_a_clock_the_time_is_the_servers(redis_url, client):

@@ -30,7 +30,7 @@ if ARGV[13] then
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
-redis.call('HSET', key, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
+redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
   'parent_node', ARGV[14] or '', 'root', root, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
   'tags', ARGV[10], 'idem', idem, 'wide', WIDE)
 redis.call('ZADD', prefix .. 'runs', now, run)

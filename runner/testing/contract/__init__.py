@@ -10,9 +10,23 @@ Subclass `StoreContract` in a test module and give it a store that reads the `cl
 Every test uses the store's public methods only. A lease must be 30 seconds.
 """
 
+# ruff: noqa: E402 - pytest must know the tests before they are imported, or it can't show what was compared
 from __future__ import annotations
 
 import pytest
+
+PARTS = (
+    "asking",
+    "children",
+    "reading",
+    "remembering",
+    "running",
+    "starting",
+    "stopping",
+    "timing",
+    "worker",
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from runner.ports import Store
 from runner.testing.clock import ManualClock
