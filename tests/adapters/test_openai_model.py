@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 
 import pytest
 
@@ -19,6 +20,17 @@ need("openai", "openai")
 import openai  # noqa: E402 - only where the extra is installed
 
 from runner.agent.models.openai import OpenAIModel  # noqa: E402 - as above
+
+# A model keeps its connection for the next call; one that a test drops is closed by the collector,
+# which warns. Collecting at the end of each test keeps that warning among these tests.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    yield
+    gc.collect()
+
 
 SAID = [{"role": "user", "content": [{"text": "hello"}]}]
 SPEC = {"name": "add", "description": "Add.", "inputSchema": {"json": {"type": "object", "properties": {}}}}
