@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check format extras bench clean
+.PHONY: help run test test-slow test-all check format extras bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ run: $(STAMP) ## Run the release example on a real worker, to the end
 
 test: $(STAMP) ## Run the quick test suite
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
+
+test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
+	$(BIN)/pytest -q -n 2 --dist loadfile -m slow
 
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough

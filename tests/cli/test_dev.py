@@ -75,6 +75,7 @@ def test_dev_says_so_when_its_worker_ends(tmp_path):
         assert "The worker ended by itself" in (tmp_path / "dev.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_dev_in_one_folder_is_refused(tmp_path):
     """Two stores on one folder would spoil its data: the second command says so and starts nothing."""
     with started(tmp_path):
@@ -92,6 +93,7 @@ def test_a_second_dev_in_one_folder_is_refused(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
     """A wrong module name is told with the worker's own words, and nothing stays running."""
     done = subprocess.run(

@@ -91,6 +91,7 @@ def test_lost_doorbells_are_rung_again(faulty):
     assert run.result().execution_order == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_without_the_sweep_both_stay_lost(careless):
     """Control: the same two faults with workers that never sweep, and nothing comes back in that time."""
     runs = kill_and_silence(careless, **NEVER)

@@ -43,11 +43,13 @@ def bare(databases):
     site.end()
 
 
+@pytest.mark.slow
 def test_a_worker_without_graphs_starts_and_says_so(bare):
     """RUNNER_GRAPHS is optional; its absence is in the log, with what to do."""
     assert "worker.ready: graphs: none; name their modules in RUNNER_GRAPHS" in bare.workers[0].said()
 
 
+@pytest.mark.slow
 def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
     """A worker whose graphs can't be imported does not start half; the last line says why."""
     said = failed_start(redis_url, "no_such_module", tmp_path)
@@ -55,6 +57,7 @@ def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
     assert said.startswith("The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS")
 
 
+@pytest.mark.slow
 def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path):
     """A factory that raises is shown with its own error, not swallowed."""
     code = (
@@ -70,6 +73,7 @@ def test_a_worker_has_a_hundred_threads_by_default(bare):
     assert "concurrency: 100 (thread)" in bare.workers[0].said()
 
 
+@pytest.mark.slow
 def test_another_worker_has_the_graph_that_this_one_lacks(bare):
     """A worker without a run's graph puts its nodes back, and the worker that has it runs them."""
     known = Registry()
@@ -144,6 +148,7 @@ def test_a_worker_that_stops_lets_its_node_finish(empty_site):
     assert empty_site.redis.xinfo_consumers("runner:responses", "runner") == []
 
 
+@pytest.mark.slow
 def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     """After `tasks.install(app)` the workers of an app serve their own queue and ours."""
     worker = empty_site.add(app="tests.tasks.theirs:app")
@@ -158,6 +163,7 @@ def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     theirs.close()
 
 
+@pytest.mark.slow
 def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases):
     """Where the broker is not the store, every doorbell is published, and a graph runs all the same."""
     other = next(databases)
