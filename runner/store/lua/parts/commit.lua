@@ -7,7 +7,10 @@ local function write_records(d)
   local fields, run = {}, d.run
   local function put(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
   for name in pairs(d.changed) do put('n:' .. name, write_node(d.nodes[name])) end
-  for number in pairs(d.turned) do put('l:' .. number, write(d.loops[number])) end
+  for number in pairs(d.turned) do
+    local said = write(d.loops[number])
+    put('l:' .. number, said ~= '' and said or '{}')
+  end
   for field in pairs(d.came) do put(field, cjson.encode(d.arrived[field])) end
   local said = write_run(run)
   if said ~= d.was then put('run', said) end
