@@ -72,10 +72,14 @@ class Bench:
         return self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt).word
 
     def finish(self) -> GraphResult:
+        """Ring until nothing is left to ring, and read the run."""
+        self.finish_all()
+        return self.result()
+
+    def finish_all(self) -> None:
         """Ring until nothing is left to ring."""
         while self.bells:
             self.deliver()
-        return self.result()
 
     def later(self, seconds: float) -> None:
         """Let time pass, and do what is due."""

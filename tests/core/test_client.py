@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from runner import Client, Status
+from runner.errors import NotFoundError, ResponseError, UnstorableError
+from runner.registry import Registry
+from runner.store.memory import MemoryStore
+from tests.core.graphs import Bench, answers, ident, single, wired
+
+
+def ask(ctx):
+    return ctx.interrupt("ok?", {"n": 1})
+
+
+def office(graph, name="bench"):
+    """Give a client, and a bench that does the work of its runs."""
+    bench = Bench(graph)
+    known = Registry()
+    known.add(name, lambda: graph)
+    return Client(store=bench.store, dispatcher=bench, registry=known), bench
+
+
+def test_a_run_is_started_and_read():
+    """A client starts a run by the name of its graph; the run can be found again by its id."""
+    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+
+    assert client.run(run.id).status is Status.COMPLETED
+    assert run.result().results["a"].output == ["task", {"n": 1}]
+    assert [(each.run_id, each.tags) for each in client.runs()] == [(run.id, {"team": "red"})]
+    assert client.runs(status="failed") == []
+
+
+def test_a_client_needs_no_code():
+    """A program without the graph's code starts it by name, once a worker has made it known."""
+    client, bench = office(single(ident))
+    client.engine.publish(["bench"])
+    stranger = Client(store=bench.store, dispatcher=bench, registry=Registry())
+    run = stranger.start("bench", "task")
+    bench.finish_all()
+
+    assert run.result().status is Status.COMPLETED
+    with pytest.raises(NotFoundError, match="no graph 'nobody' is known"):
+        stranger.start("nobody", "task")
+
+
+def test_the_same_key_starts_one_run():
+    """Starting twice with one idempotency key is one run."""
+    client, _ = office(single(ident))
+
+    assert (
+        client.start("bench", 1, idempotency_key="k").id == client.start("bench", 2, idempotency_key="k").id
+    )
+
+
+def test_waiting_for_a_run():
+    """`wait` returns when the run has ended or only people can go on; when its time is over it raises."""
+    client, bench = office(wired({"a": ask, "b": ident}).build())
+    run = client.start("bench", "task")
+
+    with pytest.raises(TimeoutError, match=r"still executes after 0\.05 s; it goes on"):
+        run.wait(timeout=0.05)
+
+    worker = threading.Thread(target=bench.finish_all)
+    worker.start()
+    result = run.wait(timeout=20)
+    worker.join()
+
+    assert (result.status, result.execution_order) == (Status.INTERRUPTED, ["b"])
+
+
+def test_questions_are_listed_and_answered():
+    """Open questions are listed by run and for all runs; an answer gets a receipt."""
+    client, bench = office(single(ask))
+    runs = [client.start("bench", number) for number in range(2)]
+    bench.finish_all()
+    first, second = client.interrupts()
+
+    assert client.interrupt(first.id) == first
+    assert [each.id for each in runs[0].interrupts()] == [first.id]
+
+    receipt = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
+    again = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
+    late = client.respond(first.id, {"fine": False}, responder="bob")
+    shape = runs[1].respond(answers((second.id, "yes")))
+
+    assert (receipt.status, receipt.run_id) == ("accepted", runs[0].id)
+    assert again.status == "accepted"
+    assert (late.status, late.detail) == ("duplicate", "already answered by ann")
+    assert [each.status for each in shape] == ["accepted"]
+    bench.finish_all()
+    assert [run.result().results["a"].output for run in runs] == [{"fine": True}, "yes"]
+
+
+def test_answers_that_cannot_be_used():
+    """Null, what can't be stored, a wrong digest and unknown ids are refused; the question stays open."""
+    client, bench = office(single(ask))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    question = run.interrupts()[0]
+
+    with pytest.raises(ResponseError, match="is None, which is no answer"):
+        client.respond(question.id, None)
+    with pytest.raises(UnstorableError, match="response is a object"):
+        client.respond(question.id, object())
+    with pytest.raises(ResponseError, match="interruptResponse"):
+        run.respond([{"text": "yes"}])
+    assert client.respond(question.id, 1, digest="sha256:0").status == "rejected"
+    assert client.respond("00gone.a.1.x", 1).status == "unknown"
+    assert client.respond(question.id, 1, digest=question.digest).status == "accepted"
+    with pytest.raises(NotFoundError, match="was asked"):
+        client.interrupt("00gone.a.1.x")
+
+
+def test_only_those_asked_may_answer():
+    """A question to named people takes no answer from others."""
+    client, bench = office(single(lambda ctx: ctx.interrupt("ok?", assignees=["ann"])))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    question = run.interrupts()[0]
+
+    assert client.respond(question.id, 1, responder="bob").status == "forbidden"
+    assert client.respond(question.id, 1).status == "forbidden"
+    assert client.respond(question.id, 1, responder="ann").status == "accepted"
+
+
+def test_the_events_of_a_run():
+    """Events come in order, from any position, and end with the run."""
+    client, bench = office(single(ident))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    events = list(run.events())
+
+    assert [event.kind for event in events] == ["run.started", "node.started", "node.completed", "run.ended"]
+    assert list(run.events(after=events[1].position)) == events[2:]
+    assert list(run.events(follow=True)) == events
+
+
+def test_following_a_run_until_it_ends():
+    """A follower sees events as they happen, and is done when the run is."""
+    client, bench = office(single(ident))
+    run = client.start("bench", "task")
+    seen = []
+    follower = threading.Thread(target=lambda: seen.extend(event.kind for event in run.events(follow=True)))
+    follower.start()
+    bench.finish_all()
+    follower.join(20)
+
+    assert not follower.is_alive()
+    assert seen[-1] == "run.ended"
+
+
+def test_a_run_is_cancelled_once():
+    """Cancelling stops a run with the reason; doing it again changes nothing."""
+    client, bench = office(single(ask))
+    run = client.start("bench", "task")
+    bench.finish_all()
+
+    assert run.cancel("not needed") is True
+    assert run.cancel("again") is False
+    assert (run.result().status, run.result().reason) == (Status.CANCELLED, "not needed")
+
+
+def test_a_run_that_is_not_there():
+    """Every question about an unknown run is the same clear error."""
+    client, _ = office(single(ident))
+
+    for look in (lambda: client.run("nobody"), lambda: client.engine.cancel("nobody", "x")):
+        with pytest.raises(NotFoundError, match="there is no run 'nobody' in this store"):
+            look()
+
+
+def test_without_a_broker_the_sweeper_rings():
+    """A client that can't ring leaves the doorbell to the next sweep of any worker."""
+    bench = Bench(single(ident))
+    known = Registry()
+    known.add("bench", lambda: single(ident))
+    run = Client(store=bench.store, registry=known).start("bench", "task")
+
+    assert bench.bells == []
+    bench.later(31)
+    bench.finish_all()
+    assert run.status is Status.COMPLETED
+
+
+def test_stores_are_given_or_opened(monkeypatch):
+    """A client with a store of its own reads no settings."""
+    monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
+
+    assert Client(store=MemoryStore()).runs() == []
