@@ -52,8 +52,8 @@ DICTIONARY = (
         "hash",
         "v, run (status, counters), of (graph), reason, lock, parent_node, root, created, ended, task, "
         "given, tags, idem; n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output "
-        "(JSON), x:<node>.<visit> place in the order and entry (JSON); q:<node> questions of its visit; k:<node> "
-        "when it keeps a document; wide makes it a table",
+        "(JSON), x:<node>.<visit> place in the order and entry (JSON); q:<node> questions of its visit; "
+        "k:<node> when it keeps a document; wide makes it a table",
         _ENDED,
     ),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
