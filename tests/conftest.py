@@ -12,7 +12,7 @@ from runner.embedded import embedded_store, find_server
 from runner.errors import StoreError
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
-# `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a sixth of it.
+# `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a tenth of it.
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
 hypothesis.settings.load_profile("suite")

@@ -39,6 +39,7 @@ def socket_of(ready: dict) -> Path:
     return Path(ready["redis_url"].removeprefix("unix://").partition("?")[0])
 
 
+@pytest.mark.slow
 def test_dev_runs_graphs_until_ctrl_c_and_keeps_its_data(tmp_path):
     """Nothing but this command is needed to run a graph; Ctrl-C ends store and worker, the data stays."""
     with started(tmp_path) as (dev, ready):

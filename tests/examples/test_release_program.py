@@ -45,6 +45,7 @@ def nothing_left(said: str) -> bool:
     return not any(is_alive(int(pid)) for pid in re.findall(r"process (\d+)", said))
 
 
+@pytest.mark.slow
 def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
     """Without a terminal and without a person the notes get written, and nothing is left running.
 

@@ -195,7 +195,7 @@ def respond(node: Node, question: Interrupt) -> None:
 
 ROUNDS = 80
 RELAXED = settings(
-    max_examples=settings.default.max_examples // 6,
+    max_examples=settings.default.max_examples // 10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

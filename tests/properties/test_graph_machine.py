@@ -313,7 +313,7 @@ def step(process: Process, data) -> None:
 
 @hypothesis.given(plans(), st.data())
 @hypothesis.settings(
-    max_examples=hypothesis.settings.default.max_examples // 6,
+    max_examples=hypothesis.settings.default.max_examples // 10,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 def test_every_way_of_delivery_ends_alike(plan, data):

@@ -27,7 +27,7 @@ from runner.store.redis import RedisStore
 from runner.testing import ManualClock
 
 LEASE = 30
-EXAMPLES = hypothesis.settings.default.max_examples // 6
+EXAMPLES = hypothesis.settings.default.max_examples // 10
 
 
 @st.composite

@@ -106,6 +106,7 @@ def test_a_killed_child_s_node_runs_again(sites):
     assert site.workers[0].alive
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
     """While the store is away the worker waits; when it is back everything goes on without a person."""
     with embedded_store(appendonly=True, directory=tmp_path / "data") as store:
