@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.cycles import reach
 from runner.errors import DefinitionError
-from runner.functions import FunctionNode, takes_context
+from runner.functions import function_node
 from runner.graph import HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.graph_events import with_events
 from runner.hooks import HookProvider
@@ -46,7 +46,7 @@ class GraphBuilder:
         resume: str = "all",
         version: str = "",
     ) -> NodeSpec:
-        """Add a node: an Agent, a Graph, a function of one NodeContext, or an adapter.
+        """Add a node: an Agent, a Graph, a function, or an adapter.
 
         `timeout` is in seconds; `priority` from 0 (first) to 9; `resume="each"` wakes the node at
         every answer instead of at the last. A `version` that changes tells waiting runs that the
@@ -221,11 +221,12 @@ def _executor(executor: object) -> tuple[Any, str]:
     kind = getattr(executor, "kind", None)
     if isinstance(kind, str) and callable(getattr(executor, "execute", None)):
         return executor, kind
-    if callable(executor) and takes_context(executor):
-        return FunctionNode(executor), "function"
+    function = function_node(executor)
+    if function is not None:
+        return function, function.kind
     raise DefinitionError(
-        f"{executor!r} can't be a node: give an Agent, a Graph, a function that takes one NodeContext, "
-        "or an adapter with `kind` and `execute`."
+        f"{executor!r} can't be a node: give an Agent, a Graph, a function that takes one NodeContext "
+        "or one input with a type, or an adapter with `kind` and `execute`."
     )
 
 

@@ -24,8 +24,9 @@ from runner.errors import CorruptDocument, UnstorableError
 # The same key as Strands' sessions use for bytes, so that their documents read alike.
 BYTES_KEY = "__bytes_encoded__"
 MODEL_KEY = "__model__"
+TYPED_KEY = "__typed__"
 ESCAPE_KEY = "__escaped__"
-RESERVED = frozenset({BYTES_KEY, MODEL_KEY, ESCAPE_KEY})
+RESERVED = frozenset({BYTES_KEY, MODEL_KEY, TYPED_KEY, ESCAPE_KEY})
 
 # Deeper values would meet the recursion limits of other JSON readers (pydantic's is about 200).
 MAX_DEPTH = 64
@@ -121,6 +122,8 @@ def unpack(value: JSON) -> Any:
         return base64.b64decode(value["data"], validate=True)
     if MODEL_KEY in value:
         return _restore_model(value[MODEL_KEY], unpack(value["data"]))
+    if TYPED_KEY in value:
+        return unpack(value["data"])  # the function that it names gives it a type; here it is data
     inner = value.get(ESCAPE_KEY, value)
     return {key: unpack(item) for key, item in inner.items()}
 

@@ -3,6 +3,7 @@
     RunnerError
     ├── UsageError            the caller's: refused at the door, never retried
     │   ├── DefinitionError   the graph or agent is wrong: raised when it is built
+    │   ├── DataMismatch      a value does not fit the type that a function declares
     │   ├── UnstorableError   a value can't be stored: raised where it was produced
     │   ├── ResponseError     a set of answers can't be used: none of it was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
@@ -45,6 +46,12 @@ class UsageError(RunnerError):
 
 class DefinitionError(UsageError):
     """The graph or agent is not well formed; nothing was built."""
+
+
+class DataMismatch(UsageError):
+    """A value does not fit the type that a function declares; only a policy that names this retries it."""
+
+    http_status = 422
 
 
 class UnstorableError(UsageError):

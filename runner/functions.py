@@ -1,4 +1,4 @@
-"""Functions as nodes: one context in, JSON data or a pydantic model out.
+"""Functions as nodes: one context in, JSON data or a pydantic model out; `typed` adds checked data.
 
 A function runs again from its top when it is resumed; answers it has are returned by
 `interrupt()`, and results of `once()` are returned without running again.
@@ -11,13 +11,11 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from runner import codec, failures, inputs, loops
+from runner import codec, failures, inputs, loops, typed
 from runner.asking import Asker
 from runner.errors import InterruptRaised, LeaseLost, RunnerError, RunStopped, UsageError
 from runner.interrupts import Interrupt
 from runner.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit
-
-NodeFunction = Callable[["NodeContext"], Any]
 
 
 class NodeContext:
@@ -178,18 +176,18 @@ async def _wait(result: Awaitable[Any]) -> Any:
 class FunctionNode:
     """The executor for a function, sync or async."""
 
-    kind = "function"
+    kind = typed.KIND
 
-    def __init__(self, function: NodeFunction) -> None:
-        """Wrap a function that takes one NodeContext."""
-        self.function = function
+    def __init__(self, function: Callable[..., Any], form: typed.Form) -> None:
+        """Wrap a function; `form` says how it is called. Made by `function_node`."""
+        self.function, self.form = function, form
 
     def execute(self, visit: Visit) -> Outcome:
         """Run the function once; what it raises is its failure."""
         context = NodeContext(visit)
         try:
-            result = _awaited(self.function(context))
-            ended: Outcome = Succeeded(codec.pack(result, "result"), codec.plain(result))
+            result = _awaited(self.form.call(context, visit))
+            ended: Outcome = Succeeded(*self.form.stored(result, visit))
         except (LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -200,11 +198,11 @@ class FunctionNode:
         return Interrupted(context.asked, context.saved()) if context.asked else ended
 
 
-def takes_context(function: object) -> bool:
-    """Tell whether a callable can be given one NodeContext."""
-    try:
-        signature = inspect.signature(function)  # type: ignore[arg-type]
-        signature.bind(None)
-    except (TypeError, ValueError):
-        return False
-    return True
+def function_node(function: object) -> FunctionNode | None:
+    """Wrap a function of one NodeContext, or of data with a type and perhaps the context; None for others.
+
+    Raises:
+        DefinitionError: it has types that can't be checked.
+    """
+    form = typed.form(function, NodeContext)
+    return FunctionNode(function, form) if form is not None and callable(function) else None

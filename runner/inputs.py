@@ -13,6 +13,17 @@ from runner import codec
 from runner.outcomes import Input
 
 
+def given(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
+    """Choose what a function with types is given, as plain JSON: the only input, else all by id, else
+    the task. The text says which it is.
+    """
+    if len(inputs) == 1:
+        return f"the output of {inputs[0].node_id!r}", inputs[0].output
+    if inputs:
+        return "the input by node id", {item.node_id: item.output for item in inputs}
+    return "the task", codec.plain(task)
+
+
 def blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     """Build the content blocks for an agent: the task alone, or the task and a section per input."""
     own = task if _is_blocks(task) else [{"text": as_text(task)}]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runner.errors import DefinitionError
+from runner.errors import DataMismatch, DefinitionError
 from runner.failures import ErrorRecord
 
 
@@ -16,7 +16,8 @@ class RetryPolicy:
 
     `max_attempts` counts the first one. The n-th retry waits `backoff * 2**(n-1)` seconds, at most
     `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
-    classes; an error of another type fails the node at once.
+    classes; an error of another type fails the node at once, and so does data that does not fit a
+    function's types, unless DataMismatch itself is listed.
     """
 
     max_attempts: int = 3
@@ -62,5 +63,13 @@ class RetryPolicy:
 
     def covers(self, error: ErrorRecord) -> bool:
         """Tell whether an error is of a type that is retried, by names: it may be of another process."""
-        names = {f"{cls.__module__}:{cls.__qualname__}" for cls in self.retry_on}
-        return not names.isdisjoint([error.type, *error.bases])
+        names = {_name(cls) for cls in self.retry_on}
+        lineage = [error.type, *error.bases]
+        if _name(DataMismatch) in lineage:
+            # The same data doesn't fit the second time either: a wide class such as Exception isn't enough.
+            lineage = lineage[: lineage.index(_name(DataMismatch)) + 1]
+        return not names.isdisjoint(lineage)
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"

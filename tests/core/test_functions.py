@@ -11,7 +11,7 @@ import pytest
 
 from runner import RetryPolicy, Status
 from runner.errors import InterruptExpired, LeaseLost, RunnerError, RunStopped, StoreError, UsageError
-from runner.functions import takes_context
+from runner.functions import function_node
 from runner.store.memory import MemoryStore
 from tests.core.graphs import Bench, answer_all, answers, ident, single, wired
 
@@ -742,12 +742,12 @@ def test_the_timeout_of_the_graph_holds_for_nodes_without_one():
 
 def test_what_can_be_a_node():
     """A function that can be called with one argument can be a node."""
-    assert takes_context(lambda ctx: 1)
-    assert takes_context(lambda *many: 1)
-    assert takes_context(lambda ctx, more=1: 1)
-    assert not takes_context(lambda: 1)
-    assert not takes_context(lambda one, two: 1)
-    assert not takes_context(3)
+    assert function_node(lambda ctx: 1) is not None
+    assert function_node(lambda *many: 1) is not None
+    assert function_node(lambda ctx, more=1: 1) is not None
+    assert function_node(lambda: 1) is None
+    assert function_node(lambda one, two: 1) is None
+    assert function_node(3) is None
 
 
 def test_a_lost_node_raises_lease_lost():
