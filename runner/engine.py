@@ -16,6 +16,7 @@ from typing import Any
 
 from runner import answers, conditions, failures, ids, nodes
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
+from runner.failures import ErrorRecord
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
@@ -43,11 +44,17 @@ PUT_BACK_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a doorbell: the store's word, and the questions when the node waits."""
+    """What became of a doorbell: the store's word, and why the node waits or failed, when it does.
+
+    `child` is the run that a node which is a graph waits for; `retry_in` is in seconds.
+    """
 
     word: str
     graph_id: str = ""
     interrupts: Sequence[Interrupt] = ()
+    child: str = ""
+    error: ErrorRecord | None = None
+    retry_in: float = 0.0
 
 
 class Engine:
@@ -151,11 +158,12 @@ class Engine:
             case Interrupted():
                 return self._park(claim, visit, outcome)
             case Delegated():
-                return Delivery(self._ring(self._starts.child(claim, outcome.task)).word, claim.graph_id)
+                begun = self._ring(self._starts.child(claim, outcome.task))
+                return Delivery(begun.word, claim.graph_id, child=begun.run_id)
             case Failed():
-                return Delivery(self._fail(plan, visit, outcome, spent), claim.graph_id)
+                return self._fail(plan, visit, outcome, spent)
             case Succeeded():
-                return Delivery(self._complete(plan, visit, outcome, spent), claim.graph_id)
+                return self._complete(plan, visit, outcome, spent)
 
     def _time_out(self, plan: Plan, claim: Claim, lease: Lease) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
@@ -178,7 +186,7 @@ class Engine:
         waiting = outcome.interrupts if word == "waiting" else ()
         return Delivery(word, claim.graph_id, waiting)
 
-    def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> str:
+    def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> Delivery:
         token, node = visit.claim.token, visit.address.node_id
         entry = _entry(plan.node(node).kind, spent, outcome.usage)
         if outcome.result != outcome.output:
@@ -207,13 +215,13 @@ class Engine:
             )
             word = self._settle(token, settlement, nonce)
             if word != "changed":
-                return word
+                return Delivery(word, visit.graph_id)
         raise ConflictError(
             f"the conditions after node {node!r} read results that kept changing; the node's lease runs "
             "out and it is tried again."
         )
 
-    def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> str:
+    def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> Delivery:
         spec = plan.node(visit.address.node_id)
         entry = _entry(spec.kind, spent, outcome.usage)
         # Lost workers have a budget of their own: they count for no policy.
@@ -223,13 +231,15 @@ class Engine:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
         saved = nodes.wrapped(visit, outcome)
-        return self._ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
+        word = self._ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
+        return Delivery(word, visit.graph_id, error=outcome.error, retry_in=delay)
 
-    def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: dict[str, JSON]) -> str:
+    def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: dict[str, JSON]) -> Delivery:
         entry.pop("result", None)
         failed = {**entry, "error": asdict(outcome.error)}
         settlement = Settlement(Status.FAILED, "", None, failed, nodes.wrapped(visit, outcome))
-        return self._settle(visit.claim.token, settlement, ids.nonce())
+        word = self._settle(visit.claim.token, settlement, ids.nonce())
+        return Delivery(word, visit.graph_id, error=outcome.error)
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> str:
         """Settle; where another node has the run's lock, wait for its turn to end."""

@@ -32,11 +32,23 @@ CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
 
 # What a worker needs of a message. Celery writes many more headers; those that say nothing are left
 # out, and so are those below, which only say where a message came from. `_check` has the last word.
-HEADERS = ("lang", "task", "id", "shadow", "argsrepr")
-ORIGIN = {"origin", "root_id", "parent_id", "kwargsrepr", "replaced_task_nesting", "ignore_result"}
+HEADERS = ("lang", "task", "id", "parent_id", "shadow", "argsrepr")
+ORIGIN = {"origin", "root_id", "kwargsrepr", "replaced_task_nesting", "ignore_result"}
 PROPERTIES = ("body_encoding", "delivery_info", "delivery_tag", "priority")
 NOTHING: tuple[Any, ...] = (None, 0, {}, [], [None, None])
-SAME = ("id", "name", "args", "kwargs", "argsrepr", "delivery_info", "time_limits", "eta", "expires", "utc")
+SAME = (
+    "id",
+    "parent_id",
+    "name",
+    "args",
+    "kwargs",
+    "argsrepr",
+    "delivery_info",
+    "time_limits",
+    "eta",
+    "expires",
+    "utc",
+)
 
 UNREADABLE = (
     "this app's Celery writes or reads doorbells in a way unknown here, so they are published one by one "
@@ -104,7 +116,9 @@ def make_template(app: Celery) -> DoorbellTemplate:
 def _template(app: Celery, channel: Any) -> DoorbellTemplate:
     written = _written(app, channel)
     text = json.dumps(_with_places(_shortened(written)), separators=(",", ":"))
-    parts = PLACE.split(text.replace('"<<priority>>"', "<<priority>>"))
+    for bare in ("priority", "parent_id"):
+        text = text.replace(f'"<<{bare}>>"', f"<<{bare}>>")
+    parts = PLACE.split(text)
     _check(app, channel, written, parts)
     return DoorbellTemplate(parts, {p: channel._q_for_pri("", p) for p in PRIORITIES})  # noqa: SLF001 - no public way
 
@@ -135,7 +149,8 @@ def _tells(header: str, value: object) -> bool:
 
 
 def _with_places(message: dict[str, Any]) -> dict[str, Any]:
-    headers = {**message["headers"], "id": "<<id>>", "shadow": "<<shadow>>", "argsrepr": "<<argsrepr>>"}
+    told = ("id", "parent_id", "shadow", "argsrepr")
+    headers = {**message["headers"], **{name: f"<<{name}>>" for name in told}}
     properties = {
         **message["properties"],
         "delivery_tag": "<<delivery_tag>>",
@@ -149,6 +164,7 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[s
     """Fill the template in, and read it as a worker does: nothing may differ from what Celery wrote."""
     told = {
         "id": written["headers"]["id"],
+        "parent_id": json.dumps(written["headers"]["parent_id"]),
         "shadow": written["headers"]["shadow"],
         "argsrepr": written["headers"]["argsrepr"],
         "delivery_tag": written["properties"]["delivery_tag"],

@@ -6,17 +6,18 @@ import logging
 from typing import Any
 
 from celery import shared_task
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 
 from runner.engine import Delivery
-from runner.errors import ConflictError, StoreError, UsageError
+from runner.errors import ConflictError, NodeFailed, StoreError, UsageError
+from runner.failures import ErrorRecord
 from tasks.doorbells import NODE_TASK
 from tasks.engines import engine_of
 
 log = logging.getLogger(__name__)
 
 
-@shared_task(bind=True, name=NODE_TASK, ignore_result=True, acks_late=True)
+@shared_task(bind=True, name=NODE_TASK, ignore_result=True, acks_late=True, throws=(NodeFailed,))
 def run_node(self: Any) -> None:
     """Claim the visit that this task's id names, run its node and commit how it ended."""
     try:
@@ -24,11 +25,33 @@ def run_node(self: Any) -> None:
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", self.request.id, error)
         raise Reject(str(error), requeue=False) from error
-    if delivery.interrupts:
-        show_waiting(self, delivery)
-    if delivery.word != "settled":
-        # Neither a success nor a failure: it waits, comes again, or was somebody else's.
-        raise Ignore
+    show(self, delivery)
+
+
+def show(task: Any, delivery: Delivery) -> None:
+    """Let the task end as its node did, for monitors: the store knows already, nothing is sent again."""
+    match delivery:
+        case Delivery(word="settled", error=None):
+            return
+        case Delivery(word="settled", error=ErrorRecord() as error):
+            raise failure(error)
+        case Delivery(word="retrying", error=ErrorRecord() as error):
+            raise Retry(exc=failure(error), when=round(delivery.retry_in, 3))
+        case Delivery(interrupts=[_, *_]):
+            # Names only, for a question may hold secrets.
+            show_waiting(task, f"a person: {', '.join(each.name for each in delivery.interrupts)}")
+        case Delivery(child=str(child)) if child:
+            show_waiting(task, f"run {child} of its graph")
+    # Neither a success nor a failure: it waits, comes again, or was somebody else's.
+    raise Ignore
+
+
+def failure(error: ErrorRecord) -> NodeFailed:
+    """Make what the task raises for its node: the error in one line, the node's own traceback as a note."""
+    made = NodeFailed(str(error))
+    if error.traceback:
+        made.add_note(error.traceback)
+    return made
 
 
 def visit_of(task_id: str) -> tuple[str, str, int, int]:
@@ -45,8 +68,7 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
     return run_id, node, int(visit), int(numbers)
 
 
-def show_waiting(task: Any, delivery: Delivery) -> None:
-    """Tell Flower that the node waits, and for what; names only, for a question may hold secrets."""
+def show_waiting(task: Any, whom: str) -> None:
+    """Tell Flower that the node waits, and for whom."""
     if task.app.conf.worker_send_task_events:
-        names = ", ".join(interrupt.name for interrupt in delivery.interrupts)
-        task.send_event("task-waiting", result=f"WAITING for a person: {names}", retry=False)
+        task.send_event("task-waiting", result=f"WAITING for {whom}", retry=False)

@@ -12,9 +12,20 @@ from dataclasses import dataclass, field
 from runner.errors import UsageError
 
 PLACES = frozenset(
-    {"id", "root_id", "correlation_id", "delivery_tag", "queue", "shadow", "priority", "argsrepr"}
+    {
+        "id",
+        "root_id",
+        "parent_id",
+        "correlation_id",
+        "delivery_tag",
+        "queue",
+        "shadow",
+        "priority",
+        "argsrepr",
+    }
 )
-"""What a script can fill in: all are the inside of a JSON string, but `priority`, a number."""
+"""What a script can fill in: each is the inside of a JSON string, but `priority`, a number, and
+`parent_id`, a whole string or null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ if record.nonce == nonce and record.status ~= 'running' then return {'settled'} 
 if not holds(record, visit, tonumber(ARGV[8])) then return {'stale'} end
 local refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
 if refused then return reply(refused) end
+rung_by_task(d.id, name, visit, record.attempt)
 leave_result(d, name .. '.' .. visit, status, ARGV[12], ARGV[13])
 keep(d.key, name, remember_until(last + 1) + 1)
 remember(d.key, name, last + 1)

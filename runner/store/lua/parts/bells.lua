@@ -2,6 +2,8 @@
 -- or returned after the word where there is no template or the queue is elsewhere.
 -- include: settings
 local bells = {}
+-- The task whose end makes this script ring, as JSON: monitors link the tasks of a run by it.
+local rung_by = 'null'
 
 -- Text as the inside of a JSON string.
 local function plain(text)
@@ -13,12 +15,14 @@ local function message(template, places, bell)
   local id, said = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
   local values = {
     id = id, correlation_id = id, root_id = bell[1], delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
-    queue = plain(bell[5]), priority = bell[6], shadow = plain(bell[7] .. '/' .. bell[2]),
+    queue = plain(bell[5]), priority = bell[6], parent_id = rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4],
   }
   for place in places:gmatch('%S+') do said[#said + 1] = values[place] end
   return template:format(unpack(said))
 end
+
+local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')) .. '"' end
 
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}

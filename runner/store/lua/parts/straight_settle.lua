@@ -25,6 +25,7 @@ local function settle_straight()
   redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0',
     'e', 'node.completed\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n')
   redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)
+  rung_by_task(run, name, visit, attempt)
   if #ready > 0 then make_ready(graph, ready) end
   return ring_all('settled')
 end
