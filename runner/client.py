@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from runner import codec
 from runner.engine import Engine
 from runner.errors import NotFoundError, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, answers_from
+from runner.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
 from runner.outcomes import Session
-from runner.ports import Dispatcher, Doorbell, Event, RunSummary, Store
+from runner.ports import Dispatcher, Doorbell, Event, Store
 from runner.registry import Registry, registry
 from runner.results import GraphResult, graph_result
 from runner.run import Status
@@ -156,13 +158,51 @@ class Client:
         _ = found.status
         return found
 
-    def runs(self, status: Status | str | None = None, limit: int = 100) -> list[RunSummary]:
-        """List runs, newest first."""
-        return self.engine.store.runs(Status(status) if status else None, limit)
+    def runs(
+        self,
+        status: Status | str | None = None,
+        *,
+        graph: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[RunSummary]:
+        """List the runs that fit all that is given, newest first.
 
-    def interrupts(self, limit: int = 100) -> list[Interrupt]:
-        """List the open questions of all runs, oldest first."""
-        return self.engine.store.open_interrupts(limit)
+        `since` and `until` are about when a run began: datetimes, or milliseconds. To read on, give the
+        page's `next` as `cursor` until it is None; a page may have fewer items than `limit`.
+
+        Raises:
+            UsageError: the limit or the cursor can't be used.
+        """
+        query = RunQuery(Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until))
+        return self.engine.store.runs(query, checked_limit(limit), cursor or "")
+
+    def interrupts(
+        self,
+        *,
+        graph: str | None = None,
+        run: str | None = None,
+        name: str | None = None,
+        assignee: str | None = None,
+        older_than: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Interrupt]:
+        """List the open questions that fit all that is given, oldest first.
+
+        `graph` and `run` take in what the graphs inside them ask; `assignee` takes what is assigned to
+        that person, and leaves out what anybody may answer; `older_than` is in seconds. Pages are read
+        on as with `runs`.
+
+        Raises:
+            UsageError: the limit or the cursor can't be used.
+        """
+        until = None if older_than is None else round((time.time() - older_than) * 1000)
+        query = InterruptQuery(graph, run, name, assignee, until)
+        return self.engine.store.open_interrupts(query, checked_limit(limit), cursor or "")
 
     def interrupt(self, interrupt_id: str) -> Interrupt:
         """Read one question, open or not.
@@ -204,6 +244,10 @@ class Client:
     def forget_session(self, session_id: str) -> bool:
         """Delete a session; False when there was none. Runs that are in it now add to a new one."""
         return self.engine.store.forget_session(session_id)
+
+
+def _ms(at: datetime | int | None) -> int | None:
+    return round(at.timestamp() * 1000) if isinstance(at, datetime) else at
 
 
 def _open(**given: str) -> Store:

@@ -13,10 +13,14 @@ from typing import Any, Protocol
 
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
+from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import Remembered, Saved, Session
 from runner.run import NodeRecord, RunRecord, Status
 
 JSON = Any
+
+EVERY_RUN = RunQuery()
+EVERY_QUESTION = InterruptQuery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +150,6 @@ class RunSnapshot:
     messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One line of a listing of runs."""
-
-    run_id: str
-    graph_id: str
-    status: Status
-    created_at: int
-    tags: Mapping[str, str]
-
-
 class Store(Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
@@ -213,8 +206,10 @@ class Store(Protocol):
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         """Read questions by id, each as it stands."""
 
-    def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
-        """List open questions, oldest first."""
+    def open_interrupts(
+        self, query: InterruptQuery = EVERY_QUESTION, limit: int = 100, cursor: str = ""
+    ) -> Page[Interrupt]:
+        """List open questions, oldest first; a cursor goes on after an earlier page."""
 
     def read(self, run_id: str) -> RunSnapshot | None:
         """Read a whole run."""
@@ -227,8 +222,8 @@ class Store(Protocol):
     ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
         """Read nodes with their latest output and entry, for conditions."""
 
-    def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
-        """List runs, newest first."""
+    def runs(self, query: RunQuery = EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
+        """List runs, newest first; a cursor goes on after an earlier page."""
 
     def session(self, session_id: str) -> Session:
         """Read a session; one that nobody wrote is empty."""

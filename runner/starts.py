@@ -7,6 +7,7 @@ from typing import Any
 
 from runner import codec, ids
 from runner.errors import NotFoundError
+from runner.listings import checked_tags
 from runner.ports import Claim, Reply, Start, Store
 from runner.registry import PATH, Plan, Registry
 
@@ -45,7 +46,7 @@ class Starts:
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
-            UnstorableError: the task or the state can't be stored.
+            UnstorableError: the task or the state can't be stored. UsageError: a tag can't be used.
         """
         plan = self._registry.find(graph_id)
         start = Start(
@@ -54,7 +55,7 @@ class Starts:
             fingerprint=plan.topology.fingerprint if plan else None,
             task=codec.pack(task, "task"),
             given=codec.pack(dict(state or {}), "invocation_state"),
-            tags=codec.pack(dict(tags or {}), "tags"),
+            tags=codec.pack(checked_tags(tags or {}), "tags"),
             idempotency_key=key,
         )
         reply = self._write(start, plan)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.cli.view import NodeView, RunView
     from runner.failures import ErrorRecord
     from runner.interrupts import Interrupt, Receipt
-    from runner.ports import RunSummary
+    from runner.listings import RunSummary
 
 
 class RunLine(TypedDict):

@@ -8,11 +8,13 @@ import click
 
 from runner.cli import exits
 from runner.cli.output import clock_time, compact, one_line, short, span, stamp, visible
+from runner.cli.pages import gather, paged, tell_next
 from runner.cli.session import Session, pass_session, shared
-from runner.cli.values import read_json
+from runner.cli.values import read_json, read_length
 
 if TYPE_CHECKING:
     from runner.interrupts import Interrupt, Receipt
+    from runner.listings import Page
 
 
 @click.group()
@@ -22,33 +24,64 @@ def interrupts() -> None:
 
 
 @interrupts.command("list")
-@click.option("--run", "run_id", metavar="RUN", help="Only the questions of this run.")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
-)
+@click.option("--run", "run_id", metavar="RUN", help="Only those of this run and of graphs inside it.")
+@click.option("--graph", metavar="GRAPH", help="Only those of this graph and of graphs inside it.")
+@click.option("--name", metavar="NAME", help="Only those of this name.")
+@click.option("--assignee", metavar="WHO", help="Only those that are assigned to this person.")
+@click.option("--older-than", metavar="TIME", help="Only those that have waited so long: 90s, 2h, 7d.")
+@paged
 @shared
 @pass_session
-def list_interrupts(session: Session, run_id: str | None, limit: int) -> None:
+def list_interrupts(
+    session: Session,
+    *,
+    run_id: str | None,
+    graph: str | None,
+    name: str | None,
+    assignee: str | None,
+    older_than: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
     """List open questions, the oldest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
-    tabs.
+    tabs. Where more follow, stderr says how to go on.
     """
+    client = session.client
+    if run_id is not None:
+        client.run(run_id)  # no such run is an error, and not an empty list
+    waited = read_length(older_than) if older_than is not None else None
+    if older_than is not None and waited is None:
+        raise click.UsageError(f"--older-than {older_than!r} is no length of time; write 90s, 30m, 2h or 7d.")
+    page = gather(
+        lambda few, after: client.interrupts(
+            run=run_id,
+            graph=graph,
+            name=name,
+            assignee=assignee,
+            older_than=waited,
+            limit=few,
+            cursor=after,
+        ),
+        limit,
+        cursor,
+    )
+    _write(session, page)
+
+
+def _write(session: Session, page: Page[Interrupt]) -> None:
     from runner.cli.documents import interrupt_document
-    from runner.cli.view import read_run, shown
+    from runner.cli.view import shown
     from runner.cli.watch import wall_clock
 
-    client, output = session.client, session.output
-    found = (
-        client.interrupts(limit)
-        if run_id is None
-        else list(read_run(client.engine.store, run_id).questions())
-    )
+    output, found = session.output, list(page)
     if output.as_json:
-        output.data({"interrupts": [interrupt_document(asked) for asked in found[:limit]]})
+        output.data({"interrupts": [interrupt_document(asked) for asked in found], "next": page.next})
         return
     if output.is_terminal:
-        _pile(session, found[:limit], wall_clock())
+        _pile(session, found, wall_clock())
+        tell_next(output, page.next)
         return
     output.lines(
         [
@@ -61,9 +94,10 @@ def list_interrupts(session: Session, run_id: str | None, limit: int) -> None:
                 stamp(asked.asked_at),
                 compact(shown(asked.reason)),
             )
-            for asked in found[:limit]
+            for asked in found
         ]
     )
+    tell_next(output, page.next)
 
 
 def _pile(session: Session, found: list[Interrupt], now: int) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.output import Output, clock_time, compact, stamp
+from runner.cli.pages import gather, paged, tell_next
 from runner.cli.session import Session, pass_session, shared
+from runner.cli.values import read_tags, to_ms
 
 if TYPE_CHECKING:
     from runner.cli.view import NodeView, RunView
+    from runner.listings import Page, RunSummary
 
 STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
 
@@ -23,22 +26,47 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option("--status", type=click.Choice(STATUSES), help="Only runs that stand so.")
+@click.option("--graph", metavar="GRAPH", help="Only runs of this graph.")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
+    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Only runs with this tag; repeatable."
 )
+@click.option(
+    "--since", metavar="TIME", callback=to_ms, help="Only runs begun since: 2h, 7d, or a time in RFC 3339."
+)
+@click.option("--until", metavar="TIME", callback=to_ms, help="Only runs begun before.")
+@paged
 @shared
 @pass_session
-def list_runs(session: Session, status: str | None, limit: int) -> None:
+def list_runs(
+    session: Session,
+    *,
+    status: str | None,
+    graph: str | None,
+    tags: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
     """List runs, the newest first.
 
-    Without a terminal: run id, graph, status, time of start (UTC) and tags, separated by tabs.
+    Without a terminal: run id, graph, status, time of start (UTC) and tags, separated by tabs. Where
+    more follow, stderr says how to go on.
     """
+    wanted: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
+    client = session.client
+    named = read_tags(tags)
+    page = gather(
+        lambda few, after: client.runs(**wanted, tags=named, limit=few, cursor=after), limit, cursor
+    )
+    _write(session.output, page)
+
+
+def _write(output: Output, page: Page[RunSummary]) -> None:
     from runner.cli.documents import run_line
 
-    found = session.client.runs(status, limit)
-    output = session.output
     if output.as_json:
-        output.data({"runs": [run_line(run) for run in found]})
+        output.data({"runs": [run_line(run) for run in page], "next": page.next})
         return
     when = clock_time if output.is_terminal else stamp
     rows = [
@@ -49,11 +77,12 @@ def list_runs(session: Session, status: str | None, limit: int) -> None:
             when(run.created_at),
             " ".join(f"{k}={v}" for k, v in run.tags.items()),
         )
-        for run in found
+        for run in page
     ]
     output.table(
-        ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, "No runs. `runner run GRAPH` starts one."
+        ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, "No such runs. `runner run GRAPH` starts one."
     )
+    tell_next(output, page.next)
 
 
 @runs.command()

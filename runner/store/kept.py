@@ -12,8 +12,9 @@ from typing import Any
 from runner import schedule
 from runner.draft import Draft, Step
 from runner.interrupts import Answer, Interrupt, InterruptStatus
+from runner.listings import RunSummary
 from runner.outcomes import Saved
-from runner.ports import Claim, Event, RunSnapshot, RunSummary, Settlement, Start, Token
+from runner.ports import Claim, Event, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, NodeRecord, RunRecord, Status
 from runner.store.stored import pack_copy
 

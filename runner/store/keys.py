@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from runner.listings import InterruptQuery, RunQuery, outermost
+
 PARTITION = "p00"
 
 RESPONSES = "runner:responses"
@@ -78,8 +80,18 @@ DICTIONARY = (
     ),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
     Key("open", "zset", "open questions by the ms they were asked", "until closed"),
+    Key(
+        "open:<kind>:<value>",
+        "zset",
+        "the same, one for each graph (g), family of runs by its root (r), name (n) and assignee (a)",
+        "until closed",
+    ),
+    Key("listed:open", "hash", "question's id -> its listings of that kind (JSON)", "until closed"),
     Key("runs", "zset", "runs by the ms they were created", "a run's entry as long as its keys"),
     Key("runs:<status>", "zset", "the same, one for each status", "a run's entry as long as its keys"),
+    Key("runs:g:<graph>", "zset", "the same, one for each graph", "a run's entry as long as its keys"),
+    Key("runs:t:<tag>=<value>", "zset", "the same, one for each tag", "a run's entry as long as its keys"),
+    Key("listed:runs", "hash", "ended run -> the listings of its graph and tags (JSON)", "until swept"),
     Key("retiring", "list", "children of ended runs, whose keys must still get their expiry", "until swept"),
     Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
     Key("notices", "stream", "what approval services act on", "the last 100,000 or so"),
@@ -112,9 +124,21 @@ class Keys:
         """Name a session's messages and its state."""
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
 
-    def runs(self, status: str | None = None) -> str:
-        """Name the index of all runs, or of those of one status."""
-        return f"{self.prefix}runs:{status}" if status else f"{self.prefix}runs"
+    def runs(self, query: RunQuery) -> list[str]:
+        """Name the indexes each of which has all runs that are wanted."""
+        found = [f"{self.prefix}runs"]
+        if query.status is not None:
+            found.append(f"{self.prefix}runs:{query.status}")
+        if query.graph is not None:
+            found.append(f"{self.prefix}runs:g:{query.graph}")
+        return found + [f"{self.prefix}runs:t:{name}={value}" for name, value in query.tags.items()]
+
+    def questions(self, query: InterruptQuery, root: str) -> list[str]:
+        """Name the indexes each of which has all open questions that are wanted."""
+        graph = query.graph and outermost(query.graph)
+        values = {"g": graph, "r": root or None, "n": query.name, "a": query.assignee}
+        named = [f"{self.open}:{kind}:{value}" for kind, value in values.items() if value is not None]
+        return [self.open, *named]
 
 
 def declared(key: str) -> Key | None:

@@ -15,8 +15,9 @@ from runner import codec
 from runner.errors import CorruptDocument
 from runner.graph import AFTER_GRAPH, Join, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
+from runner.listings import RunSummary
 from runner.outcomes import Remembered, Saved
-from runner.ports import Event, RunSummary
+from runner.ports import Event
 from runner.run import NodeRecord, RunRecord, Status
 
 JSON = Any
@@ -189,12 +190,15 @@ def winner(decided: bytes | None) -> str:
 
 
 def question_arguments(interrupts: Sequence[Interrupt]) -> list[bytes | str | int]:
-    """Write questions as arguments of a script: how many, then id, lifetime in ms and JSON of each."""
+    """Write questions as arguments of a script: how many, then id, lifetime in ms, JSON and the listings
+    by name and by person of each.
+    """
     each_once = {asked.id: asked for asked in interrupts}
     arguments: list[bytes | str | int] = [len(each_once)]
     for asked in each_once.values():
         lifetime = 0 if asked.expires_in is None else max(1, round(asked.expires_in * 1000))
-        arguments += [asked.id, lifetime, codec.encode(asked)]
+        listings = [f"n:{asked.name}", *(f"a:{person}" for person in dict.fromkeys(asked.assignees))]
+        arguments += [asked.id, lifetime, codec.encode(asked), dump(listings)]
     return arguments
 
 

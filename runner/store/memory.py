@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runner import schedule
+from runner import ports, schedule
 from runner.draft import Step
 from runner.errors import NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import Saved, Session
-from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, RunSummary, Settlement, Start, Token
+from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store.kept import KeptRun
 from runner.store.receipts import by_visit, receipts_for
@@ -248,9 +249,11 @@ class MemoryStore:
             runs = [self._shelf.asking(each) for each in ids]
             return [run.questions.get(each) if run else None for run, each in zip(runs, ids, strict=True)]
 
-    def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
+    def open_interrupts(
+        self, query: InterruptQuery = ports.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+    ) -> Page[Interrupt]:
         with self._changed:
-            return self._shelf.open_interrupts()[:limit]
+            return self._shelf.open_interrupts(query, limit, cursor)
 
     def read(self, run_id: str) -> RunSnapshot | None:
         with self._changed:
@@ -272,9 +275,9 @@ class MemoryStore:
             draft = self._shelf.draft(run)
             return [run.fetch(draft, name) for name in nodes]
 
-    def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
+    def runs(self, query: RunQuery = ports.EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
         with self._changed:
-            return [run.summary() for run in self._shelf.newest(status)[:limit]]
+            return self._shelf.newest(query, limit, cursor)
 
     def session(self, session_id: str) -> Session:
         return self._sessions.read(session_id)

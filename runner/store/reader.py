@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.interrupts import Interrupt, address_of
 from runner.outcomes import Session
-from runner.ports import Event, RunSnapshot, RunSummary
-from runner.run import NodeRecord, RunRecord, Status
+from runner.ports import Event, RunSnapshot
+from runner.run import NodeRecord, RunRecord
 from runner.store import layout
 from runner.store.keys import Keys
 from runner.store.link import TIMEOUT, Link
@@ -92,27 +92,6 @@ class Reader:
         questions = [layout.question(asked, decided) if asked else None for asked, decided in pairs]
         winners = {each: layout.winner(decided) for each, (_, decided) in zip(ids, pairs, strict=True)}
         return questions, winners, seconds * 1000 + micros // 1000
-
-    def open_interrupts(self, limit: int) -> list[Interrupt]:
-        """List open questions, oldest first."""
-        with self._link.translated():
-            ids: list[bytes] = self._link.client.zrange(self._keys.open, 0, limit - 1)
-        found, _, _ = self.standing([each.decode() for each in ids])
-        return [each for each in found if each is not None and each.is_open]
-
-    def runs(self, status: Status | None, limit: int) -> list[RunSummary]:
-        """List runs, newest first."""
-        with self._link.translated():
-            ids: list[bytes] = self._link.client.zrevrange(self._keys.runs(status), 0, limit - 1)
-            with self._link.client.pipeline(transaction=False) as pipe:
-                for each in ids:
-                    pipe.hmget(self._keys.run(each.decode()), "of", "run", "created", "tags")
-                found = pipe.execute()
-        return [
-            layout.summary(each.decode(), *fields)
-            for each, fields in zip(ids, found, strict=True)
-            if fields[0] is not None
-        ]
 
     def children(self, run_id: str) -> list[str]:
         """Name the child runs of a run, oldest first."""

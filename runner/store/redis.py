@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from runner import ports
 from runner.errors import ConflictError, NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import Saved, Session
-from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, RunSummary, Settlement, Start, Token
-from runner.run import NodeRecord, RunRecord, Status
+from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
+from runner.run import NodeRecord, RunRecord
 from runner.store import layout
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import PARTITION, Keys
 from runner.store.link import Argument, Link
+from runner.store.lister import Lister
 from runner.store.reader import Reader
 from runner.store.receipts import CRASHED, by_visit, receipts_for
 from runner.store.scripts import Scripts
@@ -59,6 +62,7 @@ class RedisStore:
         self._link, self._keys = Link(url), Keys(partition)
         self._scripts = Scripts(self._link, self._keys.prefix)
         self._reader = Reader(self._link, self._keys)
+        self._lister = Lister(self._link, self._keys, self._reader)
         self._settings = (self.lease_ms, "1" if push else "0", round((retention or 0) * 1000))
 
     def close(self) -> None:
@@ -197,8 +201,10 @@ class RedisStore:
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         return self._reader.standing(ids)[0]
 
-    def open_interrupts(self, limit: int = 100) -> list[Interrupt]:
-        return self._reader.open_interrupts(limit)
+    def open_interrupts(
+        self, query: InterruptQuery = ports.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+    ) -> Page[Interrupt]:
+        return self._lister.open_interrupts(query, limit, cursor)
 
     def read(self, run_id: str) -> RunSnapshot | None:
         return self._reader.read(run_id)
@@ -217,8 +223,8 @@ class RedisStore:
             for own, output, entry in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
 
-    def runs(self, status: Status | None = None, limit: int = 100) -> list[RunSummary]:
-        return self._reader.runs(status, limit)
+    def runs(self, query: RunQuery = ports.EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
+        return self._lister.runs(query, limit, cursor)
 
     def session(self, session_id: str) -> Session:
         return self._reader.session(session_id)

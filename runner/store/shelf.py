@@ -28,6 +28,15 @@ from runner.draft import Draft, Step
 from runner.events import NOTICES, EventKind
 from runner.graph import Topology
 from runner.interrupts import Interrupt, address_of
+from runner.listings import (
+    InterruptQuery,
+    Page,
+    RunQuery,
+    RunSummary,
+    asked_place,
+    cut,
+    place_of,
+)
 from runner.ports import Doorbell, Event, Start
 from runner.run import RunRecord, Status
 from runner.store.kept import KeptRun
@@ -70,15 +79,26 @@ class Shelf:
         kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
         self.runs[start.run_id] = KeptRun(record, kept, self.clock())
 
-    def newest(self, status: Status | None) -> list[KeptRun]:
-        """List the runs, or those of one status, newest first."""
-        chosen = [run for run in self.runs.values() if status is None or run.record.status is status]
-        return sorted(chosen, key=lambda run: (run.created_at, run.record.run_id), reverse=True)
+    def newest(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
+        """List the runs that are wanted, newest first."""
+        before = place_of(cursor) if cursor else None
+        found = [run.summary() for run in self.runs.values()]
+        wanted = [run for run in found if query.fits(run) and (before is None or run.place < before)]
+        wanted.sort(key=lambda run: run.place, reverse=True)
+        return cut(wanted, lambda run: run.place, limit)
 
-    def open_interrupts(self) -> list[Interrupt]:
-        """List the open questions of all runs, oldest first."""
-        found = [each for run in self.runs.values() for each in run.questions.values() if each.is_open]
-        return sorted(found, key=lambda each: (each.asked_at, each.id))
+    def open_interrupts(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
+        """List the open questions that are wanted, oldest first."""
+        after = place_of(cursor) if cursor else (-1, "")
+        found = [
+            asked
+            for run in self.runs.values()
+            for asked in run.questions.values()
+            if asked.is_open
+            and asked_place(asked) > after
+            and query.fits(asked, run.record.graph_id, run.record.root)
+        ]
+        return cut(sorted(found, key=asked_place), asked_place, limit)
 
     def draft(self, run: KeptRun) -> Draft:
         """Open a transition of a run."""

@@ -30,6 +30,23 @@ def test_questions_of_one_run_are_listed_alone(cli, waiting):
     assert [asked["id"] for asked in listed["interrupts"]] == [question]
 
 
+def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
+    """Filters cut the list; a run that isn't there is an error, and not an empty list."""
+    run_id, question = waiting
+
+    def listed(*wanted):
+        return [
+            line.split("\t")[0]
+            for line in cli("interrupts", "list", "--limit", "1000", *wanted).stdout.splitlines()
+        ]
+
+    assert question in listed("--graph", "shop-refund", "--assignee", "ana", "--name", "shop_refund")
+    assert listed("--run", run_id, "--assignee", "zoe") == []
+    assert listed("--older-than", "1h") == []
+    assert cli("interrupts", "list", "--run", "00none").exit_code == 4
+    assert cli("interrupts", "list", "--older-than", "long").exit_code == 2
+
+
 def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
     """The receipt comes at once, and the branch that waited goes on."""
     run_id, question = waiting

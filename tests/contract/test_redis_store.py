@@ -12,8 +12,10 @@ import redis
 from runner.embedded import embedded_store
 from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.interrupts import Answer
+from runner.listings import RunQuery
 from runner.outcomes import Remembered
 from runner.ports import Start
+from runner.run import Status
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import RUN_PARTS, Keys, declared
 from runner.store.redis import RedisStore
@@ -120,13 +122,33 @@ def test_children_expire_with_their_root(worker, store, client):
 
 def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     """A run leaves the listings when its keys have expired."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start(shape("a"), tags={"team": "red"})
     worker.run(run_id, "a")
-    assert len(store.runs()) == 1
+    assert [len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))] == [1, 1]
     clock.advance(61)
     store.sweep()
 
-    assert (store.runs(), keys(client, "*:runs*")) == ([], [])
+    assert (list(store.runs()), keys(client, "*:runs*"), keys(client, "*:listed:*")) == ([], [], [])
+
+
+def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, monkeypatch):
+    """Where few of many fit, a page ends early and its cursor goes on behind what was looked at."""
+    monkeypatch.setattr("runner.store.lister.LOOKED_AT", 50)
+    first = worker.start(shape("a"), tags={"team": "red"})
+    worker.run(first, "a")
+    for _ in range(120):
+        worker.start(shape("a"), tags={"team": "red"})
+    query, pages, cursor = RunQuery(tags={"team": "red"}), [], ""
+    # The index by tag has them all, and that by status has one.
+    assert [run.run_id for run in store.runs(RunQuery(Status.COMPLETED, tags=query.tags))] == [first]
+    monkeypatch.setattr("runner.store.keys.Keys.runs", lambda keys, query: [f"{keys.prefix}runs"])
+    while cursor is not None:
+        page = store.runs(RunQuery(Status.COMPLETED), 1, cursor)
+        pages.append([run.run_id for run in page])
+        cursor = page.next
+
+    assert 1 < len(pages) < 10
+    assert [run_id for page in pages for run_id in page] == [first]
 
 
 def test_without_retention_runs_stay(redis_url, client):
@@ -388,4 +410,4 @@ def test_partitions_do_not_meet(redis_url):
     worker = Worker(one)
     run_id = worker.start(shape("a"))
 
-    assert (two.read(run_id), two.runs(), two.graphs()) == (None, [], {})
+    assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})

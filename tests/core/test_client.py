@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import datetime as dt
 import threading
 
 import pytest
 
 from runner import Client, Status
-from runner.errors import NotFoundError, ResponseError, UnstorableError
+from runner.errors import NotFoundError, ResponseError, UnstorableError, UsageError
 from runner.registry import Registry
 from runner.store.memory import MemoryStore
 from tests.core.graphs import Bench, answers, ident, single, wired
@@ -32,7 +33,7 @@ def test_a_run_is_started_and_read():
     assert client.run(run.id).status is Status.COMPLETED
     assert run.result().results["a"].output == ["task", {"n": 1}]
     assert [(each.run_id, each.tags) for each in client.runs()] == [(run.id, {"team": "red"})]
-    assert client.runs(status="failed") == []
+    assert not client.runs(status="failed")
 
 
 def test_a_client_needs_no_code():
@@ -94,6 +95,38 @@ def test_questions_are_listed_and_answered():
     assert [each.status for each in shape] == ["accepted"]
     bench.finish_all()
     assert [run.result().results["a"].output for run in runs] == [{"fine": True}, "yes"]
+
+
+def test_listings_are_read_page_by_page():
+    """Runs are found by graph, tags and time of start, questions by run, name and age; a cursor goes on."""
+    client, bench = office(single(ask))
+    began = dt.datetime.fromtimestamp(bench.clock.now / 1000, dt.UTC)
+    runs = [client.start("bench", number, tags={"n": str(number)}).id for number in range(3)]
+    bench.finish_all()
+    page = client.runs("interrupted", graph="bench", since=began, limit=2)
+    rest = client.runs("interrupted", graph="bench", since=began, limit=2, cursor=page.next)
+
+    assert [run.run_id for run in [*page, *rest]] == sorted(runs, reverse=True)
+    assert (len(page), rest.next, page[0].tags) == (2, None, {"n": "2"})
+    assert not client.runs(until=began)
+    assert [run.run_id for run in client.runs(tags={"n": "1"})] == [runs[1]]
+    assert [asked.run_id for asked in client.interrupts(run=runs[0], name="ok?")] == [runs[0]]
+    assert len(client.interrupts(graph="bench", older_than=-1e10)) == 3
+    assert not client.interrupts(assignee="ann")
+    with pytest.raises(UsageError, match="between 1 and 10000"):
+        client.runs(limit=0)
+
+
+@pytest.mark.parametrize(
+    "tags", [{"": "x"}, {"a=b": "x"}, {"a": 1}, {"a": "x" * 501}, {str(n): "" for n in range(51)}]
+)
+def test_tags_that_cannot_be_used(tags):
+    """A tag by which no run could be found is refused, and nothing is started."""
+    client, _ = office(single(ident))
+
+    with pytest.raises(UsageError, match="tag"):
+        client.start("bench", 1, tags=tags)
+    assert not client.runs()
 
 
 def test_answers_that_cannot_be_used():
@@ -191,4 +224,4 @@ def test_stores_are_given_or_opened(monkeypatch):
     """A client with a store of its own reads no settings."""
     monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
 
-    assert Client(store=MemoryStore()).runs() == []
+    assert not Client(store=MemoryStore()).runs()

@@ -18,6 +18,7 @@ from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.graph import AFTER_GRAPH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
+from runner.listings import InterruptQuery, RunQuery
 from runner.outcomes import Remembered, Saved
 from runner.ports import Claim, Settlement, Start
 from runner.run import ACTIVE, FINAL, Status, status_of
@@ -110,7 +111,9 @@ class Agreement(RuleBasedStateMachine):
     def start(self, which, key):
         graph, run_id = self.shapes[which], f"00run{len(self.runs)}"
         reply = self.both(
-            "start", Start(run_id, graph.graph_id, None, "t", idempotency_key=key), self.nonce()
+            "start",
+            Start(run_id, graph.graph_id, None, "t", tags={"t": str(which)}, idempotency_key=key),
+            self.nonce(),
         )
         if reply.word == "started":
             self.runs.append(run_id)
@@ -180,7 +183,10 @@ class Agreement(RuleBasedStateMachine):
         if self.tokens:
             token = self.pick(data, self.tokens)
             address = Address(token.run_id, token.node, token.visit)
-            asked = [address.ask(each, scope="function", expires_in=lasts) for each in names]
+            people = ["ann"] if lasts else []
+            asked = [
+                address.ask(each, scope="function", expires_in=lasts, assignees=people) for each in names
+            ]
             self.both(name, token, asked, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
             self.questions += [each.id for each in asked if each.id not in self.questions]
 
@@ -214,7 +220,7 @@ class Agreement(RuleBasedStateMachine):
     def answer_what_is_open(self, data):
         found = self.both("open_interrupts")
         if found:
-            self.both("answer", [Answer(self.pick(data, found).id, 1)], self.nonce())
+            self.both("answer", [Answer(self.pick(data, found).id, 1, "ann")], self.nonce())
 
     @rule(data=st.data())
     def cancel(self, data):
@@ -271,13 +277,35 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def indexes_are_equal(self):
         for status in (None, *FINAL, Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION):
-            assert self.redis.runs(status) == self.memory.runs(status)
-        assert self.redis.open_interrupts() == self.memory.open_interrupts()
+            self.lists_are_equal("runs", RunQuery(status))
+        for query in (
+            RunQuery(graph="first"),
+            RunQuery(tags={"t": "1"}),
+            RunQuery(Status.COMPLETED, "first"),
+        ):
+            self.lists_are_equal("runs", query)
+        questions = (
+            InterruptQuery(),
+            InterruptQuery(graph="first"),
+            InterruptQuery(run="00run0"),
+            InterruptQuery(name="x", assignee="ann"),
+            InterruptQuery(until=self.clock.now - 5_000),
+        )
+        for query in questions:
+            self.lists_are_equal("open_interrupts", query)
         timers = {
             name.decode(): int(at)
             for name, at in self.server.zrange("runner:{p00}:timers", 0, -1, withscores=True)
         }
         assert timers == {"|".join(timer): at for timer, at in self.memory._shelf.timers.items()}
+
+    def lists_are_equal(self, name, query):
+        """Read a listing in pages of two from both stores."""
+        cursor = ""
+        while cursor is not None:
+            page = getattr(self.memory, name)(query, 2, cursor)
+            assert getattr(self.redis, name)(query, 2, cursor) == page
+            cursor = page.next
 
     @invariant()
     def counters_are_what_a_recount_gives(self):

@@ -1,6 +1,7 @@
 -- Apply a set of answers that was judged: all of them, or none when one of them has moved since.
 --
--- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, notices,
+-- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, open:*,
+--   listed:open, notices,
 --   runs:<status>; parents' r:<run>; queues.
 -- Arguments: 5 nonce, then for each answer: run, node, visit, question's id, decision (JSON).
 -- Words: "answered" (a repeat too), "moved" when a question is not open any more.
@@ -24,7 +25,7 @@ for place = 6, #ARGV, 5 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run .. ':d', id, decision)
-  redis.call('ZREM', prefix .. 'open', id)
+  list_closed(id)
   local group = groups[#groups]
   if not group or group.run ~= run or group.name ~= name or group.visit ~= visit then
     group = {run = run, name = name, visit = visit, ids = {}}

@@ -1,7 +1,7 @@
 -- Begin a run; a child run also makes its parent's node wait for it.
 --
 -- Keys touched: graphs, g:<fingerprint> (counts its runs), idem:<graph>:<key> (-> run id), r:<run> and
---   its parts, runs and runs:<status> (indexes), timers, notices; the parent's r:<run>, queues.
+--   its parts, runs and runs:* (indexes), timers, notices; the parent's r:<run>, queues.
 -- Arguments: 5 run, 6 graph, 7 fingerprint ("": the current one), 8 task, 9 state given, 10 tags (JSON),
 --   11 idempotency key or "", 12 root run or "", then for a child: 13 parent run, 14 node, 15 visit,
 --   16 fence.
@@ -33,7 +33,7 @@ if idem ~= '' then redis.call('SET', idem, run) end
 redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
   'parent_node', ARGV[14] or '', 'root', root, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
   'tags', ARGV[10], 'idem', idem, 'wide', WIDE)
-redis.call('ZADD', prefix .. 'runs', now, run)
+list_run(run, graph, ARGV[10])
 redis.call('ZADD', prefix .. 'runs:executing', now, run)
 redis.call('HINCRBY', prefix .. 'g:' .. fp, 'runs', 1)
 redis.call('PERSIST', prefix .. 'g:' .. fp)

@@ -18,6 +18,7 @@ import pytest
 PARTS = (
     "asking",
     "children",
+    "listing",
     "reading",
     "remembering",
     "running",
@@ -32,6 +33,7 @@ from runner.ports import Store
 from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.children import ChildContract
+from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.remembering import RememberingContract
 from runner.testing.contract.running import RunningContract
@@ -51,6 +53,7 @@ class StoreContract(
     StoppingContract,
     ChildContract,
     ReadingContract,
+    ListingContract,
     RememberingContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""

@@ -34,7 +34,7 @@ class AskingContract:
             (question.id, {"amount": 5}, clock.now - 1000)
         ]
         assert store.interrupts([question.id, "00none.a.1.x", "rubbish"]) == [asked[0], None, None]
-        assert list(worker.read(run_id).interrupts) == store.open_interrupts() == list(asked)
+        assert list(worker.read(run_id).interrupts) == list(store.open_interrupts()) == list(asked)
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
     def test_a_waiting_node_holds_nothing(self, worker: Worker, store: Store, clock: ManualClock) -> None:
@@ -68,7 +68,7 @@ class AskingContract:
         assert answered.answered_at == clock.now
         assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 1}, ["hello"])
         assert (claim.token.fence, claim.record.unseen) == (2, 0)
-        assert store.open_interrupts() == []
+        assert not store.open_interrupts()
 
     def test_a_node_waits_for_all_its_answers(self, worker: Worker) -> None:
         """By default a node with several questions goes on when the last one is answered."""
@@ -217,4 +217,4 @@ class AskingContract:
 
         assert [each.status for each in worker.read(run_id).interrupts] == [InterruptStatus.WITHDRAWN]
         assert said(worker.answer(question)) == ["superseded"]
-        assert store.open_interrupts() == []
+        assert not store.open_interrupts()

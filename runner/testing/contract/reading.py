@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from runner.errors import NotFoundError
-from runner.ports import RunSummary, Store
+from runner.listings import RunQuery, RunSummary
+from runner.ports import Store
 from runner.run import Status
 from runner.testing.clock import ManualClock
 from runner.testing.contract.worker import Worker, shape
@@ -27,11 +28,11 @@ class ReadingContract:
 
         assert [each.run_id for each in store.runs()] == [third, second, first]
         assert [each.run_id for each in store.runs(limit=2)] == [third, second]
-        assert store.runs(Status.EXECUTING) == [
+        assert list(store.runs(RunQuery(Status.EXECUTING))) == [
             RunSummary(first, "g", Status.EXECUTING, clock.now - 1000, {"team": "a"})
         ]
-        assert [each.run_id for each in store.runs(Status.COMPLETED)] == [second]
-        assert [each.run_id for each in store.runs(Status.INTERRUPTED)] == [third]
+        assert [each.run_id for each in store.runs(RunQuery(Status.COMPLETED))] == [second]
+        assert [each.run_id for each in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
 
     def test_open_questions_are_listed_oldest_first(
         self, worker: Worker, store: Store, clock: ManualClock

@@ -53,7 +53,7 @@ class StoppingContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
         assert {each.status for each in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
-        assert store.open_interrupts() == []
+        assert not store.open_interrupts()
 
     def test_under_continue_other_branches_go_on(self, worker: Worker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""

@@ -1,11 +1,13 @@
 -- Ask the questions of a running node: each new one, or one that was withdrawn, is opened.
 -- include: questions
 
--- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON.
+-- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON,
+-- further listings (JSON).
 local function read_questions(first)
-  local questions, last = {}, first + 3 * tonumber(ARGV[first])
-  for place = first + 1, last, 3 do
-    questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]), json = ARGV[place + 2]}
+  local questions, last = {}, first + 4 * tonumber(ARGV[first])
+  for place = first + 1, last, 4 do
+    questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
+      json = ARGV[place + 2], listings = ARGV[place + 3]}
   end
   return questions, last + 1
 end

@@ -1,5 +1,6 @@
 -- A run's status changed: its index, and when it ended, how long its keys stay.
 -- include: settings
+-- include: listed
 local FINAL = {completed = true, failed = true, cancelled = true}
 local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c'}
 
@@ -10,6 +11,11 @@ local function retire(run)
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PEXPIRE', key .. suffix, retention) end
   local idem = redis.call('HGET', key, 'idem')
   if idem then redis.call('PEXPIRE', idem, retention) end
+  local of, tags = unpack(redis.call('HMGET', key, 'of', 'tags'))
+  if of then
+    local also = listings_of(of:match('^%S+ %S+ (.*)$'), tags)
+    redis.call('HSET', prefix .. 'listed:runs', run, cjson.encode(also))
+  end
   redis.call('ZADD', prefix .. 'retired', now + retention, run)
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
 end

@@ -1,5 +1,6 @@
 -- Questions to people: opened, closed, withdrawn.
 -- include: change
+-- include: listed
 
 -- "" for a question never asked, else open, answered, expired or withdrawn.
 local function standing(d, id)
@@ -23,7 +24,7 @@ local function write_question(d, event)
   local field, asked = 'q:' .. event.node, nil
   redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
   redis.call('HDEL', d.key .. ':d', id)
-  redis.call('ZADD', prefix .. 'open', now, id)
+  list_open(d, id, question.listings)
   asked = redis.call('HGET', d.key, field)
   asked = asked and cjson.decode(asked) or {event.visit}
   if asked[1] ~= event.visit then asked = {event.visit} end
@@ -35,6 +36,6 @@ end
 local function write_closed(d)
   for id, status in pairs(d.closed) do
     redis.call('HSET', d.key .. ':d', id, status .. ' ' .. now .. '  ')
-    redis.call('ZREM', prefix .. 'open', id)
+    list_closed(id)
   end
 end

@@ -8,6 +8,7 @@ local function forget(limit)
     retire(run)
   end
   local gone = redis.call('ZRANGEBYSCORE', prefix .. 'retired', '-inf', now, 'LIMIT', 0, limit)
+  for _, run in ipairs(gone) do unlist('runs', run) end
   for _, index in ipairs({'retired', 'runs', 'runs:completed', 'runs:failed', 'runs:cancelled'}) do
     many('ZREM', prefix .. index, gone)
   end
