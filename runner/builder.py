@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from runner.batches import STRANDS, with_batches
 from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.functions import function_node
@@ -24,8 +25,15 @@ MAX_PRIORITY = 9
 class GraphBuilder:
     """Collects nodes and edges; every call but `add_node` and `add_edge` returns the builder."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, *, compat: str | None = None) -> None:
+        """Start empty. With `compat="strands"` the graph runs in batches, as Strands runs it.
+
+        Raises:
+            DefinitionError: `compat` names nothing that is known.
+        """
+        if compat not in {None, STRANDS}:
+            raise DefinitionError(f"compat is {STRANDS!r} or not given, not {compat!r}.")
+        self._compat = compat or ""
         self._nodes: dict[str, NodeSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._entries: list[str] = []
@@ -66,6 +74,8 @@ class GraphBuilder:
                 "Each node must have a unique object; build a second one."
             )
         _check_options(found, join, resume, priority, timeout)
+        if self._compat and join != Join.ALL:
+            raise DefinitionError(f"node {found!r}: in a graph with compat the batch decides, not a join.")
         spec = NodeSpec(found, wrapped, kind, Join(join), retry, timeout, queue, priority, resume, version)
         self._nodes[found] = spec
         return spec
@@ -86,6 +96,8 @@ class GraphBuilder:
             DefinitionError: one of the nodes was not added, or the condition can't be one.
         """
         edge = EdgeSpec(self._known(source, "Source"), self._known(target, "Target"), condition, back)
+        if self._compat and back:
+            raise DefinitionError("a graph with compat has no loops to repeat; leave back=True out.")
         if condition is not None and not _can_decide(condition):
             raise DefinitionError(
                 f"the condition from {edge.source!r} to {edge.target!r} must be a sync function of the state."
@@ -188,14 +200,16 @@ class GraphBuilder:
         for edge in edges:
             following[edge.source].append(edge.target)
         lost = set(self._nodes) - reach(entries, following)
-        if lost:
+        if lost and not self._compat:
             raise DefinitionError(
                 f"no path from the entry points {list(entries)} reaches {sorted(lost)}; add edges to them, "
                 "make them entry points or remove them."
             )
-        definition = Definition(self._id, dict(self._nodes), edges, entries, **self._settings)
+        definition = Definition(
+            self._id, dict(self._nodes), edges, entries, compat=self._compat, **self._settings
+        )
         topology(definition)
-        return Graph(with_events(definition), self._store)
+        return Graph(with_batches(with_events(definition)), self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:
         targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}

@@ -41,21 +41,22 @@ class Results(Mapping[str, NodeResult]):
         """Return a node's result, reading it from the store the first time."""
         if node not in self._nodes:
             raise KeyError(f"{node!r} is not a node of this graph")
-        self._load([node])
+        self.load([node])
         if not _has_result(self._known[node]):
             raise KeyError(node)
         return self._known[node]
 
     def __iter__(self) -> Iterator[str]:
         """Go through the nodes that have a result, in the order they were added."""
-        self._load(self._nodes)
+        self.load(self._nodes)
         return iter([node for node in self._nodes if _has_result(self._known[node])])
 
     def __len__(self) -> int:
         """Count the nodes that have a result."""
         return sum(1 for _ in self)
 
-    def _load(self, nodes: Sequence[str]) -> None:
+    def load(self, nodes: Sequence[str]) -> None:
+        """Read what is not known yet of some nodes, all at once."""
         missing = [node for node in nodes if node not in self._known]
         if missing:
             for node, (record, output, entry) in zip(missing, self._fetch(missing), strict=True):
@@ -107,11 +108,12 @@ def bits(
     if all(edge.condition is None for edge in edges):
         return "1" * len(edges), []
     seen = state()
-    taken = "".join("1" if _holds(edge, seen) else "0" for edge in edges)
+    taken = "".join("1" if holds(edge, seen) else "0" for edge in edges)
     return taken, seen.results.reads()
 
 
-def _holds(edge: EdgeSpec, state: GraphState) -> bool:
+def holds(edge: EdgeSpec, state: GraphState) -> bool:
+    """Ask an edge's condition; one without a condition holds. Raises what the condition raises."""
     if edge.condition is None:
         return True
     if _wants_state(edge.condition):

@@ -19,7 +19,7 @@ from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundErr
 from runner.failures import ErrorRecord
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
-from runner.outcomes import Delegated, Failed, Interrupted, Succeeded
+from runner.outcomes import Delegated, Failed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
@@ -160,6 +160,9 @@ class Engine:
             case Delegated():
                 begun = self._ring(self._starts.child(claim, outcome.task))
                 return Delivery(begun.word, claim.graph_id, child=begun.run_id)
+            case NextBatch():
+                reply = self.store.advance(claim.token, outcome, ids.nonce())
+                return Delivery(self._ring(reply).word, claim.graph_id)
             case Failed():
                 return self._fail(plan, visit, outcome, spent)
             case Succeeded():
@@ -196,7 +199,7 @@ class Engine:
         for refused in range(GIVE_UP):
             try:
                 edges, reads = conditions.bits(
-                    plan.edges[node], lambda: conditions.state_after(self.store, plan, visit, outcome, entry)
+                    plan.asked(node), lambda: conditions.state_after(self.store, plan, visit, outcome, entry)
                 )
             except StoreError:
                 raise

@@ -29,11 +29,15 @@ class Join(enum.StrEnum):
 
 
 class EdgeKind(enum.StrEnum):
-    """What an edge does to loops: nothing, leaves one, or asks for another round of one."""
+    """What an edge does to loops: nothing, leaves one, or asks for another round of one.
+
+    In a graph that runs in batches it asks for a visit in the next batch.
+    """
 
     FORWARD = "forward"
     EXIT = "exit"
     BACK = "back"
+    BATCH = "batch"
 
 
 class FailurePolicy(enum.StrEnum):
@@ -84,6 +88,7 @@ class Definition:
     reset_on_revisit: bool = False
     hooks: tuple[Any, ...] = ()
     version: str = ""
+    compat: str = ""
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
         """Group the edges by source, in the order of the bits of `NodeRecord.edges`."""
@@ -158,6 +163,7 @@ class Topology:
     outgoing: Mapping[str, tuple[OutEdge, ...]]
     incoming: Mapping[str, tuple[InEdge, ...]]
     loops: tuple[LoopTopology, ...] = field(default=())
+    batches: bool = False
 
 
 HIDDEN = "@"
@@ -169,6 +175,11 @@ BEFORE_GRAPH = "@before"
 AFTER_GRAPH = "@after"
 """The hidden node that fires AfterGraphEvent: it becomes ready when a run would end."""
 
+BATCH = "@batch"
+"""The hidden node of a graph that runs in batches: it becomes ready when a batch has ended, and its
+worker chooses the next one.
+"""
+
 DEFAULT_QUEUE = "runner"
 DEFAULT_PRIORITY = 5
 
@@ -179,9 +190,10 @@ def topology(definition: Definition) -> Topology:
     Raises:
         DefinitionError: two loops overlap without one holding the other.
     """
-    names, entries = list(definition.nodes), definition.entries
-    back = cycles.back_edges(names, entries, definition.edges)
-    loops = cycles.loops(names, definition.edges, back)
+    names, entries, batches = list(definition.nodes), definition.entries, bool(definition.compat)
+    # In batches a cycle is no loop: its nodes are visited again, and nothing is forgotten.
+    back = set() if batches else cycles.back_edges(names, entries, definition.edges)
+    loops = [] if batches else cycles.loops(names, definition.edges, back)
     around = {
         node: tuple(
             sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1]))
@@ -195,6 +207,7 @@ def topology(definition: Definition) -> Topology:
     headers = {header: k for k, (header, _) in enumerate(loops)}
     for index, edge in enumerate(definition.edges):
         out = _classify(edge, around, headers[edge.target] if index in back else None)
+        out = OutEdge(edge.target, EdgeKind.BATCH) if batches else out
         position = len(outgoing[edge.source])
         if out.kind is EdgeKind.EXIT:
             exits[out.loop].append((edge.source, position))
@@ -206,7 +219,8 @@ def topology(definition: Definition) -> Topology:
         entries=definition.entries,
         policy=definition.policy,
         limit=_limit(definition),
-        timeout_ms=round((definition.execution_timeout or 0) * 1000),
+        # Between batches the worker of BATCH looks at the time: a deadline would count waits for people.
+        timeout_ms=0 if batches else round((definition.execution_timeout or 0) * 1000),
         nodes={
             node: _node(definition, node, incoming[node], around[node], signatures[node])
             for node in definition.nodes
@@ -214,6 +228,7 @@ def topology(definition: Definition) -> Topology:
         outgoing={node: tuple(found) for node, found in outgoing.items()},
         incoming={node: tuple(found) for node, found in incoming.items()},
         loops=tuple(_loop(k, loops, exits[k]) for k in range(len(loops))),
+        batches=batches,
     )
 
 
@@ -267,7 +282,7 @@ def _signatures(definition: Definition) -> dict[str, str]:
     touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
     for edge in definition.edges:
         shape = [edge.source, edge.target, edge.condition is not None, edge.back]
-        for node in {edge.source, edge.target}:
+        for node in {edge.source, edge.target, BATCH} & touching.keys():
             touching[node].append(shape)
     return {
         node: _hash([node, spec.kind, spec.version, spec.join, spec.resume, touching[node]])
@@ -283,7 +298,8 @@ def fingerprint(definition: Definition) -> str:
     ]
     edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
-    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits])
+    more = [definition.compat] if definition.compat else []
+    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
 
 
 def _hash(value: object) -> str:

@@ -33,7 +33,8 @@ def blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     found.append({"text": "\nInputs from previous nodes:"})
     for item in inputs:
         found.append({"text": f"\nFrom {item.node_id}:"})
-        found.append({"text": f"  - Agent: {as_text(item.output)}"})
+        lines = (as_text(item.output),) if item.lines is None else item.lines
+        found.extend({"text": f"  - Agent: {line}"} for line in lines)
     return found
 
 

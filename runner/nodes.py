@@ -12,10 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from runner import codec, failures, graph_events, inputs, loops
+from runner import batches, codec, failures, graph_events, inputs, loops
 from runner.asking import Asker
 from runner.errors import CorruptDocument, LeaseLost, NodeFailed, RunStopped
-from runner.graph import HIDDEN
+from runner.graph import BATCH, HIDDEN
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
 from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
@@ -31,6 +31,10 @@ AFTER = "after_node_call"
 
 def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     """Run a claimed node: hooks before, the node, hooks after."""
+    if plan.topology.batches:
+        if visit.address.node_id == BATCH:
+            return batches.choose(plan, visit)
+        visit.inputs = batches.told(plan, visit)
     try:
         hooks = HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
@@ -41,7 +45,7 @@ def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
         outcome = load_outcome(visit.tentative)
     else:
         outcome = _before(plan, hooks, visit) or _body(plan, visit)
-    if isinstance(outcome, (Interrupted, Delegated)):
+    if not isinstance(outcome, (Succeeded, Failed)):
         return outcome
     return _after(plan, hooks, visit, outcome)
 

@@ -85,16 +85,33 @@ class Delegated:
     task: JSON
 
 
-Outcome = Succeeded | Failed | Interrupted | Delegated
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """Every node of a batch has settled: `taken` are its completed nodes with a bit per edge out of
+    each, `following` the nodes of the next batch with the (node, visit) that are their inputs. With a
+    `reason` the run fails instead of opening it.
+    """
+
+    taken: Sequence[tuple[str, str]]
+    following: Sequence[tuple[str, Sequence[tuple[str, int]]]]
+    reason: str = ""
+    saved: Saved | None = None
+
+
+Outcome = Succeeded | Failed | Interrupted | Delegated | NextBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One live incoming edge: the upstream node, its visit and its output as plain JSON data."""
+    """One live incoming edge: the upstream node, its visit and its output as plain JSON data.
+
+    `lines` show the output to an agent, where they are another text than its own.
+    """
 
     node_id: str
     visit: int
     output: JSON
+    lines: Sequence[str] | None = None
 
 
 class Visit(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.outcomes import Remembered, Saved, Session
+from runner.outcomes import NextBatch, Remembered, Saved, Session
 from runner.run import NodeRecord, RunRecord, Status
 
 JSON = Any
@@ -181,6 +181,9 @@ class Store(Protocol):
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """End a visit: "settled", "changed" (ask conditions again), "locked" (wait a little), "stale"."""
+
+    def advance(self, token: Token, batch: NextBatch, nonce: str) -> Reply:
+        """Open the next batch of a run that goes in batches: "advanced" or "stale"."""
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
         """Run a visit again later; with an `entry` (its error) that is a new attempt."""

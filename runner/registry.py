@@ -36,6 +36,10 @@ class Plan:
         """Return a node's declaration."""
         return self.definition.nodes[node]
 
+    def asked(self, node: str) -> list[EdgeSpec]:
+        """Return the edges whose conditions are asked when a node completes: none yet, in batches."""
+        return [] if self.topology.batches else self.edges[node]
+
 
 def plan(definition: Definition) -> Plan:
     """Work a definition out."""

@@ -42,7 +42,8 @@ class NodeRecord:
     """One node of a run. `stamp` is the round of its innermost loop in which all this holds.
 
     `edges` has a "1" or "0" for each outgoing edge once the node has completed; `via` lists the
-    (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
+    (node, visit) pairs whose back edges asked for this visit, in batches those that are its inputs;
+    `questions` are the ids still open;
     `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
     """
 

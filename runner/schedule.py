@@ -24,6 +24,10 @@ ends. A round begins by growing the loop's number: what carries an older number 
 no cost. An edge out of a loop arrives once per run of that loop: live when first taken, dead when
 the loop ends without it.
 
+Batches. A graph that runs as Strands runs it (`topology.batches`) knows neither arrivals nor loops.
+No node starts before all of its batch have settled; then BATCH becomes ready, its worker asks the
+conditions, and `advance` opens the next batch. The run's own counters are those of the batch.
+
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
 stops (a failure under fail_fast, a limit, a cancel) makes nothing ready any more; what waits is
 cancelled at once, what runs is recorded, and the last one ends the run.
@@ -37,8 +41,9 @@ from dataclasses import replace
 from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
 from runner.draft import Draft, Step
 from runner.events import EventKind
-from runner.graph import AFTER_GRAPH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
+from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import address_of
+from runner.outcomes import NextBatch
 from runner.run import FINAL, Arrivals, LoopRecord, NodeRecord, Status, status_of
 
 CRASH_BUDGET = 5
@@ -64,6 +69,9 @@ def start(draft: Draft) -> Step:
     draft.add(Announce(EventKind.RUN_STARTED))
     if draft.topology.timeout_ms:
         draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
+    if draft.topology.batches:
+        _open_batch(draft, [(node, ()) for node in draft.topology.entries])
+        return _close(draft, "started")
     settled: list[str] = []
     for node in draft.topology.entries:
         _arrive(draft, node, ROOT, live=True, settled=settled)
@@ -86,7 +94,7 @@ def _spread(draft: Draft, first: str) -> None:
             elif live and edge.kind is EdgeKind.BACK:
                 loop = draft.loop(edge.loop)
                 draft.loops[edge.loop] = replace(loop, asked=(*loop.asked, (node, record.visit)))
-            elif live:
+            elif live and edge.kind is EdgeKind.EXIT:
                 _leave(draft, node, position, todo)
         for loop_id in draft.topology.nodes[node].loops:
             loop = draft.loop(loop_id)
@@ -401,6 +409,53 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
     return _close(draft, "held")
 
 
+# -- batches --------------------------------------------------------------------------------------------
+
+
+def _open_batch(draft: Draft, following: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> None:
+    """Make the nodes of a batch ready, each with its inputs; BATCH remembers them until all have settled."""
+    begun = []
+    for node, inputs in following:
+        record = draft.node(node)
+        again = replace(record, visit=record.visit + 1, attempt=1, via=tuple(inputs), edges="", child="")
+        _ring(draft, node, again)
+        begun.append((node, again.visit))
+    draft.run = replace(draft.run, started=draft.run.started + len(begun))
+    draft.put(BATCH, replace(draft.node(BATCH), via=tuple(begun)))
+
+
+def _end_batch(draft: Draft) -> bool:
+    """When every node of a batch has settled, wake the one that opens the next; False at the run's end."""
+    if not draft.topology.batches or draft.run.stopping:
+        return False
+    record = draft.node(BATCH)
+    ended = bool(record.via) and record.status in {Status.PENDING, Status.COMPLETED}
+    if ended:
+        _ring(draft, BATCH, replace(record, visit=record.visit + 1, attempt=1))
+    return ended
+
+
+def advance(draft: Draft, visit: int, fence: int, *, nonce: str, batch: NextBatch) -> Step:
+    """Open the batch that follows, or none, and so end the run: "advanced" or "stale"."""
+    record = draft.node(BATCH)
+    if record.nonce == nonce and record.status is not Status.RUNNING:
+        return draft.refuse("advanced")
+    if not holds(record, visit, fence):
+        return draft.refuse("stale")
+    draft.add(DropTimer(TimerKind.NODE, BATCH), Announce(EventKind.NODE_COMPLETED, BATCH, visit))
+    draft.put(BATCH, replace(record, status=Status.COMPLETED, nonce=nonce, via=(), crashes=0))
+    for node, edges in batch.taken:
+        draft.put(node, replace(draft.node(node), edges=edges))
+    limit = draft.topology.limit
+    if batch.following and batch.reason:
+        _stop(draft, Status.FAILED, batch.reason)
+    elif batch.following and limit and draft.run.started >= limit:
+        _stop(draft, Status.FAILED, f'max_node_executions ({limit}) reached before "{batch.following[0][0]}"')
+    elif batch.following and not draft.run.stopping:
+        _open_batch(draft, batch.following)
+    return _close(draft, "advanced")
+
+
 # -- child runs ------------------------------------------------------------------------------------------
 
 
@@ -437,8 +492,9 @@ def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
 
 
 def _close(draft: Draft, reply: str) -> Step:
-    """End a transition. A run that would end fires the event after it first, where it has one."""
-    if AFTER_GRAPH in draft.topology.nodes and status_of(draft.run) in FINAL:
+    """End a transition. A run that would end opens its next batch or fires the event after it first."""
+    ends = status_of(draft.run) in FINAL and not _end_batch(draft)
+    if ends and AFTER_GRAPH in draft.topology.nodes:
         record = draft.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
             _ring(draft, AFTER_GRAPH, replace(record, visit=1, attempt=1))
@@ -565,7 +621,7 @@ def live_inputs(draft: Draft, node: str) -> list[tuple[str, int]]:
 
 
 def _source(draft: Draft, record: NodeRecord, edge: InEdge) -> list[tuple[str, int]]:
-    if edge.kind is EdgeKind.BACK:
+    if edge.kind in {EdgeKind.BACK, EdgeKind.BATCH}:
         return [pair for pair in record.via if pair[0] == edge.source]
     if edge.kind is EdgeKind.EXIT:
         taken = draft.loop(edge.loop).taken

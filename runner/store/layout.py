@@ -13,7 +13,7 @@ import pydantic_core
 
 from runner import codec
 from runner.errors import CorruptDocument
-from runner.graph import AFTER_GRAPH, Join, Topology
+from runner.graph import AFTER_GRAPH, BATCH, Join, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
 from runner.outcomes import Remembered, Saved
@@ -41,7 +41,7 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
         "entries": topology.entries,
         "after": AFTER_GRAPH in topology.nodes,
     }
-    yield "meta", dump(meta)
+    yield "meta", dump({**meta, "batches": True} if topology.batches else meta)
     for name in topology.nodes:
         yield from _node_fields(topology, name)
     for number, loop in enumerate(topology.loops):
@@ -66,11 +66,15 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
     if coming:
         yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
     if _is_straight(topology, name):
-        yield f"s:{name}", dump([_straight_edge(topology, edge.target) for edge in leaving])
+        # In batches nothing follows from one node alone: the last of a batch goes the general way.
+        targets = () if topology.batches else (edge.target for edge in leaving)
+        yield f"s:{name}", dump([_straight_edge(topology, target) for target in targets])
 
 
 def _is_straight(topology: Topology, name: str) -> bool:
     """Tell whether a completed visit may settle the straight way: see parts/straight_settle.lua."""
+    if topology.batches:
+        return name != BATCH
     leaving = topology.outgoing[name]
     targets = {edge.target for edge in leaving}
     in_loops = any(topology.nodes[node].loops for node in (name, *targets))

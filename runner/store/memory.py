@@ -16,7 +16,7 @@ from runner.errors import NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.outcomes import Saved, Session
+from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import NodeRecord, RunRecord, Status
 from runner.store.kept import KeptRun
@@ -166,6 +166,12 @@ class MemoryStore:
                 if settlement.session is not None:
                     self._sessions.add(settlement.session, run.messages.get(token.node, []))
             return Reply(word, bells)
+
+    def advance(self, token: Token, batch: NextBatch, nonce: str) -> Reply:
+        with self._changed:
+            self._keep(token, batch.saved)
+            at = (token.visit, token.fence)
+            return Reply(*self._apply(token.run_id, schedule.advance, *at, nonce=nonce, batch=batch))
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
         with self._changed:

@@ -14,7 +14,7 @@ from runner.errors import ConflictError, NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.outcomes import Saved, Session
+from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import NodeRecord, RunRecord
 from runner.store import layout
@@ -152,6 +152,19 @@ class RedisStore:
             *(part for read in settlement.reads for part in read),
             *layout.remembered_arguments(settlement.session),
             *layout.saved_arguments(settlement.saved),
+        )
+
+    def advance(self, token: Token, batch: NextBatch, nonce: str) -> Reply:
+        return self._reply(
+            "advance",
+            token.run_id,
+            token.visit,
+            token.fence,
+            nonce,
+            layout.dump(batch.taken),
+            layout.dump(batch.following),
+            batch.reason,
+            *layout.saved_arguments(batch.saved),
         )
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:

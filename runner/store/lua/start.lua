@@ -9,6 +9,7 @@
 -- include: reply
 -- include: delegate
 -- include: arrive
+-- include: batch
 -- One value of more than 64 bytes makes the server keep the hash as a table: it would else search
 -- through hundreds of fields, one after another.
 local WIDE = ('-'):rep(65)
@@ -41,6 +42,7 @@ local d = open(run)
 local meta = shape(d, 'meta')
 announce(d, 'run.started')
 if meta.timeout > 0 then timer(d, 'deadline', '', now + meta.timeout) end
-for _, name in ipairs(meta.entries) do arrive(d, name, -1, true, {}) end
+if meta.batches then open_batch(d, meta.entries) end
+for _, name in ipairs(meta.batches and {} or meta.entries) do arrive(d, name, -1, true, {}) end
 step(d)
 return reply('started')

@@ -14,7 +14,7 @@ local function live_inputs(d, name, record)
   fill(d.key, sources, function(field, json) d.nodes[field:sub(3)] = read_node(json) end)
   for _, edge in ipairs(edges) do
     local source, place, kind = edge[1], edge[2], edge[3]
-    if kind == 'back' then
+    if kind == 'back' or kind == 'batch' then
       for _, pair in ipairs(record.via) do if pair[1] == source then take(source, pair[2]) end end
     elseif kind == 'exit' then
       for _, exit in ipairs(loop(d, edge[4]).taken) do

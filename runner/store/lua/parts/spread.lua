@@ -21,7 +21,7 @@ local function spread(d, first)
         arrive(d, edge[1], edge[3], live, todo)
       elseif live and kind == 'back' then
         set_loop(d, edge[4], {asked = append(loop(d, edge[4]).asked, {name, record.visit})})
-      elseif live then
+      elseif live and kind == 'exit' then
         leave(d, name, place - 1, edge, todo)
       end
     end

@@ -10,14 +10,19 @@ local function status_of(run)
   return run.stopping ~= '' and 'cancelled' or 'completed'
 end
 
--- A run that would end fires the event after it first, where it has one.
-local function last_event(d)
-  if not FINAL[status_of(d.run)] or not shape(d, 'meta').after then return end
-  if node(d, '@after').status == 'pending' then ring(d, '@after', {visit = 1, attempt = 1}) end
+-- A run that would end opens its next batch or fires the event after it first, where it has one.
+local function before_end(d)
+  if not FINAL[status_of(d.run)] then return end
+  local meta = shape(d, 'meta')
+  local batch = meta.batches and d.run.stopping == '' and node(d, '@batch')
+  if batch and #batch.via > 0 and (batch.status == 'pending' or batch.status == 'completed') then
+    return ring(d, '@batch', {visit = batch.visit + 1, attempt = 1})
+  end
+  if meta.after and node(d, '@after').status == 'pending' then ring(d, '@after', {visit = 1, attempt = 1}) end
 end
 
 local function step(d)
-  last_event(d)
+  before_end(d)
   local run = d.run
   local before, status = run.status, status_of(run)
   if status ~= before then
