@@ -8,13 +8,12 @@ beside the runs, so that a transition looks up only the nodes that it touches.
 from __future__ import annotations
 
 import enum
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner import cycles
+from runner.fingerprints import fingerprint, signatures
 from runner.retries import RetryPolicy
 
 ROOT = -1
@@ -203,7 +202,7 @@ def topology(definition: Definition) -> Topology:
     outgoing: dict[str, list[OutEdge]] = {node: [] for node in definition.nodes}
     incoming: dict[str, list[InEdge]] = {node: [] for node in definition.nodes}
     exits: dict[int, list[tuple[str, int]]] = {k: [] for k in range(len(loops))}
-    signatures = _signatures(definition)
+    signed = signatures(definition)
     headers = {header: k for k, (header, _) in enumerate(loops)}
     for index, edge in enumerate(definition.edges):
         out = _classify(edge, around, headers[edge.target] if index in back else None)
@@ -219,10 +218,9 @@ def topology(definition: Definition) -> Topology:
         entries=definition.entries,
         policy=definition.policy,
         limit=_limit(definition),
-        # Between batches the worker of BATCH looks at the time: a deadline would count waits for people.
-        timeout_ms=0 if batches else round((definition.execution_timeout or 0) * 1000),
+        timeout_ms=_deadline(definition),
         nodes={
-            node: _node(definition, node, incoming[node], around[node], signatures[node])
+            node: _node(definition, node, incoming[node], around[node], signed[node])
             for node in definition.nodes
         },
         outgoing={node: tuple(found) for node, found in outgoing.items()},
@@ -236,6 +234,11 @@ def _limit(definition: Definition) -> int:
     """The hidden node ahead of the entry points does not count as an execution."""
     limit = definition.max_node_executions
     return limit + (BEFORE_GRAPH in definition.nodes) if limit else 0
+
+
+def _deadline(definition: Definition) -> int:
+    """In batches the time is looked at between them: a deadline would count the waits for people."""
+    return 0 if definition.compat else round((definition.execution_timeout or 0) * 1000)
 
 
 def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
@@ -275,33 +278,3 @@ def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]
         outer=tuple(j for j in others if body < loops[j][1] or (loops[j][1] == body and j < k)),
         exits=tuple(exits),
     )
-
-
-def _signatures(definition: Definition) -> dict[str, str]:
-    """Hash what each waiting node needs to go on: kind, version, join and its own edges."""
-    touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
-    for edge in definition.edges:
-        shape = [edge.source, edge.target, edge.condition is not None, edge.back]
-        for node in {edge.source, edge.target, BATCH} & touching.keys():
-            touching[node].append(shape)
-    return {
-        node: _hash([node, spec.kind, spec.version, spec.join, spec.resume, touching[node]])
-        for node, spec in definition.nodes.items()
-    }
-
-
-def fingerprint(definition: Definition) -> str:
-    """Hash the shape of a graph: ids, edges, kinds and declared versions, never code."""
-    nodes = [
-        [spec.id, spec.kind, spec.version, spec.join, spec.resume, spec.queue, spec.priority]
-        for spec in definition.nodes.values()
-    ]
-    edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
-    limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
-    more = [definition.compat] if definition.compat else []
-    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
-
-
-def _hash(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()

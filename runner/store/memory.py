@@ -6,29 +6,27 @@ The Redis store is held equal to this one by a contract and a property test.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runner import ports, schedule
+from runner import schedule
 from runner.draft import Step
-from runner.errors import NotFoundError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
-from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.outcomes import NextBatch, Saved, Session
-from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
-from runner.run import NodeRecord, RunRecord, Status
+from runner.outcomes import NextBatch, Saved
+from runner.ports import Claim, Doorbell, Reply, Settlement, Start, Token
+from runner.run import Status
 from runner.store.kept import KeptRun
+from runner.store.memory_reader import MemoryReader
 from runner.store.receipts import by_visit, receipts_for
 from runner.store.sessions import Sessions
-from runner.store.shelf import Shelf, wall_clock
+from runner.store.shelf import wall_clock
 from runner.store.stored import pack_copy
 
 JSON = Any
 
 
-class MemoryStore:
+class MemoryStore(MemoryReader):
     """Runs in this process's memory; they end with it. Thread-safe."""
 
     def __init__(
@@ -39,10 +37,8 @@ class MemoryStore:
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms = round(lease * 1000)
-        self._shelf = Shelf(clock, self.lease_ms)
-        self._changed = threading.Condition(threading.RLock())
+        super().__init__(clock, self.lease_ms, sessions)
         self._keys: dict[tuple[str, str], str] = {}
-        self._sessions = sessions or Sessions()
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -247,60 +243,3 @@ class MemoryStore:
         applied = self._shelf.apply(run_id, transition, *arguments, **named)
         self._changed.notify_all()
         return applied
-
-    # -- reading -----------------------------------------------------------------------------------
-
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        with self._changed:
-            runs = [self._shelf.asking(each) for each in ids]
-            return [run.questions.get(each) if run else None for run, each in zip(runs, ids, strict=True)]
-
-    def open_interrupts(
-        self, query: InterruptQuery = ports.EVERY_QUESTION, limit: int = 100, cursor: str = ""
-    ) -> Page[Interrupt]:
-        with self._changed:
-            return self._shelf.open_interrupts(query, limit, cursor)
-
-    def read(self, run_id: str) -> RunSnapshot | None:
-        with self._changed:
-            run = self._shelf.runs.get(run_id)
-            return run.snapshot(self._shelf.draft(run)) if run else None
-
-    def peek(self, run_id: str) -> RunRecord | None:
-        with self._changed:
-            run = self._shelf.runs.get(run_id)
-            return run.record if run else None
-
-    def fetch(
-        self, run_id: str, nodes: Sequence[str]
-    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
-        with self._changed:
-            run = self._shelf.runs.get(run_id)
-            if run is None:
-                raise NotFoundError(f"there is no run {run_id!r} in this store.")
-            draft = self._shelf.draft(run)
-            return [run.fetch(draft, name) for name in nodes]
-
-    def runs(self, query: RunQuery = ports.EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
-        with self._changed:
-            return self._shelf.newest(query, limit, cursor)
-
-    def session(self, session_id: str) -> Session:
-        return self._sessions.read(session_id)
-
-    def forget_session(self, session_id: str) -> bool:
-        return self._sessions.forget(session_id)
-
-    def children(self, run_id: str) -> list[str]:
-        with self._changed:
-            run = self._shelf.runs.get(run_id)
-            return list(run.children) if run else []
-
-    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
-        with self._changed:
-            run = self._shelf.runs.get(run_id)
-            if run is None:
-                return []
-            start = int(after or 0)
-            self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
-            return run.events[start : start + limit]

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runner.cycles import reach
 from runner.errors import DefinitionError
-from runner.graph import AFTER_GRAPH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
 from runner.listings import InterruptQuery, RunQuery
-from runner.outcomes import Remembered, Saved
+from runner.outcomes import NextBatch, Remembered, Saved
 from runner.ports import Claim, Settlement, Start
 from runner.run import ACTIVE, FINAL, Status, status_of
 from runner.store import layout
@@ -33,12 +33,17 @@ EXAMPLES = hypothesis.settings.default.max_examples // 10
 
 @st.composite
 def graphs(draw, name):
-    """Draw a graph: any edges, so joins, dead paths and loops in every shape that can be built."""
+    """Draw a graph: any edges, so joins, dead paths and loops in every shape that can be built.
+
+    Some run in batches.
+    """
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     onward = {node: [target for source, target in pairs if source == node] for node in names}
+    compat = draw(st.sampled_from(["", "", "strands"]))
     kept = sorted(reach(entries, onward)) + draw(st.sampled_from([[], [AFTER_GRAPH]]))
+    kept += [BATCH] if compat else []
     definition = Definition(
         id=name,
         nodes={
@@ -57,6 +62,7 @@ def graphs(draw, name):
         policy=draw(st.sampled_from(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
         execution_timeout=draw(st.sampled_from([None, None, 50.0])),
+        compat=compat,
     )
     try:
         return topology(definition)
@@ -140,6 +146,26 @@ class Agreement(RuleBasedStateMachine):
             claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
             if isinstance(claim, Claim):
                 self.end(claim.token, bits, failed, None, ())
+
+    @rule(data=st.data(), claims=st.booleans(), bits=st.integers(0, 511), keeps=st.booleans())
+    def advance(self, data, claims, bits, keeps):
+        """Open the next batch, whatever it is; now and then as a worker that isn't asked to."""
+        bells = [bell for bell in self.bells if bell.node == BATCH]
+        if claims and bells:
+            bell = bells[-1]
+            self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+        tokens = [token for token in self.tokens if token.node == BATCH]
+        if tokens:
+            token = self.pick(data, tokens)
+            shape = self.shape_of(token.run_id)
+            users = st.sampled_from([name for name in sorted(shape.nodes) if not name.startswith("@")])
+            chosen = data.draw(st.lists(users, unique=True, max_size=4))
+            sources = data.draw(st.lists(users, unique=True, max_size=2))
+            taken = [(name, f"{bits:09b}"[: len(shape.outgoing[name])]) for name in sources]
+            following = [(name, [(source, 1) for source in sources]) for name in chosen]
+            reason = data.draw(st.sampled_from(["", "", "", "too long"]))
+            batch = NextBatch(taken, following, reason, Saved({"v": 1, "ms": bits}) if keeps else None)
+            self.both("advance", token, batch, self.nonce())
 
     @rule(data=st.data(), bits=st.integers(0, 511), failed=st.booleans(), keeps=st.booleans())
     def settle(self, data, bits, failed, keeps):

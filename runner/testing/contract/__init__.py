@@ -17,6 +17,7 @@ import pytest
 
 PARTS = (
     "asking",
+    "batching",
     "children",
     "listing",
     "reading",
@@ -32,6 +33,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 from runner.ports import Store
 from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
+from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.reading import ReadingContract
@@ -49,6 +51,7 @@ class StoreContract(
     StartingContract,
     RunningContract,
     AskingContract,
+    BatchingContract,
     TimingContract,
     StoppingContract,
     ChildContract,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, Topology, topology
+from runner.graph import BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, Topology, topology
 from runner.interrupts import Address, Answer, Interrupt, Receipt
 from runner.outcomes import Saved
 from runner.ports import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
@@ -41,6 +41,8 @@ def shape(
         for node in names
     }
     links = tuple(EdgeSpec(pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    if limits.get("compat"):
+        nodes[BATCH] = NodeSpec(BATCH, None, "batch")
     starts = tuple(entries) or (names[0],)
     return topology(Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **limits))
 

@@ -1,0 +1,42 @@
+"""How a deploy is noticed: hashes of a graph's shape and of what each node needs to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.graph import Definition
+
+
+def signatures(definition: Definition) -> dict[str, str]:
+    """Hash what each waiting node needs to go on: kind, version, join and its own edges."""
+    # The node that chooses the next batch looks at every edge: see `graph.BATCH`.
+    chooser = "@batch"
+    touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
+    for edge in definition.edges:
+        shape = [edge.source, edge.target, edge.condition is not None, edge.back]
+        for node in {edge.source, edge.target, chooser} & touching.keys():
+            touching[node].append(shape)
+    return {
+        node: _hash([node, spec.kind, spec.version, spec.join, spec.resume, touching[node]])
+        for node, spec in definition.nodes.items()
+    }
+
+
+def fingerprint(definition: Definition) -> str:
+    """Hash the shape of a graph: ids, edges, kinds and declared versions, never code."""
+    nodes = [
+        [spec.id, spec.kind, spec.version, spec.join, spec.resume, spec.queue, spec.priority]
+        for spec in definition.nodes.values()
+    ]
+    edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
+    limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
+    more = [definition.compat] if definition.compat else []
+    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()
