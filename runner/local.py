@@ -100,6 +100,16 @@ class Graph:
         """The graph's name."""
         return self.definition.id
 
+    def draw(self, form: str = "text") -> str:
+        """Draw the graph as "text", "svg" or "mermaid".
+
+        Raises:
+            UsageError: there is no such format.
+        """
+        from runner.drawing import draw  # noqa: PLC0415 - few programs draw
+
+        return draw(self.definition, form)
+
     def __call__(self, task: object, *, invocation_state: Mapping[str, object] | None = None) -> GraphResult:
         """Run a task, or answer the open questions, until the run ends or only people can go on.
 

@@ -129,6 +129,15 @@ class GraphDocument(TypedDict):
     edges: list[GraphEdge]
 
 
+class DrawingDocument(TypedDict):
+    """A graph drawn in one of the formats; `run_id` is null where no run's states are shown."""
+
+    name: str
+    run_id: str | None
+    format: str
+    drawing: str
+
+
 def run_line(run: RunSummary) -> RunLine:
     """Write one run of a listing."""
     return RunLine(

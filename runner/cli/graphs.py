@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.draw import draw
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 @shared
 def graphs() -> None:
     """Look at the graphs of the workers and of this folder."""
+
+
+graphs.add_command(draw)
 
 
 @graphs.command("list")

@@ -11,20 +11,12 @@ from rich.tree import Tree
 
 from runner.cli.output import one_line, short, span, style
 from runner.cli.view import shown
+from runner.drawing.picture import SIGNS
 
 if TYPE_CHECKING:
     from runner.cli.view import NodeView, RunView
     from runner.interrupts import Interrupt
 
-SIGNS = {
-    "completed": "✓",
-    "failed": "✗",
-    "waiting": "?",
-    "running": "▸",
-    "retrying": "↻",
-    "skipped": "-",
-    "cancelled": "-",
-}
 QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 """What is left out first, as a count, when there are more nodes than lines."""
 

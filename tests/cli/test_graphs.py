@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.documents import GraphDocument, GraphLine
+from runner.cli.documents import DrawingDocument, GraphDocument, GraphLine
 
 HERE = Path(__file__).parent
 
@@ -74,3 +74,26 @@ def test_a_graph_that_is_not_here_is_not_found(graphs):
 
     assert done.returncode == 4
     assert "shop-refund" in done.stderr
+
+
+def test_a_graph_is_drawn(graphs):
+    """`graphs draw` writes the picture alone; with `--json` it is a field of a document."""
+    drawn = graphs("draw", "shop-refund", "--graphs", "shop").stdout
+    svg = json.loads(graphs("draw", "shop-refund", "-o", "svg", "--graphs", "shop", "--json").stdout)
+
+    assert drawn.splitlines()[2] == "●    look_up  function, starts here"
+    assert set(svg) == DrawingDocument.__required_keys__
+    assert svg["drawing"].startswith("<svg ")
+
+
+def test_the_states_of_a_run_are_drawn(graphs, waiting):
+    """With `--run` each node says its state; a run of another graph is refused."""
+    run_id, _ = waiting
+
+    drawn = graphs("draw", "shop-refund", "--run", run_id, "--graphs", "shop").stdout
+    refused = graphs("draw", "shop-tell", "--run", run_id, "--graphs", "shop")
+
+    assert "approve  waiting  function" in drawn
+    assert "look_up  completed  function" in drawn
+    assert refused.returncode == 2
+    assert "is one of the graph 'shop-refund'" in refused.stderr

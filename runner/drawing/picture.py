@@ -1,0 +1,124 @@
+"""What is to be seen of a graph: boxes, arrows and the words on them, whatever the format."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner import sources
+from runner.graph import BEFORE_GRAPH, HIDDEN, Definition, EdgeKind, NodeSpec, topology
+from runner.registry import PATH, inner
+
+LONGEST = 60  # characters of a condition's words
+
+SIGNS = {
+    "completed": "✓",
+    "failed": "✗",
+    "waiting": "?",
+    "running": "▸",
+    "retrying": "↻",
+    "skipped": "-",
+    "cancelled": "-",
+}
+"""A sign for each state, so that none is told by its colour alone; the word is shown, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node: `words` say its kind and when it starts, `state` is "" where no run is shown."""
+
+    id: str
+    words: str
+    kind: str
+    state: str = ""
+    inner: Picture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """One edge; `label` is its condition, `back` says that it repeats a loop."""
+
+    source: str
+    target: str
+    label: str = ""
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph to be drawn, boxes and arrows in the order of the builder."""
+
+    name: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+    @property
+    def forward(self) -> list[tuple[str, str]]:
+        """The pairs of boxes that are joined by arrows other than back edges, each once."""
+        return list(dict.fromkeys((each.source, each.target) for each in self.arrows if not each.back))
+
+
+def picture(definition: Definition, states: Mapping[str, str] | None = None) -> Picture:
+    """Collect what is to be seen of a graph and of the graphs inside it; the graph's own events are not."""
+    shape, entries = topology(definition), _entries(definition)
+    boxes = []
+    for name, spec in definition.nodes.items():
+        if not name.startswith(HIDDEN):
+            before = [edge for edge in shape.incoming[name] if edge.kind is not EdgeKind.BACK]
+            several = sum(not edge.source.startswith(HIDDEN) for edge in before)
+            boxes.append(_box(spec, _start(spec, several, is_entry=name in entries), states))
+    arrows = [
+        Arrow(source, edge.target, _label(edge.condition), out.kind is EdgeKind.BACK)
+        for source, edges in definition.edges_by_source().items()
+        for edge, out in zip(edges, shape.outgoing[source], strict=True)
+        if not source.startswith(HIDDEN)
+    ]
+    return Picture(definition.id, tuple(boxes), tuple(arrows))
+
+
+def _entries(definition: Definition) -> set[str]:
+    if definition.entries != (BEFORE_GRAPH,):
+        return set(definition.entries)
+    return {edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH}
+
+
+def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
+    waits = (
+        "" if incoming < 2 else f"first of {incoming}" if spec.join == "any" else f"waits for all {incoming}"
+    )
+    return ", ".join(part for part in ("starts here" if is_entry else "", waits) if part)
+
+
+def _box(spec: NodeSpec, start: str, states: Mapping[str, str] | None) -> Box:
+    state = "" if states is None else states.get(spec.id, "pending")
+    child = inner(spec)
+    within = None
+    if child is not None:
+        prefix = f"{spec.id}{PATH}"
+        own = {
+            key.removeprefix(prefix): word for key, word in (states or {}).items() if key.startswith(prefix)
+        }
+        within = picture(child, None if states is None else own)
+    words = ", ".join(part for part in (spec.kind, start) if part)
+    return Box(spec.id, words, spec.kind, state, within)
+
+
+def _label(condition: Callable[..., Any] | None) -> str:
+    """Say what a condition asks: its docstring, its name, or the code of a lambda."""
+    if condition is None:
+        return ""
+    plain = sources.bare(condition)
+    name = getattr(plain, "__name__", "")
+    words = (getattr(plain, "__doc__", None) or "").strip().partition("\n")[0]
+    if not words:
+        words = type(condition).__name__ if name == "__call__" else name.replace("_", " ").strip()
+    if name == "<lambda>":
+        found = sources.tree(condition)
+        words = ast.unparse(found.body) if isinstance(found, ast.Lambda) else "its condition holds"
+    elif words[1:2].islower():
+        words = words[0].lower() + words[1:]
+    words = words.rstrip(".")
+    words = "".join(each if each.isprintable() else " " for each in words)
+    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
