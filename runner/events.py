@@ -15,7 +15,6 @@ class EventKind(enum.StrEnum):
     RUN_STATUS = "run.status"
     RUN_STOPPING = "run.stopping"
     RUN_ENDED = "run.ended"
-    NODE_READY = "node.ready"
     NODE_STARTED = "node.started"
     NODE_COMPLETED = "node.completed"
     NODE_FAILED = "node.failed"
@@ -34,6 +33,9 @@ class EventKind(enum.StrEnum):
     PROGRESS = "progress"
     AGENT = "agent"
 
+
+OF_RUNS = "run."
+"""What the kinds begin with that tell of a whole run: a child's are not told in its root's stream."""
 
 NOTICES = frozenset(
     {

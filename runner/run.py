@@ -95,7 +95,8 @@ class Arrivals:
 class RunRecord:
     """A run's own counters. `active` counts nodes that are ready, running or retrying and
     executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
-    `lock` is "" or "until owner": only that node may settle before that time (ms).
+    `lock` is "" or "until owner": only that node may settle before that time (ms). A child run has
+    its `path`, the nodes that lead to it from its root, each with "/".
     """
 
     run_id: str
@@ -113,6 +114,7 @@ class RunRecord:
     parent: str = ""
     parent_node: str = ""
     root: str = ""
+    path: str = ""
 
     @property
     def is_final(self) -> bool:

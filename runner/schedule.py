@@ -66,7 +66,7 @@ LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING}
 
 def start(draft: Draft) -> Step:
     """Begin a run: one live arrival at each entry point."""
-    draft.add(Announce(EventKind.RUN_STARTED))
+    draft.add(Announce(EventKind.RUN_STARTED, detail=draft.run.graph_id))
     if draft.topology.timeout_ms:
         draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
     if draft.topology.batches:

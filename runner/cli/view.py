@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.ports import Event, RunSnapshot, Store
     from runner.run import NodeRecord
 
-BEGINS = {"node.started", "node.waiting", "node.retrying", "node.ready"}
+BEGINS = {"node.started", "node.waiting", "node.retrying"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ DICTIONARY = (
     Key(
         "r:<run>",
         "hash",
-        "v, run (status, counters), of (graph), reason, lock, parent_node, root, created, ended, task, "
+        "v, run (status, counters), of (graph), reason, lock, parent_node, root, path, created, ended, task, "
         "given, tags, idem; n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output "
         "(JSON), x:<node>.<visit> place in the order and entry (JSON); q:<node> questions of its visit; "
         "k:<node> when it keeps a document; wide makes it a table",

@@ -19,6 +19,7 @@ from runner.listings import RunSummary
 from runner.outcomes import Remembered, Saved
 from runner.ports import Event
 from runner.run import NodeRecord, RunRecord, Status
+from runner.store import told
 
 JSON = Any
 dump = codec.dump_json
@@ -116,6 +117,7 @@ def run_record(run_id: str, found: Mapping[bytes, bytes]) -> RunRecord:
         parent="" if parent == "-" else parent,
         parent_node=found[b"parent_node"].decode(),
         root=found[b"root"].decode(),
+        path=found.get(b"path", b"").decode(),
     )
 
 
@@ -194,15 +196,15 @@ def winner(decided: bytes | None) -> str:
 
 
 def question_arguments(interrupts: Sequence[Interrupt]) -> list[bytes | str | int]:
-    """Write questions as arguments of a script: how many, then id, lifetime in ms, JSON and the listings
-    by name and by person of each.
+    """Write questions as arguments of a script: how many, then id, lifetime in ms, JSON, the listings
+    by name and by person, and what its event tells.
     """
     each_once = {asked.id: asked for asked in interrupts}
     arguments: list[bytes | str | int] = [len(each_once)]
     for asked in each_once.values():
         lifetime = 0 if asked.expires_in is None else max(1, round(asked.expires_in * 1000))
         listings = [f"n:{asked.name}", *(f"a:{person}" for person in dict.fromkeys(asked.assignees))]
-        arguments += [asked.id, lifetime, codec.encode(asked), dump(listings)]
+        arguments += [asked.id, lifetime, codec.encode(asked), dump(listings), dump(told.question(asked))]
     return arguments
 
 

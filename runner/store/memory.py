@@ -16,6 +16,7 @@ from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.outcomes import NextBatch, Saved
 from runner.ports import Claim, Doorbell, Reply, Settlement, Start, Token
 from runner.run import Status
+from runner.store import told as say
 from runner.store.kept import KeptRun
 from runner.store.memory_reader import MemoryReader
 from runner.store.receipts import by_visit, receipts_for
@@ -100,9 +101,8 @@ class MemoryStore(MemoryReader):
             return self._claimed(run, node) if word == "claimed" else Reply(word, bells)
 
     def _claimed(self, run: KeptRun, node: str) -> Claim:
-        draft = self._shelf.draft(run)
+        draft, current = self._shelf.draft(run), self._shelf.current.get(run.record.graph_id, "")
         child = draft.node(node).child
-        current = self._shelf.current.get(run.record.graph_id, "")
         return run.claim(draft, node, current, self.read(child) if child else None)
 
     def save(self, token: Token, saved: Saved) -> Reply:
@@ -138,8 +138,7 @@ class MemoryStore(MemoryReader):
         with self._changed:
             self._keep(token, saved)
             ids = list(dict.fromkeys(asked.id for asked in interrupts))
-            at = (token.node, token.visit, token.fence)
-            return Reply(*self._apply(token.run_id, transition, *at, ids, questions=interrupts))
+            return Reply(*self._apply(token.run_id, transition, *_at(token), ids, questions=interrupts))
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         with self._changed:
@@ -147,14 +146,13 @@ class MemoryStore(MemoryReader):
             word, bells = self._apply(
                 token.run_id,
                 schedule.settle,
-                token.node,
-                token.visit,
-                token.fence,
+                *_at(token),
                 nonce=nonce,
                 status=settlement.status,
                 edges=settlement.edges,
                 reads=settlement.reads,
                 insist=settlement.insist,
+                told=say.settled(settlement),
             )
             if held and word == "settled":
                 run = self._shelf.runs[token.run_id]
@@ -176,17 +174,16 @@ class MemoryStore(MemoryReader):
             word, bells = self._apply(
                 token.run_id,
                 schedule.retry,
-                token.node,
-                token.visit,
-                token.fence,
+                *_at(token),
                 delay_ms,
                 counts=entry is not None,
+                told=say.retried(entry),
             )
             return Reply(word, bells)
 
     def hold(self, token: Token) -> Reply:
         with self._changed:
-            return Reply(*self._apply(token.run_id, schedule.hold, token.node, token.visit, token.fence))
+            return Reply(*self._apply(token.run_id, schedule.hold, *_at(token)))
 
     def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
         with self._changed:
@@ -197,8 +194,8 @@ class MemoryStore(MemoryReader):
                 for (run_id, node, visit), group in by_visit(fresh).items():
                     for each in group:
                         self._shelf.runs[run_id].decide(each, nonce, self._shelf.clock())
-                    ids = [each.interrupt_id for each in group]
-                    bells += self._apply(run_id, schedule.answer, node, visit, ids)[1]
+                    told = {each.interrupt_id: say.answer(each) for each in group}
+                    bells += self._apply(run_id, schedule.answer, node, visit, list(told), told=told)[1]
             return receipts, Reply("answered", bells)
 
     def _winner(self, interrupt_id: str) -> str:
@@ -243,3 +240,7 @@ class MemoryStore(MemoryReader):
         applied = self._shelf.apply(run_id, transition, *arguments, **named)
         self._changed.notify_all()
         return applied
+
+
+def _at(token: Token) -> tuple[str, int, int]:
+    return token.node, token.visit, token.fence

@@ -16,7 +16,7 @@ from runner.store.link import TIMEOUT, Link
 
 JSON = Any
 
-RECORD = (b"v", b"run", b"of", b"reason", b"lock", b"parent_node", b"root")
+RECORD = (b"v", b"run", b"of", b"reason", b"lock", b"parent_node", b"root", b"path")
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""

@@ -16,8 +16,8 @@ from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
-from runner.run import NodeRecord, RunRecord
-from runner.store import layout
+from runner.run import NodeRecord, RunRecord, Status
+from runner.store import layout, told
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import PARTITION, Keys
 from runner.store.link import Argument, Link
@@ -139,13 +139,16 @@ class RedisStore:
         return self._reply("park", *_token(token), *questions, *layout.saved_arguments(saved))
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        # A failed visit leaves no output; in its place is what its event tells.
+        failed = settlement.status is Status.FAILED
+        output = told.error(settlement.entry) if failed else settlement.output
         return self._reply(
             "settle",
             *_token(token),
             nonce,
             settlement.status,
             settlement.edges,
-            layout.dump(settlement.output),
+            layout.dump(output),
             layout.dump(settlement.entry),
             "1" if settlement.insist else "0",
             len(settlement.reads),
@@ -169,7 +172,8 @@ class RedisStore:
 
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
         error = b"" if entry is None else layout.dump(entry)
-        return self._reply("retry", *_token(token), delay_ms, error, *layout.saved_arguments(saved))
+        why = layout.dump(told.error(entry))
+        return self._reply("retry", *_token(token), delay_ms, error, why, *layout.saved_arguments(saved))
 
     def hold(self, token: Token) -> Reply:
         return self._reply("hold", *_token(token))
@@ -287,4 +291,5 @@ def _grouped(answers: Sequence[Answer]) -> Iterator[Argument]:
     """Write answers as arguments of a script, those to one visit side by side."""
     for (run_id, node, visit), group in by_visit(answers).items():
         for each in group:
-            yield from (run_id, node, visit, each.interrupt_id, layout.decision(each))
+            said = layout.dump(told.answer(each))
+            yield from (run_id, node, visit, each.interrupt_id, layout.decision(each), said)

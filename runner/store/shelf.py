@@ -25,7 +25,7 @@ from runner.actions import (
     TimerKind,
 )
 from runner.draft import Draft, Step
-from runner.events import NOTICES, EventKind
+from runner.events import NOTICES, OF_RUNS, EventKind
 from runner.graph import Topology
 from runner.interrupts import Interrupt, address_of
 from runner.listings import (
@@ -39,6 +39,7 @@ from runner.listings import (
 )
 from runner.ports import Doorbell, Event, Start
 from runner.run import RunRecord, Status
+from runner.store import told as say
 from runner.store.kept import KeptRun
 from runner.store.receipts import CRASHED
 from runner.store.stored import pack_copy
@@ -64,17 +65,20 @@ class Shelf:
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
         self._asked: Mapping[str, Interrupt] = {}
+        self._told: Mapping[str, JSON] = {}
 
     def add(self, start: Start, fingerprint: str) -> None:
         """Put a new run on the shelf."""
         parent = start.parent
+        above = self.runs[parent.run_id].record if parent else None
         record = RunRecord(
             start.run_id,
             start.graph_id,
             fingerprint,
             parent=parent.run_id if parent else "",
             parent_node=parent.node if parent else "",
-            root=start.root or (self.runs[parent.run_id].record.root if parent else start.run_id),
+            root=start.root or (above.root if above else start.run_id),
+            path=f"{above.path}{parent.node}/" if above and parent else "",
         )
         kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
         self.runs[start.run_id] = KeptRun(record, kept, self.clock())
@@ -110,13 +114,18 @@ class Shelf:
         transition: Callable[..., Step],
         *arguments: object,
         questions: Sequence[Interrupt] = (),
+        told: Mapping[str, JSON] | None = None,
         **named: object,
     ) -> tuple[str, list[Doorbell]]:
-        """Do a transition, and then what it means for a parent run and for child runs."""
+        """Do a transition, and then what it means for a parent run and for child runs.
+
+        `told` are the data of events, by the event's kind or its question.
+        """
         run = self.runs.get(run_id)
         if run is None:
             return "stale", []
         self._asked = {asked.id: asked for asked in questions}
+        self._told = told or {asked.id: say.question(asked) for asked in questions}
         bells: list[Doorbell] = []
         step = transition(self.draft(run), *arguments, **named)
         todo = deque(self._write(run, step))
@@ -150,8 +159,13 @@ class Shelf:
         self, run: KeptRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
     ) -> None:
         """Add an event to a run, and to the notices where it is one."""
-        run_id, position = run.record.run_id, str(len(run.events) + 1)
-        run.events.append(Event(position, kind, self.clock(), node, visit, detail, data))
+        record, position = run.record, str(len(run.events) + 1)
+        run_id = record.run_id
+        event = Event(position, kind, self.clock(), node, visit, detail, data)
+        run.events.append(event)
+        if record.path and not kind.startswith(OF_RUNS):
+            above = self.runs[record.root].events
+            above.append(replace(event, position=str(len(above) + 1), node=record.path + node))
         if kind in NOTICES:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
@@ -197,10 +211,14 @@ class Shelf:
                 self.timers[TimerKind.EXPIRE, run.record.run_id, action.detail] = at
         if action.kind is EventKind.RUN_ENDED:
             run.ended_at = self.clock()
-        self.event(run, action.kind, action.node, action.visit, detail=action.detail)
+        data = self._told.get(action.detail, self._told.get(action.kind))
+        if action.kind in {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED}:
+            data = None
+        self.event(run, action.kind, action.node, action.visit, detail=action.detail, data=pack_copy(data))
 
     def _bury(self, run: KeptRun, action: Bury) -> None:
         run.entries[action.node, action.visit] = {"error": pack_copy(CRASHED)}
+        self._told = {EventKind.NODE_FAILED: say.error({"error": CRASHED})}
         where = {"run_id": run.record.run_id, "node": action.node, "visit": action.visit}
         self.dead.append({**where, "reason": CRASHED["message"]})
 

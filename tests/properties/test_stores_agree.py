@@ -233,6 +233,12 @@ class Agreement(RuleBasedStateMachine):
                 "save", self.pick(data, self.tokens), Saved({"v": 1, "keep": keep}, keep, ["one", "two"])
             )
 
+    @rule(data=st.data(), kind=st.sampled_from(["progress", "agent"]))
+    def emit(self, data, kind):
+        if self.tokens:
+            token = self.pick(data, self.tokens)
+            self.both("emit", token.run_id, kind, token.node, token.visit, {"note": "half"})
+
     # -- what people and time do -------------------------------------------------------------------
 
     @rule(data=st.data(), many=st.booleans(), nonce=st.sampled_from(["", "", "n"]))

@@ -6,7 +6,6 @@
 -- include: commit
 local d = open(ARGV[5])
 if not d then return {'unknown'} end
-announce(d, ARGV[6], ARGV[7], ARGV[8])
-d.events[1].data = ARGV[9]
+announce(d, ARGV[6], ARGV[7], ARGV[8], '', ARGV[9])
 commit(d)
 return {'emitted'}

@@ -3,7 +3,7 @@
 -- Keys touched: r:<run> (the node, its error), :s and :m (kept), :e, timers, notices,
 --   runs:<status>; its parent's r:<run>; queues.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
---   attempt, or "", then what is kept.
+--   attempt, or "", 11 what its event tells (JSON), then what is kept.
 -- Words: "retrying", "cancelled" when the run stops, "stale".
 -- include: held
 -- include: result
@@ -17,7 +17,7 @@ local record, word = node(d, name), 'retrying'
 if not holds(record, visit, fence) then
   return {refusal(record, visit, fence, {retrying = 'retrying', cancelled = 'cancelled'})}
 end
-keep(d.key, name, 11)
+keep(d.key, name, 12)
 if counts then leave_result(d, name .. '.' .. visit, 'retrying', '', ARGV[10]) end
 timer(d, 'node', name, false)
 if d.run.stopping ~= '' then
@@ -28,7 +28,7 @@ else
   if counts then attempt, child = attempt + 1, '' end
   change(d, name, {status = 'retrying', attempt = attempt, child = child})
   timer(d, 'node', name, now + tonumber(ARGV[9]))
-  announce(d, 'node.retrying', name, visit, ARGV[9])
+  announce(d, 'node.retrying', name, visit, ARGV[9], ARGV[11])
 end
 step(d)
 return reply(word)

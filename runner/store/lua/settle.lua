@@ -4,7 +4,7 @@
 --   :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues; session:m:<session>,
 --   session:s:<session>.
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed" or "failed", 11 a bit for each edge
---   out, 12 output, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
+--   out, 12 output, or what is told of a failure, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
 --   for each: node, visit, status; then what a session gets (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
 -- include: straight_settle
@@ -29,6 +29,6 @@ keep(d.key, name, remember_until(last + 1) + 1)
 remember(d.key, name, last + 1)
 timer(d, 'node', name, false)
 withdraw(d, name, visit, record.questions)
-finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11])
+finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11], told(ARGV[12]))
 step(d)
 return reply('settled')

@@ -23,16 +23,17 @@ if ARGV[11] ~= '' then
   if found then return {'exists', found} end
 end
 if redis.call('EXISTS', key) == 1 then return {'started'} end
-local root = ARGV[12] ~= '' and ARGV[12] or run
+local root, path = ARGV[12] ~= '' and ARGV[12] or run, ''
 if ARGV[13] then
   local word = delegate(ARGV[13], ARGV[14], tonumber(ARGV[15]), tonumber(ARGV[16]), run)
   if word ~= 'delegated' then return reply(word) end
-  root = ARGV[12] ~= '' and ARGV[12] or redis.call('HGET', prefix .. 'r:' .. ARGV[13], 'root')
+  local above = redis.call('HMGET', prefix .. 'r:' .. ARGV[13], 'root', 'path')
+  root, path = ARGV[12] ~= '' and ARGV[12] or above[1], (above[2] or '') .. ARGV[14] .. '/'
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
 redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
-  'parent_node', ARGV[14] or '', 'root', root, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
+  'parent_node', ARGV[14] or '', 'root', root, 'path', path, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
   'tags', ARGV[10], 'idem', idem, 'wide', WIDE)
 list_run(run, graph, ARGV[10])
 redis.call('ZADD', prefix .. 'runs:executing', now, run)
@@ -40,7 +41,7 @@ redis.call('HINCRBY', prefix .. 'g:' .. fp, 'runs', 1)
 redis.call('PERSIST', prefix .. 'g:' .. fp)
 local d = open(run)
 local meta = shape(d, 'meta')
-announce(d, 'run.started')
+announce(d, 'run.started', '', 0, graph)
 if meta.timeout > 0 then timer(d, 'deadline', '', now + meta.timeout) end
 if meta.batches then open_batch(d, meta.entries) end
 for _, name in ipairs(meta.batches and {} or meta.entries) do arrive(d, name, -1, true, {}) end

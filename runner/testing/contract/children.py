@@ -93,6 +93,44 @@ class ChildContract:
         store.cancel(top, "enough")
         assert [worker.read(each).record.status for each in (top, middle)] == [Status.CANCELLED] * 2
 
+    def test_what_happens_in_a_child_is_told_in_its_root(self, worker: Worker, store: Store) -> None:
+        """A child's events are among its root's, numbered there, with the way to their node."""
+        top, middle = self._family(worker)
+        bottom = self._child(worker, worker.claim(middle, "x").token)
+        assert [worker.read(run).record.path for run in (top, middle, bottom)] == ["", "a/", "a/x/"]
+        read = store.events(top)[-1].position
+        (question,) = worker.park(bottom, "x")
+        worker.answer(question)
+        store.emit(bottom, "progress", "x", 1, {"fraction": 0.5})
+        worker.run(bottom, "x")
+        worker.run(middle, "x")
+        worker.run(top, "a")
+
+        events = store.events(top, read)
+        assert [f"{event.kind} {event.node}".strip() for event in events] == [
+            "node.started a/x/x",
+            "interrupt.asked a/x/x",
+            "node.waiting a/x/x",
+            "run.status",
+            "interrupt.answered a/x/x",
+            "node.resumed a/x/x",
+            "run.status",
+            "progress a/x/x",
+            "node.started a/x/x",
+            "node.completed a/x/x",
+            "node.started a/x",
+            "node.completed a/x",
+            "node.started a",
+            "node.completed a",
+            "run.ended",
+        ]
+        everything = store.events(top)
+        assert [event.position for event in everything] == [str(n + 1) for n in range(len(everything))]
+        own = next(event for event in store.events(bottom) if event.kind == "progress")
+        assert (own.node, own.data) == ("x", {"fraction": 0.5})
+        assert events[7].data == {"fraction": 0.5}
+        assert {event.node for event in store.events(middle)} == {"", "x"}
+
     def test_a_repeated_delegation_starts_one_child(self, worker: Worker, store: Store) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start(shape("a"))

@@ -11,7 +11,7 @@ from runner.listings import RunQuery, RunSummary
 from runner.ports import Store
 from runner.run import Status
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, shape
+from runner.testing.contract.worker import Worker, failure, shape
 
 
 class ReadingContract:
@@ -102,6 +102,34 @@ class ReadingContract:
         events = store.events(run_id)
         assert [event.at - events[0].at for event in events[:2]] == [0, 1000]
         assert (events[-1].detail, events[7].detail, events[1].visit) == ("completed", "interrupted", 1)
+
+    def test_events_say_what_matters(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+        """A question, an answer, a retry, a failure and a result are told with what they are about."""
+        run_id = worker.start(shape("a b c", entries=["a", "b", "c"]))
+        (question,) = worker.park(run_id, "a", reason={"sum": 5}, assignees=["ann"], expires_in=60)
+        worker.answer(question, response={"fine": True}, responder="ann")
+        worker.settle(worker.claim(run_id, "a").token, {"paid": 5})
+        store.retry(worker.claim(run_id, "b").token, 700, failure(), None)
+        worker.settle(worker.claim(run_id, "c").token, "x" * 2000)
+        clock.advance(1)
+        store.sweep()
+        worker.fail(worker.claim(run_id, "b", attempt=2).token)
+
+        told = [(f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail]
+        reason = {"name": "ok?", "assignees": ["ann"], "reason": {"sum": 5}}
+        for event in [
+            ("run.started ", "g", None),
+            ("node.started a", "1", None),
+            ("interrupt.asked a", question.id, reason),
+            ("interrupt.answered a", question.id, {"response": {"fine": True}, "responder": "ann"}),
+            ("node.completed a", "", {"paid": 5}),
+            ("node.retrying b", "700", {"error": "ValueError: broken"}),
+            ("node.failed b", "", {"error": "ValueError: broken"}),
+            ("run.ended ", "failed", None),
+        ]:
+            assert event in told
+        # A long value isn't told: it is in the run.
+        assert not [event for event in told if event[0] == "node.completed c"]
 
     def test_events_can_be_read_on_from_any_position(self, worker: Worker, store: Store) -> None:
         """A reader gives the last position it has and gets what came after."""

@@ -2,12 +2,12 @@
 -- include: questions
 
 -- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON,
--- further listings (JSON).
+-- further listings (JSON), what its event tells (JSON).
 local function read_questions(first)
-  local questions, last = {}, first + 4 * tonumber(ARGV[first])
-  for place = first + 1, last, 4 do
+  local questions, last = {}, first + 5 * tonumber(ARGV[first])
+  for place = first + 1, last, 5 do
     questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
-      json = ARGV[place + 2], listings = ARGV[place + 3]}
+      json = ARGV[place + 2], listings = ARGV[place + 3], told = ARGV[place + 4]}
   end
   return questions, last + 1
 end
@@ -19,7 +19,7 @@ local function publish(d, name, questions)
     local was = standing(d, question.id)
     if was == '' or was == 'withdrawn' then
       new[#new + 1] = question.id
-      announce(d, 'interrupt.asked', name, record.visit, question.id)
+      announce(d, 'interrupt.asked', name, record.visit, question.id, question.told)
       d.events[#d.events].question = question
       if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
     end

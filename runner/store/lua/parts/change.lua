@@ -33,6 +33,7 @@ local function timer(d, kind, key, at)
   d.timers[kind .. '|' .. d.id .. '|' .. key] = at
 end
 
-local function announce(d, kind, name, visit, detail)
-  d.events[#d.events + 1] = {kind = kind, node = name or '', visit = visit or 0, detail = detail or ''}
+local function announce(d, kind, name, visit, detail, data)
+  d.events[#d.events + 1] =
+    {kind = kind, node = name or '', visit = visit or 0, detail = detail or '', data = data}
 end

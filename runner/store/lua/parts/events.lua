@@ -1,5 +1,6 @@
 -- Events of a run, in its own stream, and notices for services, in the partition's.
 -- include: questions
+-- include: echo
 local NOTICES = {['interrupt.asked'] = true, ['interrupt.answered'] = true,
   ['interrupt.expired'] = true, ['interrupt.withdrawn'] = true, ['run.ended'] = true}
 
@@ -9,14 +10,12 @@ local function write_notice(d, event)
     'at', now, 'question', event.question and event.question.json or '')
 end
 
--- Events are numbered by the run, so that a reader can go on after any of them. Field e is "kind at visit
--- node detail" in lines, d its data (JSON).
+-- Events are numbered by the run, so that a reader can go on after any of them.
 local function write_events(d)
   for _, event in ipairs(d.events) do
     d.run.events = d.run.events + 1
-    local said = table.concat({event.kind, now, event.visit, event.node, event.detail}, '\n')
-    local fields = event.data and {'e', said, 'd', event.data} or {'e', said}
-    redis.call('XADD', d.key .. ':e', 'MAXLEN', '~', 10000, d.run.events .. '-0', unpack(fields))
+    write_event(d.key, d.run.events, event, event.node)
+    if d.run.parent ~= '' then echo(d.key, event) end
     if event.question then write_question(d, event) end
     if NOTICES[event.kind] then write_notice(d, event) end
   end

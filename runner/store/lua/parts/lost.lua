@@ -21,5 +21,5 @@ local function lost(d, name, record)
   end
   bury(d, name, record.visit)
   withdraw(d, name, record.visit, record.questions)
-  finish(d, name, {questions = {}, unseen = 0}, 'failed', '')
+  finish(d, name, {questions = {}, unseen = 0}, 'failed', '', cjson.encode({error = 'NodeFailed: ' .. ARGV[7]}))
 end

@@ -3,6 +3,7 @@
 -- anything is written. A property test holds the two equal to the reference.
 -- include: settings
 -- include: straight_inputs
+-- include: echo
 local function claim_straight()
   local run, name, visit, attempt = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
   local key = prefix .. 'r:' .. run
@@ -11,15 +12,16 @@ local function claim_straight()
   if not fence or own[6] or own[7] then return end
   local counters, event = own[2]:match('^(.* )(%d+) %-$')
   if not event then return end
-  local fp, graph = own[3]:match('^(%S+) %S+ (.*)$')
+  local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
   local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. name, 'i:' .. name, 'current')
   local inputs = straight_inputs(key, at[2])
   if not inputs then return end
   event = event + 1
   local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + 1 .. ' 0 - ' .. ARGV[9] .. ' '
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
-  redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0',
-    'e', 'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
+  local started = {kind = 'node.started', visit = visit, node = name, detail = attempt}
+  write_event(key, event, started, name)
+  if parent ~= '-' then echo(key, started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
   return {'claimed', graph, fp, at[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
     own[4], own[5], inputs, {}, false, {}}

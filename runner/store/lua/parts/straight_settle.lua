@@ -4,6 +4,7 @@
 -- include: settings
 -- include: bells
 -- include: straight_targets
+-- include: echo
 local function settle_straight()
   local run, name, visit, fence = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
   local key = prefix .. 'r:' .. run
@@ -11,7 +12,7 @@ local function settle_straight()
   local attempt = (own[1] or ''):match('^running ' .. visit .. ' (%d+) ' .. fence .. ' 0 %- %S+ $')
   if not attempt or (own[4] or '') ~= '' then return end
   local active, others, started, event = own[2]:match('^executing (%d+) (%d+ %d+ %d+) (%d+) (%d+) %-$')
-  local fp, graph = own[3]:match('^(%S+) %S+ (.*)$')
+  local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
   local edges = active and redis.call('HGET', prefix .. 'g:' .. fp, 's:' .. name)
   if not edges then return end
   local fields, ready = straight_targets(key, cjson.decode(edges), ARGV[11])
@@ -22,8 +23,9 @@ local function settle_straight()
   redis.call('HSET', key, 'x:' .. at, event .. ' ' .. ARGV[13], 'o:' .. at, ARGV[12],
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. started + #ready .. ' ' .. event .. ' -',
     'n:' .. name, table.concat({'completed', visit, attempt, fence, 0, bits, ARGV[9], ''}, ' '), unpack(fields))
-  redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0',
-    'e', 'node.completed\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n')
+  local done = {kind = 'node.completed', visit = visit, node = name, detail = '', data = told(ARGV[12])}
+  write_event(key, event, done, name)
+  if parent ~= '-' then echo(key, done) end
   redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)
   rung_by_task(run, name, visit, attempt)
   if #ready > 0 then make_ready(graph, ready) end
