@@ -22,13 +22,15 @@ class Dispatch:
 class TimerKind(enum.StrEnum):
     """What time does: each kind has one entry per node, interrupt or run.
 
-    A node's entry says, by its status, to ring again, to try again, or that its lease has run out.
+    A node's entry says, by its status, to ring again, to try again, or that its lease has run out; a
+    map's, that it has more items to begin or to cancel than one step takes.
     """
 
     NODE = "node"
     EXPIRE = "expire"
     DRAIN = "drain"
     DEADLINE = "deadline"
+    MAP = "map"
 
 
 @dataclass(frozen=True, slots=True)

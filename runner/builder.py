@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from runner import fanout
 from runner.batches import STRANDS, with_batches
+from runner.checks import can_decide, check_id, check_options, positive
 from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.functions import function_node
-from runner.graph import HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.graph_events import with_events
 from runner.hooks import HookProvider
 from runner.local import Graph
 from runner.ports import Store
 from runner.retries import RetryPolicy
-
-MAX_ID = 128
-MAX_PRIORITY = 9
 
 
 class GraphBuilder:
@@ -64,7 +61,7 @@ class GraphBuilder:
             DefinitionError: the id is taken or unusable, the executor is in use or is none.
         """
         found = node_id or _name(executor) or f"node_{len(self._nodes)}"
-        _check_id(found, "node")
+        check_id(found, "node")
         if found in self._nodes:
             raise DefinitionError(f"Node {found!r} already exists; give the second one another node_id.")
         wrapped, kind = _executor(executor)
@@ -73,11 +70,35 @@ class GraphBuilder:
                 f"Duplicate node instance detected: the {kind} of node {found!r} is a node already. "
                 "Each node must have a unique object; build a second one."
             )
-        _check_options(found, join, resume, priority, timeout)
+        check_options(found, join, resume, priority, timeout)
         if self._compat and join != Join.ALL:
             raise DefinitionError(f"node {found!r}: in a graph with compat the batch decides, not a join.")
         spec = NodeSpec(found, wrapped, kind, Join(join), retry, timeout, queue, priority, resume, version)
         self._nodes[found] = spec
+        return spec
+
+    def add_map(
+        self,
+        executor: object,
+        node_id: str | None = None,
+        *,
+        over: object = None,
+        concurrency: int | None = None,
+        on_error: str = "fail",
+        **options: Any,
+    ) -> NodeSpec:
+        """Add a node that runs its executor once for each item of a list; its output is theirs in order.
+
+        The list is what the node `over` gives, or what that function of a NodeContext returns; None means
+        the map's only input, or the task. At most `concurrency` items are at work at once. A failed item
+        stops the map, or with `on_error="continue"` leaves None in its place. Other `options` are those
+        of `add_node`: retry, timeout, queue and priority hold for each item.
+
+        Raises:
+            DefinitionError: the id or an option can't be used, the executor is in use or is none.
+        """
+        spec = fanout.mapped(self.add_node(executor, node_id, **options), over, concurrency, on_error)
+        self._nodes[spec.id] = spec
         return spec
 
     def add_edge(
@@ -98,7 +119,7 @@ class GraphBuilder:
         edge = EdgeSpec(self._known(source, "Source"), self._known(target, "Target"), condition, back)
         if self._compat and back:
             raise DefinitionError("a graph with compat has no loops to repeat; leave back=True out.")
-        if condition is not None and not _can_decide(condition):
+        if condition is not None and not can_decide(condition):
             raise DefinitionError(
                 f"the condition from {edge.source!r} to {edge.target!r} must be a sync function of the state."
             )
@@ -128,15 +149,15 @@ class GraphBuilder:
         """Fail a run that would start more node visits than this."""
         if not isinstance(limit, int):
             raise DefinitionError(f"max_node_executions must be a whole number, not {limit!r}.")
-        return self._set("max_node_executions", _positive(limit, "max_node_executions"))
+        return self._set("max_node_executions", positive(limit, "max_node_executions"))
 
     def set_execution_timeout(self, seconds: float) -> GraphBuilder:
         """Fail a run that is not done after so many seconds, waits included."""
-        return self._set("execution_timeout", _positive(seconds, "execution_timeout"))
+        return self._set("execution_timeout", positive(seconds, "execution_timeout"))
 
     def set_node_timeout(self, seconds: float) -> GraphBuilder:
         """Fail a node that runs longer than so many seconds, unless it has a timeout of its own."""
-        return self._set("node_timeout", _positive(seconds, "node_timeout"))
+        return self._set("node_timeout", positive(seconds, "node_timeout"))
 
     def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the field's name for it
         """Let agents forget their conversation when a loop visits them again."""
@@ -169,7 +190,7 @@ class GraphBuilder:
         Raises:
             DefinitionError: the name is no name for a graph.
         """
-        _check_id(graph_id, "graph")
+        check_id(graph_id, "graph")
         self._id = graph_id
         return self
 
@@ -199,6 +220,7 @@ class GraphBuilder:
         following: dict[str, list[str]] = {node: [] for node in self._nodes}
         for edge in edges:
             following[edge.source].append(edge.target)
+        fanout.check(self._nodes, edges)
         lost = set(self._nodes) - reach(entries, following)
         if lost and not self._compat:
             raise DefinitionError(
@@ -242,44 +264,3 @@ def _executor(executor: object) -> tuple[Any, str]:
         f"{executor!r} can't be a node: give an Agent, a Graph, a function that takes one NodeContext "
         "or one input with a type, or an adapter with `kind` and `execute`."
     )
-
-
-def _can_decide(condition: object) -> bool:
-    """Tell whether a condition can be called with the state; a coroutine would always count as true."""
-    try:
-        found = inspect.signature(condition)  # type: ignore[arg-type]
-        extra = {"invocation_state": None} if "invocation_state" in found.parameters else {}
-        found.bind(None, **extra)
-    except (TypeError, ValueError):
-        return False
-    return not inspect.iscoroutinefunction(condition)
-
-
-def _check_id(name: object, kind: str) -> None:
-    fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
-    if not fits or str(name).startswith(HIDDEN) or not set('"\\/').isdisjoint(str(name)):
-        raise DefinitionError(
-            f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
-            f"slashes or backslashes, not beginning with {HIDDEN!r}."
-        )
-
-
-def _check_options(node: str, join: str, resume: str, priority: int | None, timeout: float | None) -> None:
-    allowed: Mapping[str, tuple[object, set[Any]]] = {
-        "join": (join, set(Join)),
-        "resume": (resume, {"all", "each"}),
-        "priority": (priority, {None, *range(MAX_PRIORITY + 1)}),
-    }
-    for name, (value, values) in allowed.items():
-        if value not in values:
-            raise DefinitionError(
-                f"node {node!r}: {name} must be one of {sorted(map(str, values))}, not {value!r}."
-            )
-    if timeout is not None:
-        _positive(timeout, f"the timeout of node {node!r}")
-
-
-def _positive(value: float, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
-    return value

@@ -12,8 +12,19 @@ from typing import Protocol
 
 from runner.actions import Action, Announce, DropTimer, TellParent, TimerKind
 from runner.events import EventKind
-from runner.graph import ROOT, Topology
-from runner.run import ACTIVE, FINAL, Arrivals, LoopRecord, NodeRecord, RunRecord, Status, status_of
+from runner.graph import ROOT, NodeTopology, Topology
+from runner.maps import map_of, shape_name
+from runner.run import (
+    ACTIVE,
+    FINAL,
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    status_of,
+)
 
 
 class View(Protocol):
@@ -27,6 +38,9 @@ class View(Protocol):
 
     def loop(self, loop: int) -> LoopRecord:
         """Return a loop's record, or the defaults."""
+
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record, or the defaults."""
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
         """Return what has arrived at a node over the edges of one scope."""
@@ -50,6 +64,7 @@ class Step:
     loops: Mapping[int, LoopRecord]
     arrivals: Mapping[tuple[int, str], Arrivals]
     actions: Sequence[Action]
+    maps: Mapping[str, MapRecord]
 
 
 class Draft:
@@ -62,16 +77,25 @@ class Draft:
         self.before = self.run.status
         self.nodes: dict[str, NodeRecord] = {}
         self.loops: dict[int, LoopRecord] = {}
+        self.maps: dict[str, MapRecord] = {}
         self.arrived: dict[tuple[int, str], Arrivals] = {}
         self.actions: list[Action] = []
 
     def node(self, node: str) -> NodeRecord:
         """Return a node as it stands in this round: settled in an older one means pending."""
         record = self.nodes.get(node) or self.view.node(node)
-        stamp = self.round(self.topology.nodes[node].scope)
+        stamp = self.round(self.shape(node).scope)
         if record.stamp == stamp:
             return record
         return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
+
+    def shape(self, node: str) -> NodeTopology:
+        """Return what the graph's shape says of a node, or of all items of a map."""
+        return self.topology.nodes[shape_name(node)]
+
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record as it stands in this step."""
+        return self.maps.get(node) or self.view.map(node)
 
     def loop(self, loop: int) -> LoopRecord:
         """Return a loop as it stands in this step."""
@@ -82,13 +106,17 @@ class Draft:
         return 0 if scope == ROOT else self.loop(scope).round
 
     def put(self, node: str, record: NodeRecord) -> None:
-        """Write a node and keep the run's counters in step with it."""
+        """Write a node and keep the run's counters in step with it, and its map's where it is an item."""
         old = self.node(node)
-        self.count(
-            active=_is_active(record) - _is_active(old),
-            waiting=_is_waiting(record) - _is_waiting(old),
-            held=record.held - old.held,
-        )
+        active, waiting = _is_active(record) - _is_active(old), _is_waiting(record) - _is_waiting(old)
+        held = record.held - old.held
+        self.count(active, waiting, held)
+        owner = map_of(node)
+        if owner and (active or waiting or held):
+            found = self.map(owner)
+            self.maps[owner] = replace(
+                found, active=found.active + active, waiting=found.waiting + waiting + held
+            )
         self.nodes[node] = record
 
     def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
@@ -113,11 +141,11 @@ class Draft:
                 self.add(DropTimer(TimerKind.DEADLINE, ""))
             if self.run.parent:
                 self.add(TellParent(status))
-        return Step(reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions))
+        return Step(reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions), self.maps)
 
     def refuse(self, reply: str) -> Step:
         """Change nothing and say why."""
-        return Step(reply, self.view.run(), {}, {}, {}, ())
+        return Step(reply, self.view.run(), {}, {}, {}, (), {})
 
 
 def _is_active(record: NodeRecord) -> bool:

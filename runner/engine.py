@@ -19,7 +19,8 @@ from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundErr
 from runner.failures import ErrorRecord
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
-from runner.outcomes import Delegated, Failed, Interrupted, NextBatch, Succeeded
+from runner.maps import shape_name
+from runner.outcomes import Delegated, Expanded, Failed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
@@ -160,6 +161,9 @@ class Engine:
             case Delegated():
                 begun = self._ring(self._starts.child(claim, outcome.task))
                 return Delivery(begun.word, claim.graph_id, child=begun.run_id)
+            case Expanded():
+                given = self._ring(self.store.expand(claim.token, outcome.items))
+                return Delivery(given.word, claim.graph_id)
             case NextBatch():
                 reply = self.store.advance(claim.token, outcome, ids.nonce())
                 return Delivery(self._ring(reply).word, claim.graph_id)
@@ -172,9 +176,8 @@ class Engine:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
         try:
-            self._fail(
-                plan, visit, Failed(failures.record(lease.timed_out())), round((lease.timeout or 0) * 1000)
-            )
+            late = Failed(failures.record(lease.timed_out()))
+            self._fail(plan, visit, late, round((lease.timeout or 0) * 1000))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
 
@@ -191,7 +194,7 @@ class Engine:
 
     def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> Delivery:
         token, node = visit.claim.token, visit.address.node_id
-        entry = _entry(plan.node(node).kind, spent, outcome.usage)
+        entry = nodes.entry(plan.node(node).kind, spent, outcome.usage)
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
         saved = visit.wrap(outcome.saved) if outcome.saved else None
@@ -226,11 +229,11 @@ class Engine:
 
     def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> Delivery:
         spec = plan.node(visit.address.node_id)
-        entry = _entry(spec.kind, spent, outcome.usage)
+        entry = nodes.entry(spec.kind, spent, outcome.usage)
         # Lost workers have a budget of their own: they count for no policy.
         tried = visit.attempt - visit.claim.record.crashes
         delay = spec.retry.delay(tried, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
-        if delay is None:
+        if delay is None or outcome.final:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
         saved = nodes.wrapped(visit, outcome)
@@ -288,12 +291,5 @@ class Engine:
 def _unchanged(plan: Plan, claim: Claim) -> bool:
     if claim.fingerprint == plan.topology.fingerprint:
         return True
-    node = plan.topology.nodes.get(claim.token.node)
+    node = plan.topology.nodes.get(shape_name(claim.token.node))
     return node is not None and node.signature == claim.signature
-
-
-def _entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, JSON]:
-    entry: dict[str, JSON] = {"v": 1, "kind": kind, "ms": spent}
-    if usage:
-        entry["usage"] = dict(usage)
-    return entry

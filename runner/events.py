@@ -23,6 +23,7 @@ class EventKind(enum.StrEnum):
     NODE_WAITING = "node.waiting"
     NODE_RESUMED = "node.resumed"
     NODE_RETRYING = "node.retrying"
+    NODE_EXPANDED = "node.expanded"
     NODE_HELD = "node.held"
     NODE_LOST = "node.lost"
     INTERRUPT_ASKED = "interrupt.asked"

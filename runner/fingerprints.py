@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from runner.maps import signature
+
 if TYPE_CHECKING:
     from runner.graph import Definition
 
@@ -33,7 +35,8 @@ def fingerprint(definition: Definition) -> str:
     ]
     edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
-    more = [definition.compat] if definition.compat else []
+    more: list[object] = [definition.compat] if definition.compat else []
+    more += signature((spec.id, spec.map) for spec in definition.nodes.values())
     return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
 
 

@@ -15,6 +15,7 @@ from runner import codec, failures, inputs, loops, typed
 from runner.asking import Asker
 from runner.errors import InterruptRaised, LeaseLost, RunnerError, RunStopped, UsageError
 from runner.interrupts import Interrupt
+from runner.maps import index_of
 from runner.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit
 
 
@@ -37,6 +38,7 @@ class NodeContext:
         self.graph_id: str = visit.graph_id
         self.visit: int = visit.address.visit
         self.attempt: int = visit.attempt
+        self.item_index: int | None = index_of(visit.address.node_id)
 
     @property
     def input_text(self) -> str:

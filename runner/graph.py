@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner import cycles
+from runner import cycles, maps
 from runner.fingerprints import fingerprint, signatures
+from runner.maps import BRACKETS, MapSpec, MapTopology
 from runner.retries import RetryPolicy
 
 ROOT = -1
@@ -60,6 +61,11 @@ class NodeSpec:
     priority: int | None = None
     resume: str = "all"
     version: str = ""
+    map: MapSpec | None = None
+
+    def item(self) -> NodeSpec:
+        """Return the declaration of a map's items: its executor as a node of its own kind."""
+        return replace(self, kind=self.map.kind, map=None) if self.map else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class NodeTopology:
     priority: int
     each: bool
     signature: str
+    map: MapTopology | None = None
 
     @property
     def scope(self) -> int:
@@ -150,7 +157,7 @@ class LoopTopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The shape of a graph, worked out for scheduling."""
+    """The shape of a graph, worked out for scheduling; the items of a map `M` have the entry `M[]`."""
 
     graph_id: str
     fingerprint: str
@@ -193,12 +200,7 @@ def topology(definition: Definition) -> Topology:
     # In batches a cycle is no loop: its nodes are visited again, and nothing is forgotten.
     back = set() if batches else cycles.back_edges(names, entries, definition.edges)
     loops = [] if batches else cycles.loops(names, definition.edges, back)
-    around = {
-        node: tuple(
-            sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1]))
-        )
-        for node in definition.nodes
-    }
+    around = {node: _around(node, loops) for node in definition.nodes}
     outgoing: dict[str, list[OutEdge]] = {node: [] for node in definition.nodes}
     incoming: dict[str, list[InEdge]] = {node: [] for node in definition.nodes}
     exits: dict[int, list[tuple[str, int]]] = {k: [] for k in range(len(loops))}
@@ -212,6 +214,12 @@ def topology(definition: Definition) -> Topology:
             exits[out.loop].append((edge.source, position))
         outgoing[edge.source].append(out)
         incoming[edge.target].append(InEdge(edge.source, position, out.kind, out.loop))
+    nodes = {
+        node: _node(spec, incoming[node], around[node], signed[node], entry=node in definition.entries)
+        for node, spec in definition.nodes.items()
+    }
+    items = {node + BRACKETS: replace(found, map=None) for node, found in nodes.items() if found.map}
+    no_edges = dict.fromkeys(items, ())
     return Topology(
         graph_id=definition.id,
         fingerprint=fingerprint(definition),
@@ -219,14 +227,18 @@ def topology(definition: Definition) -> Topology:
         policy=definition.policy,
         limit=_limit(definition),
         timeout_ms=_deadline(definition),
-        nodes={
-            node: _node(definition, node, incoming[node], around[node], signed[node])
-            for node in definition.nodes
-        },
-        outgoing={node: tuple(found) for node, found in outgoing.items()},
-        incoming={node: tuple(found) for node, found in incoming.items()},
+        nodes=nodes | items,
+        outgoing={node: tuple(found) for node, found in outgoing.items()} | no_edges,
+        incoming={node: tuple(found) for node, found in incoming.items()} | no_edges,
         loops=tuple(_loop(k, loops, exits[k]) for k in range(len(loops))),
         batches=batches,
+    )
+
+
+def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
+    """Number the loops around a node, innermost first."""
+    return tuple(
+        sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1]))
     )
 
 
@@ -253,18 +265,17 @@ def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int
 
 
 def _node(
-    definition: Definition, node: str, incoming: list[InEdge], around: tuple[int, ...], signature: str
+    spec: NodeSpec, incoming: list[InEdge], around: tuple[int, ...], signature: str, *, entry: bool
 ) -> NodeTopology:
-    spec = definition.nodes[node]
-    needs = sum(edge.kind is not EdgeKind.BACK for edge in incoming)
     return NodeTopology(
-        needs=needs + (node in definition.entries),
+        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming) + entry,
         join=spec.join,
         loops=around,
         queue=spec.queue or DEFAULT_QUEUE,
         priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
         each=spec.resume == "each",
         signature=signature,
+        map=maps.shape_of(spec.map),
     )
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import batches, codec, failures, graph_events, inputs, loops
+from runner import batches, codec, failures, fanout, graph_events, inputs, loops
 from runner.asking import Asker
 from runner.errors import CorruptDocument, LeaseLost, NodeFailed, RunStopped
 from runner.graph import BATCH, HIDDEN
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
+from runner.maps import map_of
 from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
 from runner.ports import RunSnapshot
 from runner.registry import Plan
@@ -58,12 +59,20 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     return visit.wrap_kept() if visit.tentative is not None or visit.replays else None
 
 
+def entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, Any]:
+    """Begin what is stored of an ended visit; `spent` is in milliseconds."""
+    found: dict[str, Any] = {"v": 1, "kind": kind, "ms": spent}
+    if usage:
+        found["usage"] = dict(usage)
+    return found
+
+
 def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == "graph":
         return _graph(visit)
     try:
-        outcome: Outcome = spec.executor.execute(visit)
+        outcome: Outcome = fanout.execute(spec, visit) if spec.map else spec.executor.execute(visit)
     except (LeaseLost, RunStopped, CorruptDocument):
         raise
     except (Exception, asyncio.CancelledError, SystemExit) as error:
@@ -107,7 +116,9 @@ def sink_outputs(child: RunSnapshot) -> Any:
     done = {
         node: child.outputs.get((node, record.visit))
         for node, record in child.nodes.items()
-        if record.status is Status.COMPLETED and "1" not in record.edges and not node.startswith(HIDDEN)
+        if record.status is Status.COMPLETED
+        and "1" not in record.edges
+        and not (node.startswith(HIDDEN) or map_of(node))
     }
     return next(iter(done.values())) if len(done) == 1 else done
 

@@ -62,11 +62,12 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The node's own code raised."""
+    """The node's own code raised. With `final` no retry policy may try again."""
 
     error: ErrorRecord
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,14 @@ class NextBatch:
     saved: Saved | None = None
 
 
-Outcome = Succeeded | Failed | Interrupted | Delegated | NextBatch
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The node is a map: its items, packed, do its work, or with None those it has; their end wakes it."""
+
+    items: list[JSON] | None
+
+
+Outcome = Succeeded | Failed | Interrupted | Delegated | Expanded | NextBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,12 @@ from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Remembered, Saved, Session
-from runner.run import NodeRecord, RunRecord, Status
+from runner.run import MapRecord, NodeRecord, RunRecord, Status
 
 JSON = Any
+
+Fetched = tuple[NodeRecord, JSON, dict[str, JSON] | None]
+"""A node as it stands, with its latest output and entry."""
 
 EVERY_RUN = RunQuery()
 EVERY_QUESTION = InterruptQuery()
@@ -83,7 +86,8 @@ class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
     `fingerprint` and `signature` are those of the run's graph and node, `current` is the
-    fingerprint last published under the graph's name.
+    fingerprint last published under the graph's name. An item's `task` is the item itself; `map` is
+    what has become of a map's items, where this visit has some.
     """
 
     token: Token
@@ -99,6 +103,7 @@ class Claim:
     document: JSON | None
     messages: Sequence[JSON]
     child: RunSnapshot | None = None
+    map: MapRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,7 @@ class RunSnapshot:
     entries: Mapping[tuple[str, int], dict[str, JSON]]
     interrupts: Sequence[Interrupt]
     messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
+    maps: Mapping[str, MapRecord] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -188,6 +194,12 @@ class Store(Protocol):
     def retry(self, token: Token, delay_ms: int, entry: dict[str, JSON] | None, saved: Saved | None) -> Reply:
         """Run a visit again later; with an `entry` (its error) that is a new attempt."""
 
+    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
+        """Let a map wait for its items: "expanded", "cancelled", "no_items" or "stale".
+
+        `items` are packed; None goes on with those that this visit has.
+        """
+
     def hold(self, token: Token) -> Reply:
         """Set a visit aside until its run is migrated."""
 
@@ -220,10 +232,8 @@ class Store(Protocol):
     def peek(self, run_id: str) -> RunRecord | None:
         """Read a run's counters and status only."""
 
-    def fetch(
-        self, run_id: str, nodes: Sequence[str]
-    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
-        """Read nodes with their latest output and entry, for conditions."""
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
+        """Read nodes with their latest output and entry, for conditions and maps."""
 
     def runs(self, query: RunQuery = EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
         """List runs, newest first; a cursor goes on after an earlier page."""

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from runner.errors import DefinitionError, NotFoundError
 from runner.graph import Definition, EdgeSpec, NodeSpec, Topology, topology
+from runner.maps import map_of
 
 PATH = "/"
 
@@ -33,12 +34,13 @@ class Plan:
     edges: dict[str, list[EdgeSpec]]
 
     def node(self, node: str) -> NodeSpec:
-        """Return a node's declaration."""
-        return self.definition.nodes[node]
+        """Return a node's declaration; an item's is its map's executor as a node."""
+        owner = self.definition.nodes.get(map_of(node))
+        return owner.item() if owner else self.definition.nodes[node]
 
     def asked(self, node: str) -> list[EdgeSpec]:
         """Return the edges whose conditions are asked when a node completes: none yet, in batches."""
-        return [] if self.topology.batches else self.edges[node]
+        return [] if self.topology.batches else self.edges.get(node, [])
 
 
 def plan(definition: Definition) -> Plan:

@@ -12,6 +12,7 @@ from runner.errors import CorruptDocument
 from runner.failures import ErrorRecord
 from runner.graph import HIDDEN
 from runner.interrupts import Interrupt
+from runner.maps import map_of
 from runner.ports import RunSnapshot, Store
 from runner.run import NodeRecord, Status
 
@@ -72,7 +73,7 @@ class GraphResult:
         return sum(bool(result.interrupts) for result in self.results.values())
 
     def _count(self, status: Status) -> int:
-        return sum(result.status is status for result in self.results.values())
+        return sum(found.status is status for node, found in self.results.items() if not map_of(node))
 
 
 def node_result(
@@ -121,7 +122,8 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
     results: dict[str, NodeResult] = {}
     for name, record in snapshot.nodes.items():
         # The nodes of the graph's own events show only while they wait or when they failed.
-        if record.status is Status.PENDING or (name.startswith(HIDDEN) and record.status in HARMLESS):
+        hidden = name.startswith(HIDDEN) and record.status in HARMLESS
+        if record.status is Status.PENDING or hidden or _is_old(snapshot, name, record):
             continue
         at = (name, record.visit)
         found = node_result(record, snapshot.outputs.get(at), snapshot.entries.get(at), waiting.get(name, ()))
@@ -136,6 +138,12 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         reason=snapshot.record.reason,
         execution_time=sum(entry.get("ms", 0) for entry in snapshot.entries.values()),
     )
+
+
+def _is_old(snapshot: RunSnapshot, name: str, record: NodeRecord) -> bool:
+    """Tell whether a node is an item of an older visit of its map."""
+    owner = map_of(name)
+    return bool(owner) and record.visit != snapshot.nodes[owner].visit
 
 
 def total_usage(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:

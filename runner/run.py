@@ -45,6 +45,7 @@ class NodeRecord:
     (node, visit) pairs whose back edges asked for this visit, in batches those that are its inputs;
     `questions` are the ids still open;
     `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
+    `items` says that a map waits while its items do its work.
     """
 
     status: Status = Status.PENDING
@@ -62,12 +63,36 @@ class NodeRecord:
     held: bool = False
     nonce: str = ""
     rings: int = 0
+    items: bool = False
 
     @property
     def ended(self) -> tuple[int, str]:
         """The visit and status of a result that conditions may read; (0, "") while there is none."""
         has_result = self.status in (Status.COMPLETED, Status.FAILED)
         return (self.visit, self.status) if has_result else (0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class MapRecord:
+    """The items of a map's visit: how many, which begins `next`, and counts of those begun.
+
+    `stopped` says that an item failed and no more begin; then the idle ones before `swept` have been
+    cancelled.
+    """
+
+    visit: int = 0
+    total: int = 0
+    next: int = 0
+    active: int = 0
+    waiting: int = 0
+    failed: int = 0
+    stopped: bool = False
+    swept: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether no item is at work, waits or is still to begin."""
+        return not (self.active or self.waiting) and (self.stopped or self.next >= self.total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ Batches. A graph that runs as Strands runs it (`topology.batches`) knows neither
 No node starts before all of its batch have settled; then BATCH becomes ready, its worker asks the
 conditions, and `advance` opens the next batch. The run's own counters are those of the batch.
 
+Maps. A map that has its list waits while its items, nodes `M[0]`, `M[1]` …, do its work. As one ends
+or waits for a person the next begins; when all have ended the map is ready again, for its worker to
+collect what they gave. Items have no edges and count in no loop, and one that fails stops at most its
+map.
+
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
 stops (a failure under fail_fast, a limit, a cancel) makes nothing ready any more; what waits is
 cancelled at once, what runs is recorded, and the last one ends the run.
@@ -43,14 +48,21 @@ from runner.draft import Draft, Step
 from runner.events import EventKind
 from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import address_of
+from runner.maps import item_id, map_of
 from runner.outcomes import NextBatch
-from runner.run import FINAL, Arrivals, LoopRecord, NodeRecord, Status, status_of
+from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Status, status_of
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails into the dead letters."""
 
 DRAIN_LIMIT = 500
 """Nodes cancelled in one step; the rest follow by a timer, so that no step blocks the store."""
+
+MAP_LIMIT = 500
+"""Items of a map begun or cancelled in one step; the rest follow by a timer."""
+
+IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
+"""Nodes that are cancelled at once when their run or map stops."""
 
 MAX_RING_MS = 300_000
 
@@ -188,8 +200,8 @@ def _ready(
 
 def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
     """Write a ready node and ring its doorbell; the timer rings again should it be lost."""
-    shape = draft.topology.nodes[node]
-    draft.put(node, replace(record, status=Status.READY, rings=0, busy=False, held=False))
+    shape = draft.shape(node)
+    draft.put(node, replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False))
     draft.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
         SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms),
@@ -206,7 +218,7 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
         return draft.refuse("claimed")
     if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
         return draft.refuse("stale")
-    if draft.run.stopping and node != AFTER_GRAPH:
+    if _stops(draft, node) and node != AFTER_GRAPH:
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
     claimed = replace(record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0)
@@ -221,6 +233,12 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
 def holds(record: NodeRecord, visit: int, fence: int) -> bool:
     """Tell whether a worker that claimed with this fence still owns the node."""
     return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
+
+
+def _stops(draft: Draft, node: str) -> bool:
+    """Tell whether a node must not go on: its run stops, or its map does."""
+    owner = map_of(node)
+    return bool(draft.run.stopping) or (bool(owner) and draft.map(owner).stopped)
 
 
 def refusal(record: NodeRecord, visit: int, fence: int, words: Mapping[Status, str]) -> str:
@@ -251,7 +269,7 @@ def _publish(draft: Draft, node: str, interrupts: Sequence[str]) -> bool:
     new = [interrupt for interrupt in interrupts if draft.view.standing(interrupt) in {"", "withdrawn"}]
     for interrupt in new:
         draft.add(Announce(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
-    if draft.run.stopping:
+    if _stops(draft, node):
         draft.add(*_withdraw(node, record.visit, new))
         return False
     draft.put(node, replace(record, questions=(*record.questions, *new)))
@@ -294,7 +312,7 @@ def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[s
 
 
 def _satisfied(draft: Draft, node: str, record: NodeRecord) -> bool:
-    return record.unseen > 0 and (draft.topology.nodes[node].each or not record.questions)
+    return record.unseen > 0 and (draft.shape(node).each or not record.questions)
 
 
 def answer(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> Step:
@@ -322,7 +340,8 @@ def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> 
     unseen = record.unseen + len(record.questions) - len(left)
     resolved = replace(record, questions=left, unseen=unseen)
     draft.add(*(DropTimer(TimerKind.EXPIRE, interrupt) for interrupt in interrupts))
-    if record.status is Status.WAITING and not record.held and _satisfied(draft, node, resolved):
+    waits = record.status is Status.WAITING and not record.held and not record.items
+    if waits and _satisfied(draft, node, resolved):
         draft.add(Announce(EventKind.NODE_RESUMED, node, visit))
         _ring(draft, node, resolved)
     else:
@@ -373,7 +392,12 @@ def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: 
     draft.put(node, replace(record, status=status, edges=taken, crashes=0, busy=False, held=False))
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
     draft.add(Announce(kind, node, record.visit))
+    owner = map_of(node)
+    if owner:
+        _count_failure(draft, owner, status)
+        return
     if status is Status.FAILED:
+        _rewind(draft, node)
         draft.run = replace(draft.run, failed=draft.run.failed + 1)
         if draft.topology.policy is FailurePolicy.FAIL_FAST:
             _stop(draft, Status.FAILED, f'node "{node}" failed')
@@ -387,9 +411,11 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
     if not holds(record, visit, fence):
         return draft.refuse(refusal(record, visit, fence, PUT_BACK))
     draft.add(DropTimer(TimerKind.NODE, node))
-    if draft.run.stopping:
+    if _stops(draft, node):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
+    if counts:
+        _rewind(draft, node)
     child = "" if counts else record.child
     draft.put(node, replace(record, status=Status.RETRYING, attempt=record.attempt + counts, child=child))
     draft.add(
@@ -467,7 +493,7 @@ def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Ste
     if not holds(record, visit, fence):
         return draft.refuse("stale")
     draft.add(DropTimer(TimerKind.NODE, node))
-    if draft.run.stopping:
+    if _stops(draft, node):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
     draft.put(node, replace(record, status=Status.WAITING, child=child, busy=True, crashes=0))
@@ -481,18 +507,114 @@ def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
         return draft.refuse("stale")
     if status not in FINAL:
         draft.put(node, replace(record, busy=status is Status.EXECUTING))
-    elif draft.run.stopping:
+    elif _stops(draft, node):
         _cancel_node(draft, node)
     else:
         _ring(draft, node, record)
     return _close(draft, "moved")
 
 
+# -- maps ------------------------------------------------------------------------------------------------
+
+
+EXPANDED = {Status.WAITING: "expanded", Status.READY: "expanded", Status.CANCELLED: "cancelled"}
+
+
+def expand(draft: Draft, node: str, visit: int, fence: int, total: int | None) -> Step:
+    """Let a running map wait for its items: "expanded", "cancelled", "no_items" or "stale".
+
+    `total` says how many items there are; without it, or when this visit has items already, the map
+    goes on with those.
+    """
+    record = draft.node(node)
+    if not holds(record, visit, fence):
+        return draft.refuse(refusal(record, visit, fence, EXPANDED))
+    found = draft.map(node)
+    if found.visit != visit and total is None:
+        return draft.refuse("no_items")
+    draft.add(DropTimer(TimerKind.NODE, node))
+    if draft.run.stopping:
+        _cancel_node(draft, node)
+        return _close(draft, "cancelled")
+    if found.visit != visit:
+        draft.add(Announce(EventKind.NODE_EXPANDED, node, visit, str(total)))
+    draft.maps[node] = found if found.visit == visit else MapRecord(visit, total or 0)
+    draft.put(node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0))
+    return _close(draft, "expanded")
+
+
+def _move_map(draft: Draft, name: str) -> None:
+    """Begin the items of a map that have room, or cancel those of a stopped one; ring it at the end."""
+    record = draft.node(name)
+    if draft.run.stopping or not record.items:
+        return
+    more = _drop_items(draft, name) if draft.map(name).stopped else _begin_items(draft, name)
+    found = draft.map(name)
+    if found.has_ended:
+        _ring(draft, name, record)
+        return
+    if more:
+        draft.add(SetTimer(TimerKind.MAP, name, draft.now))
+    # Between two steps, no item may be at work although the map is not done: so it counts itself.
+    draft.put(name, replace(record, busy=found.stopped or found.next < found.total))
+
+
+def _begin_items(draft: Draft, name: str) -> bool:
+    """Make items ready while there is room; True when one step is too short for all."""
+    window = draft.shape(name).map
+    for _ in range(MAP_LIMIT):
+        found = draft.map(name)
+        if found.next >= found.total or (window and 0 < window.window <= found.active):
+            return False
+        draft.maps[name] = replace(found, next=found.next + 1)
+        _begin_item(draft, item_id(name, found.next), found.visit)
+    return True
+
+
+def _begin_item(draft: Draft, item: str, visit: int) -> None:
+    """Make an item ready, unless it has completed in this visit: then its map runs again without it."""
+    record = draft.node(item)
+    if record.visit != visit:
+        _ring(draft, item, replace(record, visit=visit, attempt=1, crashes=0, child=""))
+    elif record.status in {Status.FAILED, Status.CANCELLED}:
+        _ring(draft, item, replace(record, attempt=record.attempt + 1, crashes=0, child=""))
+
+
+def _drop_items(draft: Draft, name: str) -> bool:
+    """Cancel the idle items of a stopped map; True when one step is too short for all."""
+    for _ in range(MAP_LIMIT):
+        found = draft.map(name)
+        if found.swept >= found.next:
+            return False
+        draft.maps[name] = replace(found, swept=found.swept + 1)
+        item = item_id(name, found.swept)
+        if draft.node(item).visit == found.visit and draft.node(item).status in IDLE:
+            _drop(draft, item)
+    return True
+
+
+def _count_failure(draft: Draft, owner: str, status: Status) -> None:
+    """Count a failed item; it stops its map unless that goes on without it."""
+    found, shape = draft.map(owner), draft.shape(owner).map
+    if status is Status.FAILED and shape is not None:
+        stopped = found.stopped or shape.stops
+        draft.maps[owner] = replace(found, failed=found.failed + 1, stopped=stopped)
+
+
+def _rewind(draft: Draft, node: str) -> None:
+    """A map that failed of an item and is tried again begins what has not completed anew."""
+    found = draft.map(node)
+    if found.stopped:
+        draft.maps[node] = MapRecord(found.visit, found.total)
+
+
 # -- stopping ----------------------------------------------------------------------------------------------
 
 
 def _close(draft: Draft, reply: str) -> Step:
-    """End a transition. A run that would end opens its next batch or fires the event after it first."""
+    """End a transition: maps go on first, a run that would end opens its next batch or fires its event."""
+    for name in sorted(draft.maps):
+        _move_map(draft, name)
     ends = status_of(draft.run) in FINAL and not _end_batch(draft)
     if ends and AFTER_GRAPH in draft.topology.nodes:
         record = draft.node(AFTER_GRAPH)
@@ -526,23 +648,28 @@ def drain(draft: Draft) -> Step:
 
 def _drain(draft: Draft) -> None:
     names = sorted({*draft.view.live(), *draft.nodes})
-    idle = [
-        name for name in names if draft.node(name).status in {Status.READY, Status.RETRYING, Status.WAITING}
-    ]
+    idle = [name for name in names if draft.node(name).status in IDLE]
     for name in idle[:DRAIN_LIMIT]:
-        if draft.node(name).child:
-            draft.add(StopChild(draft.node(name).child, name))
-        if not draft.node(name).busy:
-            _cancel_node(draft, name)
+        _drop(draft, name)
     if len(idle) > DRAIN_LIMIT:
         draft.add(SetTimer(TimerKind.DRAIN, "", draft.now))
+
+
+def _drop(draft: Draft, node: str) -> None:
+    """Cancel an idle node; one whose child run is at work is cancelled when that has ended."""
+    record = draft.node(node)
+    if record.child:
+        draft.add(StopChild(record.child, node))
+    if record.items or not record.busy:
+        _cancel_node(draft, node)
 
 
 def _cancel_node(draft: Draft, node: str) -> None:
     record = draft.node(node)
     draft.add(*_withdraw(node, record.visit, record.questions))
     draft.add(DropTimer(TimerKind.NODE, node))
-    draft.put(node, replace(record, status=Status.CANCELLED, questions=(), unseen=0, busy=False, held=False))
+    ended = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
+    draft.put(node, replace(ended, busy=False, held=False, items=False))
     draft.add(Announce(EventKind.NODE_CANCELLED, node, record.visit))
 
 
@@ -565,6 +692,9 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
             return _due_node(draft, key)
         case TimerKind.EXPIRE:
             return _expire(draft, key)
+        case TimerKind.MAP:
+            draft.maps[key] = draft.map(key)
+            return _close(draft, "advanced")
 
 
 def _due_node(draft: Draft, node: str) -> Step:
@@ -582,7 +712,7 @@ def _due_node(draft: Draft, node: str) -> Step:
 
 
 def _ring_again(draft: Draft, node: str, record: NodeRecord) -> Step:
-    shape, rings = draft.topology.nodes[node], record.rings + 1
+    shape, rings = draft.shape(node), record.rings + 1
     wait = min(MAX_RING_MS, draft.lease_ms * 2 ** min(rings, 16))
     draft.put(node, replace(record, rings=rings))
     draft.add(
@@ -596,7 +726,7 @@ def _lost(draft: Draft, node: str, record: NodeRecord) -> Step:
     """A lease ran out: another worker goes on, until the node has used up its crash budget."""
     draft.add(Announce(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
     lost = replace(record, attempt=record.attempt + 1, fence=record.fence + 1, crashes=record.crashes + 1)
-    if draft.run.stopping:
+    if _stops(draft, node):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
     if lost.crashes >= CRASH_BUDGET:
@@ -614,7 +744,7 @@ def live_inputs(draft: Draft, node: str) -> list[tuple[str, int]]:
     """List the (node, visit) whose outputs reach this visit, in edge order, each once."""
     record = draft.node(node)
     found: dict[tuple[str, int], None] = {}
-    for edge in draft.topology.incoming[node]:
+    for edge in draft.topology.incoming.get(node, ()):
         for arrival in _source(draft, record, edge):
             found[arrival] = None
     return list(found)

@@ -8,6 +8,7 @@ from typing import Any
 from runner import codec, ids
 from runner.errors import NotFoundError
 from runner.listings import checked_tags
+from runner.maps import map_of
 from runner.ports import Claim, Reply, Start, Store
 from runner.registry import PATH, Plan, Registry
 
@@ -69,7 +70,7 @@ class Starts:
 
     def child(self, claim: Claim, task: Any) -> Reply:
         """Begin the child run that does the work of a claimed node, in the same partition."""
-        path = f"{claim.graph_id}{PATH}{claim.token.node}"
+        path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
         plan = self._registry.get(path)
         start = Start(
             run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),

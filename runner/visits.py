@@ -17,7 +17,7 @@ from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
 from runner.outcomes import Failed, Input, Outcome, Remembered, Saved, Session, Succeeded
-from runner.ports import Claim, Reply, RunSnapshot, Store
+from runner.ports import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,14 @@ class ClaimedVisit:
         """Read a session as completed visits have left it."""
         try:
             return self.store.session(session_id)
+        except StoreError as error:
+            self.outage = error
+            raise
+
+    def fetch(self, nodes: Sequence[str]) -> list[Fetched]:
+        """Read other nodes of the run as they stand."""
+        try:
+            return self.store.fetch(self.address.run_id, nodes)
         except StoreError as error:
             self.outage = error
             raise

@@ -42,6 +42,8 @@ def show(task: Any, delivery: Delivery) -> None:
             show_waiting(task, f"a person: {', '.join(each.name for each in delivery.interrupts)}")
         case Delivery(child=str(child)) if child:
             show_waiting(task, f"run {child} of its graph")
+        case Delivery(word="expanded"):
+            show_waiting(task, "its items")
     # Neither a success nor a failure: it waits, comes again, or was somebody else's.
     raise Ignore
 

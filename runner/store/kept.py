@@ -13,9 +13,10 @@ from runner import schedule
 from runner.draft import Draft, Step
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
+from runner.maps import index_of, map_of
 from runner.outcomes import Saved
 from runner.ports import Claim, Event, RunSnapshot, Settlement, Start, Token
-from runner.run import Arrivals, LoopRecord, NodeRecord, RunRecord, Status
+from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
 from runner.store.stored import pack_copy
 
 JSON = Any
@@ -33,6 +34,8 @@ class KeptRun:
     ended_at: int = 0
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     loops: dict[int, LoopRecord] = field(default_factory=dict)
+    maps: dict[str, MapRecord] = field(default_factory=dict)
+    items: dict[tuple[str, int], list[JSON]] = field(default_factory=dict)
     arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
@@ -59,6 +62,10 @@ class KeptRun:
         """Return a loop's record, or the defaults."""
         return self.loops.get(loop) or LoopRecord()
 
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record, or the defaults."""
+        return self.maps.get(node) or MapRecord()
+
     def arrivals(self, scope: int, node: str) -> Arrivals:
         """Return what has arrived at a node over the edges of one scope."""
         return self.arrived.get((scope, node)) or Arrivals()
@@ -79,6 +86,7 @@ class KeptRun:
         self.record = step.run
         self.nodes.update(step.nodes)
         self.loops.update(step.loops)
+        self.maps.update(step.maps)
         self.arrived.update(step.arrivals)
         for name, record in step.nodes.items():
             (self.idle.add if record.status in IDLE else self.idle.discard)(name)
@@ -94,7 +102,7 @@ class KeptRun:
         self.entries[node, visit] = pack_copy(settlement.entry)
         if settlement.status is Status.COMPLETED:
             self.outputs[node, visit] = pack_copy(settlement.output)
-            self.order.append(node)
+            self.order += [] if map_of(node) else [node]
         self.keep(node, settlement.saved)
 
     def open(self, asked: Interrupt) -> None:
@@ -133,16 +141,22 @@ class KeptRun:
             graph_id=self.record.graph_id,
             fingerprint=self.record.fingerprint,
             current=current,
-            signature=draft.topology.nodes[node].signature,
+            signature=draft.shape(node).signature,
             record=record,
-            task=pack_copy(self.start.task),
+            task=pack_copy(self._task(node, record.visit)),
             given=pack_copy(self.start.given),
             inputs=[(*at, pack_copy(self.outputs.get(at))) for at in schedule.live_inputs(draft, node)],
             answers=[found for found in asked if found.status in {"answered", "expired"}],
             document=pack_copy(self.documents.get(node)),
             messages=pack_copy(self.messages.get(node, [])),
             child=child,
+            map=self.maps[node] if self.map(node).visit == record.visit else None,
         )
+
+    def _task(self, node: str, visit: int) -> JSON:
+        """The run's task, or the item that a node works on."""
+        index = index_of(node)
+        return self.start.task if index is None else self.items[map_of(node), visit][index]
 
     def fetch(self, draft: Draft, node: str) -> tuple[NodeRecord, JSON, dict[str, JSON] | None]:
         """Give a node with its latest output and entry."""
@@ -165,6 +179,7 @@ class KeptRun:
             entries=_copies(self.entries),
             interrupts=tuple(self.questions.values()),
             messages=_copies(self.messages),
+            maps=dict(self.maps),
         )
 
     def summary(self) -> RunSummary:

@@ -18,7 +18,7 @@ from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
 from runner.outcomes import Remembered, Saved
 from runner.ports import Event
-from runner.run import NodeRecord, RunRecord, Status
+from runner.run import MapRecord, NodeRecord, RunRecord, Status
 from runner.store import told
 
 JSON = Any
@@ -27,6 +27,9 @@ load = pydantic_core.from_json
 
 V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
+
+CHUNK = 500
+"""Items of a map that are written in one request, so that a long list blocks nobody for long."""
 
 STRAIGHT_EDGES = 500
 """More edges than this go the general way: Lua's stack takes a few thousand arguments."""
@@ -61,6 +64,8 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         "each": node.each,
         "signature": node.signature,
     }
+    if node.map is not None:
+        at["map"] = [node.map.window, node.map.stops]
     yield f"n:{name}", dump(at)
     if leaving:
         yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
@@ -147,6 +152,29 @@ def node_record(data: bytes) -> tuple[NodeRecord, int]:
         **found,
     )
     return record, scope
+
+
+def map_record(data: bytes) -> MapRecord:
+    """Read the record of a map's items; see parts/maps.lua."""
+    visit, total, begun, active, waiting, failed, stopped, swept = map(int, data.split())
+    return MapRecord(visit, total, begun, active, waiting, failed, bool(stopped), swept)
+
+
+def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
+    """Read the record of a map's items; None where this visit has none yet."""
+    found = map_record(data) if data else None
+    return found if found and found.visit == visit else None
+
+
+def item_arguments(items: Sequence[JSON] | None) -> Iterator[list[bytes | str | int]]:
+    """Write a map's items as arguments of scripts: how many, whether these are the last, the first one's
+    index, and the items; None for those that the map has.
+    """
+    rows = [dump(item) for item in items or ()]
+    total = "" if items is None else len(rows)
+    for first in range(0, max(1, len(rows)), CHUNK):
+        last = "1" if first + CHUNK >= len(rows) else "0"
+        yield [total, last, first, *rows[first : first + CHUNK]]
 
 
 def in_round(record: NodeRecord, stamp: int) -> NodeRecord:

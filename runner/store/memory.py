@@ -82,9 +82,7 @@ class MemoryStore(MemoryReader):
         parent = start.parent
         bells: list[Doorbell] = []
         if parent is not None:
-            word, bells = self._apply(
-                parent.run_id, schedule.delegate, parent.node, parent.visit, parent.fence, start.run_id
-            )
+            word, bells = self._apply(parent.run_id, schedule.delegate, *_at(parent), start.run_id)
             if word != "delegated":
                 return Reply(word, bells)
             self._shelf.runs[parent.run_id].children.append(start.run_id)
@@ -179,6 +177,15 @@ class MemoryStore(MemoryReader):
                 counts=entry is not None,
                 told=say.retried(entry),
             )
+            return Reply(word, bells)
+
+    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
+        with self._changed:
+            total = None if items is None else len(items)
+            word, bells = self._apply(token.run_id, schedule.expand, *_at(token), total)
+            if items is not None and word == "expanded":
+                known = self._shelf.runs[token.run_id].items
+                known.setdefault((token.node, token.visit), pack_copy(items))
             return Reply(word, bells)
 
     def hold(self, token: Token) -> Reply:

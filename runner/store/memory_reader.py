@@ -12,7 +12,7 @@ from runner.interrupts import Interrupt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import Session
 from runner.ports import Event, RunSnapshot
-from runner.run import NodeRecord, RunRecord
+from runner.run import RunRecord
 from runner.store.sessions import Sessions
 from runner.store.shelf import Shelf
 
@@ -49,9 +49,7 @@ class MemoryReader:
             run = self._shelf.runs.get(run_id)
             return run.record if run else None
 
-    def fetch(
-        self, run_id: str, nodes: Sequence[str]
-    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[ports.Fetched]:
         with self._changed:
             run = self._shelf.runs.get(run_id)
             if run is None:

@@ -66,6 +66,11 @@ class Reader:
                 for each in sorted(asked, key=lambda each: layout.question_number(asked[each]))
             ),
             messages=_messages(messages),
+            maps={
+                field[2:].decode(): layout.map_record(value)
+                for field, value in own.items()
+                if field.startswith(b"m:")
+            },
         )
 
     def session(self, session_id: str) -> Session:

@@ -15,8 +15,8 @@ from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Saved, Session
-from runner.ports import Claim, Doorbell, Event, Reply, RunSnapshot, Settlement, Start, Token
-from runner.run import NodeRecord, RunRecord, Status
+from runner.ports import Claim, Doorbell, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
+from runner.run import RunRecord, Status
 from runner.store import layout, told
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import PARTITION, Keys
@@ -109,7 +109,7 @@ class RedisStore:
         return self._claimed(run_id, node, said) if said[0] == b"claimed" else _reply(said)
 
     def _claimed(self, run_id: str, node: str, said: list[Any]) -> Claim:
-        _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages = said
+        _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages, items = said
         record, _ = layout.node_record(own)
         return Claim(
             token=Token(run_id, node, record.visit, record.fence),
@@ -125,6 +125,7 @@ class RedisStore:
             document=layout.load(document) if document else None,
             messages=[layout.load(message) for message in messages],
             child=self.read(record.child) if record.child else None,
+            map=layout.map_of_visit(items, record.visit),
         )
 
     def save(self, token: Token, saved: Saved) -> Reply:
@@ -174,6 +175,10 @@ class RedisStore:
         error = b"" if entry is None else layout.dump(entry)
         why = layout.dump(told.error(entry))
         return self._reply("retry", *_token(token), delay_ms, error, why, *layout.saved_arguments(saved))
+
+    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
+        replies = (self._reply("expand", *_token(token), *chunk) for chunk in layout.item_arguments(items))
+        return next(reply for reply in replies if reply.word != "more")
 
     def hold(self, token: Token) -> Reply:
         return self._reply("hold", *_token(token))
@@ -229,9 +234,7 @@ class RedisStore:
     def peek(self, run_id: str) -> RunRecord | None:
         return self._reader.peek(run_id)
 
-    def fetch(
-        self, run_id: str, nodes: Sequence[str]
-    ) -> list[tuple[NodeRecord, JSON, dict[str, JSON] | None]]:
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         word, *found = self._run("fetch", run_id, *nodes)
         if word != b"found":
             raise NotFoundError(f"there is no run {run_id!r} in this store.")

@@ -119,7 +119,7 @@ def test_the_graphs_own_events_are_not_drawn():
     assert graph.draw().splitlines()[2:] == ["●  a  function, starts here"]
 
 
-NASTY = "a<b>&'#;--%% `end` ]]"
+NASTY = "a<b>&'#;--%% `end` }}"
 
 
 @pytest.mark.parametrize("form", ["text", "svg", "mermaid"])

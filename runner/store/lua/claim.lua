@@ -4,8 +4,8 @@
 --   graphs, r:<run> (inputs), :i and :d (answers), :s and :m (what the node kept).
 -- Arguments: 5 run, 6 node, 7 visit, 8 attempt, 9 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
---   fingerprint, node's shape, node's record, task, state given, inputs (node, visit, output ...),
---   questions (question, decision ...), document, messages; or "stale", "cancelled", "unknown".
+--   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),
+--   questions (question, decision ...), document, messages, record of its items or nil; or "stale", "cancelled", "unknown".
 -- include: straight_claim
 -- include: claimed
 -- include: reply
@@ -15,7 +15,7 @@ if not d then return {'unknown'} end
 local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end
 if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt then return {'stale'} end
-if d.run.stopping ~= '' and name ~= '@after' then
+if stops(d, name) and name ~= '@after' then
   cancel_node(d, name)
   step(d)
   return reply('cancelled')

@@ -8,7 +8,7 @@
 -- include: held
 -- include: result
 -- include: kept
--- include: stop
+-- include: mapping
 -- include: reply
 local name, visit, fence, counts = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] ~= ''
 local d = open(ARGV[5], name)
@@ -20,12 +20,15 @@ end
 keep(d.key, name, 12)
 if counts then leave_result(d, name .. '.' .. visit, 'retrying', '', ARGV[10]) end
 timer(d, 'node', name, false)
-if d.run.stopping ~= '' then
+if stops(d, name) then
   cancel_node(d, name)
   word = 'cancelled'
 else
   local attempt, child = record.attempt, record.child
-  if counts then attempt, child = attempt + 1, '' end
+  if counts then
+    attempt, child = attempt + 1, ''
+    rewind(d, name)
+  end
   change(d, name, {status = 'retrying', attempt = attempt, child = child})
   timer(d, 'node', name, now + tonumber(ARGV[9]))
   announce(d, 'node.retrying', name, visit, ARGV[9], ARGV[11])

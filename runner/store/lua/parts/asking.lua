@@ -24,7 +24,7 @@ local function publish(d, name, questions)
       if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
     end
   end
-  if d.run.stopping ~= '' then
+  if stops(d, name) then
     withdraw(d, name, record.visit, new)
     return false
   end

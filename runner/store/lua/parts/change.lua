@@ -21,6 +21,11 @@ local function change(d, name, fields)
   run.waiting = run.waiting + waiting - less_waiting
   run.held = run.held + held - less_held
   d.nodes[name], d.changed[name] = new, true
+  local owner, moved = map_of(name), waiting - less_waiting + held - less_held
+  if owner and (active ~= less_active or moved ~= 0) then
+    local found = map(d, owner)
+    set_map(d, owner, {active = found.active + active - less_active, waiting = found.waiting + moved})
+  end
   return new
 end
 

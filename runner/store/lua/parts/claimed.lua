@@ -19,12 +19,19 @@ local function messages(d, name)
   return found
 end
 
+-- An item is told itself where other nodes are told the run's task.
+local function task(d, name, visit)
+  local owner, index = map_of(name), name:match('%[(%d+)%]$')
+  if not owner then return redis.call('HGET', d.key, 'task') end
+  return redis.call('HGET', d.key .. ':f', owner .. '.' .. visit .. '.' .. index)
+end
+
 local function claimed(d, name)
-  local record = node(d, name)
-  local run = redis.call('HMGET', d.key, 'task', 'given', 'q:' .. name)
-  local shapes = redis.call('HMGET', d.shape_key, 'n:' .. name, 'i:' .. name)
-  d.shapes['i:' .. name] = shapes[2] and cjson.decode(shapes[2]) or {}
+  local record, at = node(d, name), map_of(name) and map_of(name) .. '[]' or name
+  local run = redis.call('HMGET', d.key, 'm:' .. name, 'given', 'q:' .. name)
+  local shapes = redis.call('HMGET', d.shape_key, 'n:' .. at, 'i:' .. name)
+  d.shapes['i:' .. at] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
-    shapes[1], write_node(record), run[1], run[2], inputs(d, name, record),
-    answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name)}
+    shapes[1], write_node(record), task(d, name, record.visit), run[2], inputs(d, name, record),
+    answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name), run[1]}
 end

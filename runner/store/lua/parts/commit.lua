@@ -11,6 +11,7 @@ local function write_records(d)
     local said = write(d.loops[number])
     put('l:' .. number, said ~= '' and said or '{}')
   end
+  for name in pairs(d.moved) do put('m:' .. name, write_map(d.maps[name])) end
   for field in pairs(d.came) do put(field, cjson.encode(d.arrived[field])) end
   local said = write_run(run)
   if said ~= d.was then put('run', said) end

@@ -9,7 +9,7 @@ local function delegate(run, name, visit, fence, child)
   if record.status == 'waiting' and record.child == child then return word end
   if not holds(record, visit, fence) then return 'stale' end
   timer(d, 'node', name, false)
-  if d.run.stopping ~= '' then
+  if stops(d, name) then
     cancel_node(d, name)
     word = 'cancelled'
   else

@@ -10,7 +10,7 @@ local function open(run, name)
   if not found[1] then return nil end
   local d = {id = run, key = key, was = found[1], run = read_run(found[1], found[2], found[3]),
     had_lock = found[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, changed = {},
-    turned = {}, came = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
+    turned = {}, came = {}, maps = {}, moved = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
   d.shape_key = prefix .. 'g:' .. d.run.fp
   if name then d.nodes[name] = read_node(found[4]) end
   return d

@@ -26,6 +26,9 @@ function DUE.node(d, name)
   timer(d, 'node', name, now + math.min(LONGEST_RING, lease * 2 ^ math.min(rings, 16)))
 end
 
+-- A map has more to begin or to cancel: it goes on as the step is closed.
+function DUE.map(d, name) set_map(d, name, {}) end
+
 -- Nobody answered in time: the node goes on and learns so from its own question.
 function DUE.expire(d, id)
   local name, visit = id:match('^[^.]+%.(.*)%.(%d+)%.[^.]*$')

@@ -14,7 +14,7 @@ local function child_moved(d, name, child, status)
   if record.child ~= child or record.status ~= 'waiting' then return end
   if not FINAL[status] then
     change(d, name, {busy = status == 'executing'})
-  elseif d.run.stopping ~= '' then
+  elseif stops(d, name) then
     cancel_node(d, name)
   else
     ring(d, name, {})

@@ -14,7 +14,7 @@ end
 -- Another worker goes on, until the node has used up its crash budget.
 local function lost(d, name, record)
   announce(d, 'node.lost', name, record.visit, record.attempt)
-  if d.run.stopping ~= '' then return cancel_node(d, name) end
+  if stops(d, name) then return cancel_node(d, name) end
   if record.crashes + 1 < CRASHES then
     return ring(d, name,
       {attempt = record.attempt + 1, fence = record.fence + 1, crashes = record.crashes + 1})

@@ -14,7 +14,8 @@ local function resolve(d, name, visit, ids)
     if not gone[id] then left[#left + 1] = id end
   end
   local fields = {questions = left, unseen = record.unseen + #record.questions - #left}
-  if record.status == 'waiting' and not record.held and satisfied(d, name, fields.unseen, left) then
+  local waits = record.status == 'waiting' and not record.held and not record.items
+  if waits and satisfied(d, name, fields.unseen, left) then
     announce(d, 'node.resumed', name, visit)
     ring(d, name, fields)
   else

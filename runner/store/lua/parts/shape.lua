@@ -1,6 +1,8 @@
 -- The graph's shape, one field a time: n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>.
--- include: draft
+-- The items of a map M have one entry, n:M[].
+-- include: maps
 local function shape(d, field)
+  if field:byte(-1) == 93 then field = field:gsub('%d+%]$', ']') end
   local found = d.shapes[field]
   if not found then
     local json = redis.call('HGET', d.shape_key, field)

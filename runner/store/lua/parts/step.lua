@@ -1,7 +1,7 @@
--- Close a transition: work out the run's status, tell its parent, write.
+-- Close a transition: let maps go on, work out the run's status, tell its parent, write.
 -- include: commit
 -- include: ended
--- include: ring
+-- include: mapping
 local function status_of(run)
   if run.active > 0 then return 'executing' end
   if run.held > 0 then return 'needs_migration' end
@@ -22,6 +22,7 @@ local function before_end(d)
 end
 
 local function step(d)
+  move_maps(d)
   before_end(d)
   local run = d.run
   local before, status = run.status, status_of(run)

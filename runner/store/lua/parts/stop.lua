@@ -7,19 +7,22 @@ local function cancel_node(d, name)
   local record = node(d, name)
   withdraw(d, name, record.visit, record.questions)
   timer(d, 'node', name, false)
-  change(d, name, {status = 'cancelled', questions = {}, unseen = 0, busy = false, held = false})
+  change(d, name, {status = 'cancelled', questions = {}, unseen = 0, busy = false, held = false, items = false})
   announce(d, 'node.cancelled', name, record.visit)
+end
+
+-- Cancel an idle node; one whose child run is at work is cancelled when that has ended.
+local function drop(d, name)
+  local record = node(d, name)
+  if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
+  if record.items or not record.busy then cancel_node(d, name) end
 end
 
 -- Cancel the first of some nodes; those that one step doesn't get to are kept in r:<run>:q.
 local function drain(d, names)
   for place = 1, math.min(DRAIN, #names) do
     local name = names[place]
-    local record = node(d, name)
-    if IDLE[record.status] then
-      if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
-      if not record.busy then cancel_node(d, name) end
-    end
+    if IDLE[node(d, name).status] then drop(d, name) end
   end
   if #names > DRAIN then timer(d, 'drain', '', now) end
 end

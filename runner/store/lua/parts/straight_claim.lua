@@ -7,15 +7,21 @@
 local function claim_straight()
   local run, name, visit, attempt = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
   local key = prefix .. 'r:' .. run
-  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'task', 'given', 'q:' .. name, 'k:' .. name)
+  local owner, index
+  if name:byte(-1) == 93 then owner, index = name:match('^(.*)%[(%d+)%]$') end
+  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'task', 'given', 'q:' .. name, 'k:' .. name,
+    'm:' .. (owner or name))
   local fence = (own[1] or ''):match('^ready ' .. visit .. ' ' .. attempt .. ' (%d+) 0 %- %S+ $')
   if not fence or own[6] or own[7] then return end
+  if own[8] and not (owner and own[8]:match('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ')) then return end
   local counters, event = own[2]:match('^(.* )(%d+) %-$')
   if not event then return end
   local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
-  local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. name, 'i:' .. name, 'current')
+  local shape_name = owner and owner .. '[]' or name
+  local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. shape_name, 'i:' .. name, 'current')
   local inputs = straight_inputs(key, at[2])
   if not inputs then return end
+  if owner then own[4] = redis.call('HGET', key .. ':f', owner .. '.' .. visit .. '.' .. index) end
   event = event + 1
   local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + 1 .. ' 0 - ' .. ARGV[9] .. ' '
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
@@ -24,7 +30,7 @@ local function claim_straight()
   if parent ~= '-' then echo(key, started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
   return {'claimed', graph, fp, at[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
-    own[4], own[5], inputs, {}, false, {}}
+    own[4], own[5], inputs, {}, false, {}, false}
 end
 
 local said = claim_straight()

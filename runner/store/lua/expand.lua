@@ -1,0 +1,39 @@
+-- Let a running map wait for its items; a long list comes in several calls.
+--
+-- Keys touched: r:<run> (the map's node and record, items' nodes, counters), r:<run>:f (the items), :e,
+--   timers, runs:<status>; its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 how many items there are ("": go on with those of this
+--   visit), 10 "1" when no more follow, 11 index of the first of these, 12 ... items (JSON).
+-- Words: "more" when others follow, "expanded", "cancelled" when the run stops, "no_items", "stale".
+-- include: held
+-- include: step
+-- include: stop
+-- include: reply
+local EXPANDED = {waiting = 'expanded', ready = 'expanded', cancelled = 'cancelled'}
+local name, visit, fence, total = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local d = open(ARGV[5], name)
+if not d then return {'stale'} end
+local record = node(d, name)
+if not holds(record, visit, fence) then return {refusal(record, visit, fence, EXPANDED)} end
+local known, fields = map(d, name).visit == visit, {}
+if not known and not total then return {'no_items'} end
+for place = 12, known and 0 or #ARGV do
+  fields[#fields + 1] = name .. '.' .. ARGV[7] .. '.' .. tonumber(ARGV[11]) + place - 12
+  fields[#fields + 1] = ARGV[place]
+end
+many('HSET', d.key .. ':f', fields)
+if ARGV[10] ~= '1' then return {'more'} end
+timer(d, 'node', name, false)
+if d.run.stopping ~= '' then
+  cancel_node(d, name)
+  step(d)
+  return reply('cancelled')
+end
+if not known then
+  announce(d, 'node.expanded', name, visit, ARGV[9])
+  set_map(d, name, {visit = visit, total = total, next = 0, active = 0, waiting = 0, failed = 0, stopped = 0, swept = 0})
+end
+set_map(d, name, {})
+change(d, name, {status = 'waiting', items = true, busy = true, crashes = 0})
+step(d)
+return reply('expanded')

@@ -1,0 +1,38 @@
+-- Maps go on: items begin while there is room, those of a stopped map are cancelled, and when all have
+-- ended the map is rung.
+-- include: ring
+local MOST = 500
+
+-- Read items in one call, from `first` to before `last`.
+local function fetch_items(d, name, first, last)
+  local fields = {}
+  for index = first, last - 1 do
+    local item = name .. '[' .. index .. ']'
+    if not d.nodes[item] then fields[#fields + 1] = 'n:' .. item end
+  end
+  fill(d.key, fields, function(field, text) d.nodes[field:sub(3)] = read_node(text) end)
+end
+
+-- An item that has completed in this visit is left alone: its map runs again without it.
+local function begin_item(d, item, visit)
+  local record = node(d, item)
+  if record.visit ~= visit then
+    ring(d, item, {visit = visit, attempt = 1, crashes = 0, child = ''})
+  elseif record.status == 'failed' or record.status == 'cancelled' then
+    ring(d, item, {attempt = record.attempt + 1, crashes = 0, child = ''})
+  end
+end
+
+-- Make items ready while there is room; true when one step is too short for all.
+local function begin_items(d, name)
+  local window, found = shape(d, 'n:' .. name).map[1], map(d, name)
+  if window == 0 then window = math.huge end
+  fetch_items(d, name, found.next, math.min(found.total, found.next + math.min(MOST, window - found.active)))
+  for _ = 1, MOST do
+    found = map(d, name)
+    if found.next >= found.total or found.active >= window then return false end
+    set_map(d, name, {next = found.next + 1})
+    begin_item(d, name .. '[' .. found.next .. ']', found.visit)
+  end
+  return true
+end

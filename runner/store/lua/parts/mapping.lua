@@ -1,0 +1,43 @@
+-- A stopped map cancels its idle items; a failed item stops its map; a map that is tried again begins anew.
+-- include: items
+local function drop_items(d, name)
+  local found = map(d, name)
+  local last = math.min(found.next, found.swept + MOST)
+  fetch_items(d, name, found.swept, last)
+  for index = found.swept, last - 1 do
+    local item = name .. '[' .. index .. ']'
+    local record = node(d, item)
+    if record.visit == found.visit and IDLE[record.status] then drop(d, item) end
+  end
+  set_map(d, name, {swept = last})
+  return last - found.swept == MOST
+end
+
+local function move_map(d, name)
+  local record, more = node(d, name), false
+  if d.run.stopping ~= '' or not record.items then return end
+  if map(d, name).stopped == 1 then more = drop_items(d, name) else more = begin_items(d, name) end
+  local found = map(d, name)
+  local busy = found.stopped == 1 or found.next < found.total
+  if found.active + found.waiting == 0 and (found.stopped == 1 or not busy) then return ring(d, name, {}) end
+  if more then timer(d, 'map', name, now) end
+  -- Between two steps, no item may be at work although the map is not done: so it counts itself.
+  if busy ~= record.busy then change(d, name, {busy = busy}) end
+end
+
+local function move_maps(d)
+  local names = {}
+  for name in pairs(d.moved) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do move_map(d, name) end
+end
+
+local function count_failure(d, owner)
+  local found, at = map(d, owner), shape(d, 'n:' .. owner).map
+  set_map(d, owner, {failed = found.failed + 1, stopped = (found.stopped == 1 or at[2]) and 1 or 0})
+end
+
+local function rewind(d, name)
+  if map(d, name).stopped == 0 then return end
+  set_map(d, name, {next = 0, active = 0, waiting = 0, failed = 0, stopped = 0, swept = 0})
+end
