@@ -10,7 +10,7 @@ from celery.utils.imports import cwd_in_path
 
 from runner.codec import load_json
 from runner.engine import Engine
-from runner.registry import load, registry
+from runner.registry import Registry, load, registry
 from runner.settings import Settings, as_broker, same_database
 from runner.store import open_store
 from tasks.config import SETTINGS
@@ -56,6 +56,12 @@ def load_graphs(settings: Settings) -> None:
     """
     with cwd_in_path():
         load(settings.graphs)
+
+
+def queues_of(known: Registry) -> list[str]:
+    """Name the queues of every registered graph and of the graphs inside them."""
+    plans = [plan for name in known.names() for plan in known.family(name)]
+    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
 
 
 def pushes(app: Celery, settings: Settings) -> bool:

@@ -16,11 +16,12 @@ from runner.settings import Settings
 from tasks import nodes, responses
 from tasks.announcing import Announcer
 from tasks.config import SETTINGS
-from tasks.engines import load_graphs, settings_of
+from tasks.engines import load_graphs, queues_of, settings_of
+from tasks.presence import Presence
 from tasks.responses import Responses
 from tasks.sweeper import Sweeper
 
-THREADS = frozenset({Announcer, Responses, Sweeper})
+THREADS = frozenset({Announcer, Presence, Responses, Sweeper})
 TASKS = (nodes.run_node, responses.respond, responses.start)
 
 
@@ -38,15 +39,9 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
         if SETTINGS not in conf:
             conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
-        for name in _queues():
+        for name in queues_of(registry):
             instance.app.amqp.queues.select_add(Queue(name, routing_key=name))
     except (RunnerError, ValidationError) as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
         sys.exit(f"The worker did not start, for a graph can't be built.\n{traceback.format_exc()}")
-
-
-def _queues() -> list[str]:
-    """Name the queues of every registered graph and of the graphs inside them."""
-    plans = [plan for name in registry.names() for plan in registry.family(name)]
-    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})

@@ -91,6 +91,37 @@ class ReceiptDocument(TypedDict):
     detail: str
 
 
+class WorkerDocument(TypedDict):
+    """One worker; `state` is alive or gone, `graphs` are fingerprints by name."""
+
+    name: str
+    pid: int
+    state: str
+    busy: int
+    slots: int
+    pool: str
+    queues: list[str]
+    graphs: dict[str, str]
+    events: bool
+    version: str
+    started_at: str | None
+    seen_at: str | None
+
+
+class LetterDocument(TypedDict):
+    """One dead letter; a message has a source and a body, a node has a run."""
+
+    id: str
+    kind: str
+    at: str | None
+    reason: str
+    source: str
+    body: str
+    run_id: str | None
+    node: str | None
+    visit: int | None
+
+
 class GraphLine(TypedDict):
     """One graph of a listing: the fingerprint in the store, and the one of this folder."""
 

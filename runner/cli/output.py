@@ -94,6 +94,11 @@ class Output:
 STYLES = {
     "completed": "green",
     "accepted": "green",
+    "alive": "green",
+    "PASS": "green",
+    "WARN": "yellow",
+    "FAIL": "bold red",
+    "gone": "red",
     "failed": "red",
     "rejected": "red",
     "forbidden": "red",

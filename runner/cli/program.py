@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 
 import click
 
+from runner.cli.completion import completion
+from runner.cli.config import config
+from runner.cli.dead import dead
 from runner.cli.dev import dev
+from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, translated
 from runner.cli.graphs import graphs
 from runner.cli.interrupts import interrupts
@@ -20,6 +24,7 @@ from runner.cli.session import Session, shared
 from runner.cli.start import run
 from runner.cli.version import version
 from runner.cli.worker import worker
+from runner.cli.workers import workers
 
 
 class Program(click.Group):
@@ -68,5 +73,18 @@ def runner() -> None:
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
 
 
-for _command in (dev, worker, run, runs, interrupts, graphs, version):
+for _command in (
+    dev,
+    worker,
+    run,
+    runs,
+    interrupts,
+    graphs,
+    workers,
+    dead,
+    doctor,
+    config,
+    completion,
+    version,
+):
     runner.add_command(_command)

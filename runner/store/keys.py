@@ -24,6 +24,9 @@ applied.
 DEAD_MESSAGES = "runner:dead"
 """A stream of messages that could not be used, with the reason: one for all partitions."""
 
+WORKERS = "runner:workers"
+"""A hash: worker and process -> what it is and knows (JSON). A worker that is gone leaves it in a day."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -1,0 +1,106 @@
+"""The workers that are there: each writes what it is and knows, again and again while it lives.
+
+Written for operators only: nothing is scheduled by it. Every method raises StoreError when Redis
+can't be reached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from runner.store.keys import WORKERS
+from runner.store.link import Link
+
+EVERY = 10.0
+"""Seconds between two signs of life of a worker."""
+
+SILENT = 3 * EVERY
+"""Seconds without a sign of life after which a worker counts as gone."""
+
+FORGOTTEN = 86_400.0
+"""Seconds after which a worker that is gone is no longer listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker as it described itself; `graphs` are fingerprints by name.
+
+    `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
+    `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
+    types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
+    """
+
+    name: str
+    pid: int = 0
+    pool: str = ""
+    slots: int = 0
+    busy: int = 0
+    queues: list[str] = field(default_factory=list)
+    wants: list[str] = field(default_factory=list)
+    graphs: dict[str, str] = field(default_factory=dict)
+    accepts: list[str] = field(default_factory=list)
+    events: bool = True
+    lease: float = 0.0
+    sweep_interval: float = 0.0
+    visibility: float = 0.0
+    version: str = ""
+    started: int = 0
+    seen: int = 0
+    ahead: int = 0
+
+    def alive(self, now: int) -> bool:
+        """Tell whether it gave a sign of life lately; `now` is in ms of the store's clock."""
+        return now - self.seen < SILENT * 1000
+
+
+class Roster:
+    """The list of workers in one database."""
+
+    def __init__(self, url: str) -> None:
+        """Open a database by its redis-py URL; nothing is connected yet."""
+        self._link = Link(url)
+
+    def now(self) -> int:
+        """Return the store's time in ms."""
+        seconds, micros = self._link.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def enter(self, worker: Mapping[str, Any], clock: int) -> None:
+        """Write a worker's sign of life; `clock` is its own time in ms."""
+        now = self.now()
+        written = {**worker, "v": 1, "seen": now, "ahead": clock - now}
+        self._link.call("HSET", WORKERS, f"{worker['name']}:{worker['pid']}", json.dumps(written))
+
+    def leave(self, name: str, pid: int) -> None:
+        """Take a worker off the list."""
+        self._link.call("HDEL", WORKERS, f"{name}:{pid}")
+
+    def all(self) -> list[Worker]:
+        """List the workers by name, those that went without a word lately included."""
+        found = [_read(value) for value in self._link.call("HGETALL", WORKERS)[1::2]]
+        return sorted(found, key=lambda worker: (worker.name, worker.pid))
+
+    def tidy(self) -> None:
+        """Forget the workers that have been gone for a day."""
+        now = self.now()
+        for worker in self.all():
+            if now - worker.seen > FORGOTTEN * 1000:
+                self.leave(worker.name, worker.pid)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+
+def described(worker: Worker) -> dict[str, Any]:
+    """Write a worker as plain data."""
+    return asdict(worker)
+
+
+def _read(value: bytes) -> Worker:
+    """A worker of a later release may say more, one of an earlier release less."""
+    given = json.loads(value)
+    return Worker(**{each.name: given[each.name] for each in fields(Worker) if each.name in given})

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from runner.store.keys import DEAD_MESSAGES, RESPONSES, Keys
+
+
+@pytest.fixture
+def letters(redis_url, cli):
+    """Put a dead message and a dead node into an empty store; calls that look at it."""
+    with redis.Redis.from_url(redis_url) as client:
+        told = {"stream": RESPONSES, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
+        client.xadd(DEAD_MESSAGES, told, id="1000-0")
+        lost = {"run_id": "00run", "node": "pay", "visit": 1, "reason": "5 workers lost", "at": 2000}
+        client.xadd(Keys().dead, lost, id="2000-0")
+        yield lambda *arguments, **more: cli("dead", *arguments, url=redis_url, **more), client
+
+
+def test_both_kinds_are_listed_the_newest_first(letters):
+    """Messages and nodes are in one list, each with its reason."""
+    call, _ = letters
+
+    cells = [line.split("\t") for line in call("list").stdout.splitlines()]
+    assert cells == [
+        ["node:2000-0", "1970-01-01T00:00:02.000Z", "00run pay", "5 workers lost"],
+        ["message:1000-0", "1970-01-01T00:00:01.000Z", RESPONSES, "no JSON"],
+    ]
+
+
+def test_a_letter_is_shown_as_it_came(letters):
+    """What was sent can be read, also where it is no text."""
+    call, _ = letters
+
+    shown = json.loads(call("show", "message:1000-0", "--json").stdout)
+    assert shown["body"] == '{"v":1�'
+    assert shown["reason"] == "no JSON"
+
+
+def test_a_message_is_sent_again_as_it_came(letters):
+    """Replaying puts the very bytes back on their stream, and the letter is gone."""
+    call, client = letters
+
+    done = call("replay", "message:1000-0")
+    assert done.exit_code == 0
+    ((_, fields),) = client.xrange(RESPONSES)
+    assert fields == {b"body": b'{"v":1\xff'}
+    assert call("show", "message:1000-0").exit_code == 4
+
+
+def test_a_node_is_not_sent_again_but_its_run_retried(letters):
+    """Replaying a node's letter sends nothing, and the hint names what to do instead."""
+    call, client = letters
+
+    done = call("replay", "message:1000-0", "node:2000-0")
+    assert done.exit_code == 2
+    assert "runs retry 00run" in done.stderr
+    assert client.xlen(RESPONSES) == 0
+
+
+def test_dropping_asks_first(letters):
+    """Nothing is deleted without a yes."""
+    call, client = letters
+
+    assert call("drop", "node:2000-0", stdin="n\n").exit_code == 130
+    assert client.xlen(Keys().dead) == 1
+    assert call("drop", "node:2000-0", "--yes").stdout == "node:2000-0\tdropped\n"
+    assert call("drop", "node:2000-0", "--yes").exit_code == 4
+
+
+def test_what_is_no_letter_is_refused(letters):
+    """An id that can't be one is told from one that is gone."""
+    call, _ = letters
+
+    assert call("show", "1000-0").exit_code == 2
+    assert call("show", "message:9-9").exit_code == 4

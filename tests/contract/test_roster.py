@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.store.roster import FORGOTTEN, SILENT, Roster, Worker, described
+
+
+@pytest.fixture
+def roster(redis_url):
+    roster = Roster(redis_url)
+    yield roster
+    roster.close()
+
+
+def test_a_worker_is_on_the_list_until_it_leaves(roster):
+    """What a worker tells is read as it was told, with when it was seen and how far its clock is off."""
+    worker = Worker(name="celery@one", pid=7, graphs={"refund": "f1"}, queues=["runner"])
+    roster.enter(described(worker), roster.now() + 5_000)
+    (found,) = roster.all()
+
+    assert (found.name, found.pid, found.graphs, found.queues) == ("celery@one", 7, worker.graphs, ["runner"])
+    assert found.alive(roster.now())
+    assert 4_000 < found.ahead <= 5_000
+
+    roster.leave("celery@one", 7)
+    assert roster.all() == []
+
+
+def test_a_worker_without_a_sign_of_life_is_gone(roster):
+    """Half a minute of silence is enough to say so; after a day it is no longer listed."""
+    roster.enter(described(Worker(name="celery@one", pid=7)), 0)
+    (found,) = roster.all()
+
+    assert found.alive(found.seen + int(SILENT * 1000) - 1)
+    assert not found.alive(found.seen + int(SILENT * 1000))
+    roster.tidy()
+    assert roster.all() == [found]
+    roster.now = lambda: found.seen + int(FORGOTTEN * 1000) + 1
+    roster.tidy()
+    assert roster.all() == []
+
+
+def test_workers_of_other_releases_are_read(roster):
+    """One that tells more than we know, or less, is listed all the same."""
+    roster.enter({"name": "celery@old", "pid": 1}, 0)
+    roster.enter({"name": "celery@new", "pid": 2, "mood": "good"}, 0)
+
+    assert [worker.name for worker in roster.all()] == ["celery@new", "celery@old"]
