@@ -57,7 +57,7 @@ class Presence(Background):
                 wants=queues_of(registry),
                 graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
                 accepts=sorted(str(each) for each in conf.accept_content),
-                events=bool(conf.worker_send_task_events or worker.send_events),
+                events=bool(worker.task_events),
                 lease=self.settings.lease,
                 sweep_interval=self.settings.sweep_interval,
                 visibility=_visibility(worker.app),

@@ -21,6 +21,7 @@ def call(tmp_path):
             [RUNNER, *arguments],
             cwd=tmp_path,
             env=known | environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
