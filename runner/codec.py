@@ -128,6 +128,11 @@ def unpack(value: JSON) -> Any:
     return {key: unpack(item) for key, item in inner.items()}
 
 
+def untyped(packed: JSON) -> JSON:
+    """Return the packed data of a function's result without the name of its type."""
+    return packed["data"] if isinstance(packed, dict) and TYPED_KEY in packed else packed
+
+
 def _restore_model(name: str, data: Any) -> Any:
     cls = imported(name)
     if not (isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)):

@@ -89,7 +89,7 @@ def _listed(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         outcome = over.execute(visit)
         if not isinstance(outcome, Succeeded):
             return outcome
-        items = outcome.result
+        items = codec.untyped(outcome.result)
     else:
         items = _found(over, visit)
     if not isinstance(items, list):

@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
+import types
 from collections.abc import Iterator
 
 Code = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -35,24 +36,30 @@ def tree(function: object) -> Code | None:
         return None
     if code.co_name != "<lambda>":
         return next(iter(_parsed(source, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
-    found = [each for each in _parsed(_statement(lines, first), (ast.Lambda,)) if _is(each, code.co_varnames)]
-    # Two lambdas in one statement can't be told apart: better to say nothing.
+    return _lambda(lines, first, code)
+
+
+def _lambda(lines: list[str], first: int, code: types.CodeType) -> ast.Lambda | None:
+    """Find a lambda in the statement that it stands in, by the place where its body begins."""
+    text, start = _statement(lines, first)
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    found = [each for each in _parsed(text, (ast.Lambda,)) if isinstance(each, ast.Lambda)]
+    # The first instruction belongs to no expression.
+    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+    for each in found:
+        if places and (each.body.lineno + start, each.body.col_offset + indent) == min(places):
+            return each
     return found[0] if len(found) == 1 else None
 
 
-def _is(found: ast.AST, names: tuple[str, ...]) -> bool:
-    given = found.args.args if isinstance(found, ast.Lambda) else []
-    return tuple(each.arg for each in given) == names[: len(given)]
-
-
-def _statement(lines: list[str], first: int) -> str:
+def _statement(lines: list[str], first: int) -> tuple[str, int]:
     """A lambda's own lines may begin in the middle of a statement: go back to where it begins."""
     for start in range(first, max(first - 20, -1), -1):
         for length in (1, 2, 3, 5, 8, 13, 21):
             text = textwrap.dedent("".join(lines[start : start + length]))
             if start + length > first and _parses(text):
-                return text
-    return ""
+                return text, start
+    return "", first
 
 
 def _parses(text: str) -> bool:

@@ -29,7 +29,7 @@ class InnerAgent:
     def __init__(
         self, recipe: Recipe, description: str | None, messages: list[JSON], user: dict[str, JSON]
     ) -> None:
-        self._recipe, self._messages, self._user = recipe, messages, user
+        self.recipe, self._messages, self._user = recipe, messages, user
         self.tool_name = recipe.name
         self.tool_spec = {
             "name": recipe.name,
@@ -75,7 +75,7 @@ class InnerAgent:
         )
         stored = 0 if kept is None else len(messages)
         drive = Drive(
-            self._recipe,
+            self.recipe,
             desk,
             state,
             messages,

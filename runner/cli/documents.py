@@ -160,6 +160,17 @@ class GraphDocument(TypedDict):
     edges: list[GraphEdge]
 
 
+class FindingDocument(TypedDict):
+    """One thing that `graphs check` found; `severity` is error, warning or hint."""
+
+    severity: str
+    code: str
+    graph: str
+    node: str
+    message: str
+    advice: str
+
+
 class DrawingDocument(TypedDict):
     """A graph drawn in one of the formats; `run_id` is null where no run's states are shown."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.check import check
 from runner.cli.draw import draw
 from runner.cli.session import Session, pass_session, shared
 
@@ -20,6 +21,7 @@ def graphs() -> None:
     """Look at the graphs of the workers and of this folder."""
 
 
+graphs.add_command(check)
 graphs.add_command(draw)
 
 

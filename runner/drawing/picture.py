@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner import sources
-from runner.graph import BEFORE_GRAPH, HIDDEN, Definition, EdgeKind, NodeSpec, topology
+from runner import cycles, sources
+from runner.graph import BEFORE_GRAPH, HIDDEN, Definition, NodeSpec
 from runner.registry import PATH, inner
 
 LONGEST = 60  # characters of a condition's words
@@ -62,26 +62,28 @@ class Picture:
 
 def picture(definition: Definition, states: Mapping[str, str] | None = None) -> Picture:
     """Collect what is to be seen of a graph and of the graphs inside it; the graph's own events are not."""
-    shape, entries = topology(definition), _entries(definition)
-    boxes = []
-    for name, spec in definition.nodes.items():
-        if not name.startswith(HIDDEN):
-            before = [edge for edge in shape.incoming[name] if edge.kind is not EdgeKind.BACK]
-            several = sum(not edge.source.startswith(HIDDEN) for edge in before)
-            boxes.append(_box(spec, _start(spec, several, is_entry=name in entries), states))
+    names = [name for name in definition.nodes if not name.startswith(HIDDEN)]
+    edges = [edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}]
+    entries = _entries(definition)
+    # A graph that runs in batches has no loops, but its circles are drawn as such.
+    back = cycles.back_edges(names, entries, edges)
+    incoming = dict.fromkeys(names, 0)
+    for index, edge in enumerate(edges):
+        incoming[edge.target] += index not in back
+    boxes = [
+        _box(spec, _start(spec, incoming[spec.id], is_entry=spec.id in entries), states)
+        for spec in (definition.nodes[name] for name in names)
+    ]
     arrows = [
-        Arrow(source, edge.target, _label(edge.condition), out.kind is EdgeKind.BACK)
-        for source, edges in definition.edges_by_source().items()
-        for edge, out in zip(edges, shape.outgoing[source], strict=True)
-        if not source.startswith(HIDDEN)
+        Arrow(edge.source, edge.target, _label(edge.condition), index in back)
+        for index, edge in enumerate(edges)
     ]
     return Picture(definition.id, tuple(boxes), tuple(arrows))
 
 
-def _entries(definition: Definition) -> set[str]:
-    if definition.entries != (BEFORE_GRAPH,):
-        return set(definition.entries)
-    return {edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH}
+def _entries(definition: Definition) -> list[str]:
+    first = [edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH]
+    return first or [name for name in definition.entries if not name.startswith(HIDDEN)]
 
 
 def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
@@ -101,7 +103,8 @@ def _box(spec: NodeSpec, start: str, states: Mapping[str, str] | None) -> Box:
             key.removeprefix(prefix): word for key, word in (states or {}).items() if key.startswith(prefix)
         }
         within = picture(child, None if states is None else own)
-    words = ", ".join(part for part in (spec.kind, start) if part)
+    bound = f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
+    words = ", ".join(part for part in (spec.kind, bound, start) if part)
     return Box(spec.id, words, spec.kind, state, within)
 
 

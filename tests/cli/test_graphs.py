@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.documents import DrawingDocument, GraphDocument, GraphLine
+from runner.cli.documents import DrawingDocument, FindingDocument, GraphDocument, GraphLine
 
 HERE = Path(__file__).parent
 
@@ -97,3 +97,76 @@ def test_the_states_of_a_run_are_drawn(graphs, waiting):
     assert "look_up  completed  function" in drawn
     assert refused.returncode == 2
     assert "is one of the graph 'shop-refund'" in refused.stderr
+
+
+def test_graphs_are_checked(graphs):
+    """`graphs check` reports a line for each finding, and 0 while none is an error."""
+    done = graphs("check", "--graphs", "shop")
+    document = json.loads(graphs("check", "shop-refund", "--graphs", "shop", "--json").stdout)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert document == {"findings": []}
+
+
+BROKEN = """
+from runner import GraphBuilder, graph
+
+
+def build(condition):
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.interrupt("sure?"), "ask")
+    builder.add_node(lambda ctx: 1, "go")
+    builder.add_edge("ask", "go", condition)
+    return builder.build()
+
+
+@graph("typo")
+def typo():
+    return build(lambda state: state.results["aks"].output)
+
+
+@graph("loose")
+def loose():
+    return build(None)
+
+
+@graph("unbuilt")
+def unbuilt():
+    return GraphBuilder().build()
+"""
+
+
+def test_errors_of_graphs_fail_the_check(tmp_path, monkeypatch):
+    """Errors exit with 1, warnings only with `--strict`; a graph that can't be built is one, too."""
+    (tmp_path / "broken_graphs.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        command = [
+            sys.executable,
+            "-m",
+            "runner.cli",
+            "graphs",
+            "check",
+            "--graphs",
+            "broken_graphs",
+            *arguments,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    every = call("--json")
+
+    assert every.returncode == 1
+    found = json.loads(every.stdout)["findings"]
+    assert set(found[0]) == FindingDocument.__required_keys__
+    assert [(each["graph"], each["code"], each["node"]) for each in found] == [
+        ("loose", "question-without-schema", "ask"),
+        ("typo", "unknown-node", "ask"),
+        ("typo", "question-without-schema", "ask"),
+        ("unbuilt", "not-built", ""),
+    ]
+    assert [call("loose").returncode, call("loose", "--strict").returncode, call("nope").returncode] == [
+        0,
+        1,
+        4,
+    ]

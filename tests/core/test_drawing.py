@@ -107,6 +107,18 @@ def test_joins_and_kinds_are_said():
     assert "c  function, first of 2" in drawn
 
 
+def test_maps_and_batches_are_drawn():
+    """A map says over what kind of node and how many items run at once; circles of batches are loops."""
+    builder = GraphBuilder(compat="strands")
+    builder.add_node(ident, "a")
+    builder.add_edge("a", "a", is_small)
+    several = GraphBuilder()
+    several.add_map(ident, "each", concurrency=3)
+
+    assert "↺ again from a if is small" in builder.set_entry_point("a").build().draw()
+    assert "each  map of function, 3 at once, starts here" in several.build().draw()
+
+
 class Provider:
     def register_hooks(self, registry, **kwargs):
         registry.add_callback(BeforeGraphEvent, lambda event: None)

@@ -163,6 +163,24 @@ def test_a_typed_function_may_ask():
     assert graph(answer_all(graph(5), 6)).results["a"].output == [5, 6]
 
 
+def numbers(ctx: NodeContext, count: int) -> list[Order]:
+    return [Order(number=number, amount=0) for number in range(count)]
+
+
+def doubled(order: Order) -> int:
+    return order.number * 2
+
+
+def test_the_items_of_a_map_have_types():
+    """A typed function is given the item of a map, and one may list the items."""
+    for over in (numbers, None):
+        builder = GraphBuilder()
+        builder.add_map(doubled, "each", over=over)
+        task = 3 if over else [{"number": number, "amount": 1} for number in range(3)]
+
+        assert builder.build()(task).results["each"].output == [0, 2, 4]
+
+
 # -- what does not fit -------------------------------------------------------------------------------
 
 

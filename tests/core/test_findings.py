@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import pytest
+
+from runner import Agent, GraphBuilder, ToolContext, tool
+from runner.findings import Finding, check
+from runner.hooks import AfterGraphEvent, BeforeGraphEvent
+from runner.registry import plan
+from runner.testing import ScriptedModel
+from tests.core.graphs import ident, wired
+
+
+def findings(builder: GraphBuilder) -> list[Finding]:
+    return check(plan(builder.build().definition))
+
+
+def found(builder: GraphBuilder) -> list[tuple[str, str, str]]:
+    return [(str(each.severity), each.code, each.node) for each in findings(builder)]
+
+
+def nodes(names: str) -> dict:
+    return dict.fromkeys(names.split(), ident)
+
+
+def holds(state):
+    return state.results["a"].output
+
+
+def never(state):
+    """Nobody has thought of this case."""
+    return False
+
+
+class Provider:
+    def register_hooks(self, registry, **kwargs):
+        registry.add_callback(BeforeGraphEvent, lambda event: None)
+        registry.add_callback(AfterGraphEvent, lambda event: None)
+
+
+def test_a_sound_graph_has_no_findings():
+    """Branches, joins and conditions that read what is there are nothing to report."""
+    graph = wired(nodes("a b c d"), ("a b", holds), "a c", "b d", "c d")
+
+    assert findings(graph) == []
+
+
+def test_a_finding_says_what_and_what_to_do():
+    """A finding is a value with code, severity, graph, node, a message and an advice."""
+    (one,) = findings(wired(nodes("a b"), ("a b", lambda state: state.results["x"].output)))
+
+    assert (one.code, one.severity, one.graph, one.node) == ("unknown-node", "error", "default_graph", "a")
+    assert "reads the result of 'x', which is no node of this graph" in one.message
+    assert one.advice == "Use one of its nodes: a, b."
+
+
+# -- nodes that never run ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("condition", [never, lambda state: False, lambda state: None])
+def test_what_is_behind_an_edge_that_is_never_taken_never_runs(condition):
+    """An edge whose condition can only say no is found, and so is everything behind it alone."""
+    graph = wired(nodes("a b c d"), ("a b", condition), "b c", "c d", "a d")
+
+    assert found(graph) == [
+        ("error", "never-runs", "b"),
+        ("error", "never-runs", "c"),
+        ("warning", "never-taken", "a"),
+    ]
+
+
+def test_what_only_an_edge_back_leads_to_never_runs():
+    """First visits ignore edges that lead back, so such a node has no first visit."""
+    builder = wired(nodes("a b c"), "a b", "c b").set_entry_point("a")
+    builder.add_edge("b", "c", lambda state: state.visit < 3, back=True)
+
+    assert ("error", "never-runs", "c") in found(builder)
+
+
+def test_a_map_without_a_bound_is_pointed_out():
+    """A map whose items all run at once is a hint; its items are no nodes to look at."""
+    builder = GraphBuilder()
+    builder.add_map(ident, "each", concurrency=2)
+    assert found(builder) == []
+
+    builder.add_map(ident, "all")
+    assert found(builder) == [("hint", "map-without-bound", "all")]
+
+
+def test_hooks_and_batches_add_no_findings():
+    """The hidden nodes of a graph's events and of batches are not looked at."""
+    builder = wired(nodes("a b"), "a b").set_hook_providers([Provider()])
+    batches = GraphBuilder(compat="strands")
+    batches.add_node(ident, "a")
+    batches.add_edge("a", "a", lambda state: len(state.results) < 3)
+
+    assert findings(builder) == []
+    assert findings(batches.set_entry_point("a")) == []
+
+
+# -- loops -------------------------------------------------------------------------------------------
+
+
+def loop(out=None, again=None, within=None) -> GraphBuilder:
+    graph = wired(nodes("a b c"), ("a b", within), ("b a", again), ("b c", out))
+    return graph.set_entry_point("a")
+
+
+def test_a_loop_that_nothing_ends_is_an_error():
+    """Without a condition on the way around and without a limit, a loop goes on for ever."""
+    assert found(loop(out=holds)) == [("error", "endless-loop", "a")]
+
+
+def test_a_loop_that_only_a_limit_ends_fails_every_run():
+    """A limit ends such a loop, but as a failure."""
+    assert found(loop().set_max_node_executions(9)) == [("warning", "loop-fails", "a")]
+    assert found(loop().set_execution_timeout(9)) == [("warning", "loop-fails", "a")]
+
+
+def test_a_loop_that_a_condition_ends_should_have_a_limit():
+    """A condition anywhere on the way around can end the loop; a limit makes sure of it."""
+    assert found(loop(again=holds)) == [("hint", "loop-without-limit", "a")]
+    assert found(loop(within=holds)) == [("hint", "loop-without-limit", "a")]
+    assert found(loop(again=holds).set_max_node_executions(9)) == []
+
+
+def test_a_start_inside_a_loop_is_pointed_out():
+    """Rounds begin at the loop's first node, so an entry point further on runs on its own only once."""
+    graph = wired(nodes("a b c"), "a b", "b c", ("c a", holds)).set_max_node_executions(9)
+
+    assert found(graph.set_entry_point("a").set_entry_point("b")) == [("hint", "entry-in-loop", "b")]
+
+
+def test_an_entry_point_that_waits_is_pointed_out():
+    """An entry point with edges into it does not run at the start unless its join is any."""
+    graph = wired(nodes("a b"), "a b").set_entry_point("a").set_entry_point("b")
+
+    assert found(graph) == [("hint", "entry-waits", "b")]
+
+
+# -- what conditions read ----------------------------------------------------------------------------
+
+
+def reads_stock(state):
+    return state.results["stock"].output
+
+
+def asks_first(state):
+    return "stock" in state.results and state.results["stock"].output
+
+
+def gets(state):
+    return state.results.get("stock")
+
+
+def catches(state):
+    try:
+        return state.results["stock"].output
+    except KeyError:
+        return False
+
+
+def from_outside(node):
+    return lambda state: state.results[node].output == "yes"
+
+
+STOCK = "stock"
+
+
+class Rule:
+    def __call__(self, state):
+        return state.results[STOCK].output
+
+
+MISSING = [("warning", "missing-result", "look_up")]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (reads_stock, MISSING),
+        (lambda state: state.results["stock"].output, MISSING),
+        (from_outside("stock"), MISSING),
+        (Rule(), MISSING),
+        (asks_first, []),
+        (gets, []),
+        (catches, []),
+        (from_outside("look_up"), []),
+    ],
+)
+def test_a_result_that_may_be_missing_is_found(condition, expected):
+    """Reading another branch's result is a race; asking first, `get` and catching the KeyError are not."""
+    graph = wired(
+        nodes("begin stock look_up send"), "begin stock", "begin look_up", ("look_up send", condition)
+    )
+
+    assert found(graph) == expected
+
+
+def at_the_end(*edges, condition=reads_stock, **options):
+    return wired(
+        nodes("begin stock other end last"), "begin stock", *edges, ("end last", condition), **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (at_the_end("begin other", "stock end", "other end"), []),
+        (at_the_end("begin other", ("stock end", lambda state: state.task), "other end"), ["end"]),
+        (at_the_end("stock other", "begin end", "other end"), []),
+        (at_the_end("begin other", "stock end", "other end", end={"join": "any"}), ["end"]),
+        (at_the_end("stock other", "stock end", "other end", end={"join": "any"}), []),
+        (at_the_end("begin other", "stock end", "other end").set_failure_policy("continue"), ["end"]),
+    ],
+    ids=["join of all", "conditional", "longer way", "join of any", "every way", "failures go on"],
+)
+def test_joins_decide_what_has_certainly_completed(graph, expected):
+    """A join of all waits for what is always taken; a join of any knows only what every way has passed."""
+    assert [each.node for each in findings(graph) if each.code == "missing-result"] == expected
+
+
+# -- questions ---------------------------------------------------------------------------------------
+
+
+@tool(context=True)
+def place(tool_context: ToolContext) -> str:
+    """Ask where."""
+    return tool_context.interrupt("place", reason="where?")
+
+
+def asks(ctx):
+    return ctx.interrupt("refund", reason=1)
+
+
+def asks_well(ctx):
+    return ctx.interrupt("refund", response_schema={"type": "string"})
+
+
+def asks_by_options(ctx, **options):
+    return ctx.interrupt("refund", **options)
+
+
+@pytest.mark.parametrize(
+    ("executor", "question"),
+    [
+        (asks, "'refund'"),
+        (lambda ctx: ctx.interrupt("other"), "'other'"),
+        (Agent("inner", ScriptedModel(["x"]), tools=[place]), "'place' of the tool 'place'"),
+        (
+            Agent(
+                "outer",
+                ScriptedModel(["x"]),
+                tools=[Agent("i", ScriptedModel(["x"]), tools=[place]).as_tool()],
+            ),
+            "'place' of the tool 'place'",
+        ),
+        (asks_well, None),
+        (asks_by_options, None),
+    ],
+)
+def test_questions_without_a_schema_are_found(executor, question):
+    """A question that takes any answer is found in functions and in the tools of agents."""
+    messages = [each.message for each in findings(wired({"a": executor}))]
+
+    assert [f"The question {question} takes" in message for message in messages] == (
+        [True] if question else []
+    )
