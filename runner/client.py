@@ -108,6 +108,21 @@ class Run:
         """
         return self._engine.cancel(self.id, reason) == "cancelled"
 
+    def retry(self, node: str | None = None) -> list[str]:
+        """Let a failed or cancelled run go on; return the nodes that run again.
+
+        What has completed stays and is not run again. Nodes that failed or were cancelled, or the one
+        failed node that is named, run again in the same visit: same idempotency key, so `once()` and
+        an agent's conversation go on where they were, and withdrawn questions are asked again. A node
+        that ran without the output of one that failed runs once more when that has completed. Limits
+        of executions and of time count anew. Child runs go on with their parent.
+
+        Raises:
+            NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run
+                is the child of another. ConflictError: the run has not ended, or has completed.
+        """
+        return self._engine.retry(self.id, node)
+
 
 class Client:
     """The way in for programs: opens the store of the settings, or of the URL given."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from runner.graph import HIDDEN, EdgeSpec
+from runner.graph import HIDDEN, EdgeSpec, NodeTopology
 from runner.outcomes import Succeeded
 from runner.ports import Store
 from runner.registry import Plan
@@ -110,6 +110,16 @@ def bits(
     seen = state()
     taken = "".join("1" if holds(edge, seen) else "0" for edge in edges)
     return taken, seen.results.reads()
+
+
+def decided(edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopology | None) -> dict[str, Any]:
+    """Say what an entry must keep of decisions, so that the run can be worked out anew without some visits.
+
+    Outside of loops a node's record keeps its edges: no later visit comes.
+    """
+    found: dict[str, Any] = {"edges": edges} if shape is not None and shape.loops else {}
+    seen = [[node, visit] for node, visit, _ in reads if visit]
+    return {**found, "reads": seen} if seen else found
 
 
 def holds(edge: EdgeSpec, state: GraphState) -> bool:

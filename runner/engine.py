@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner import answers, conditions, failures, ids, nodes
+from runner.control import Control
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.failures import ErrorRecord
 from runner.interrupts import Answer, Interrupt, Receipt
@@ -58,7 +59,7 @@ class Delivery:
     retry_in: float = 0.0
 
 
-class Engine:
+class Engine(Control):
     """Runs graphs on a store. Thread-safe; share one per process."""
 
     def __init__(
@@ -209,6 +210,7 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
                 error.add_note(f"raised by the condition of an edge that leaves node {node!r}")
                 return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
+            entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
             settlement = Settlement(
                 Status.COMPLETED,
                 edges,

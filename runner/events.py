@@ -15,6 +15,7 @@ class EventKind(enum.StrEnum):
     RUN_STATUS = "run.status"
     RUN_STOPPING = "run.stopping"
     RUN_ENDED = "run.ended"
+    RUN_RETRIED = "run.retried"
     NODE_STARTED = "node.started"
     NODE_COMPLETED = "node.completed"
     NODE_FAILED = "node.failed"

@@ -15,7 +15,7 @@ from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Remembered, Saved, Session
-from runner.run import MapRecord, NodeRecord, RunRecord, Status
+from runner.run import MapRecord, NodeRecord, Records, RunRecord, Status
 
 JSON = Any
 
@@ -125,6 +125,21 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewrite:
+    """An ended run that goes on, with records worked out from what was read at its event `events`.
+
+    `undone` are the (node, visit) that no longer count, each with its entry; nodes in `forgets` lose
+    what they kept.
+    """
+
+    run_id: str
+    events: int
+    records: Records
+    undone: Mapping[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
+    forgets: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One event of a run; `position` orders them and resumes a reader."""
 
@@ -139,7 +154,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A whole run as read in one go. `outputs` and `entries` are by (node, visit)."""
+    """A whole run as read in one go. `outputs` and `entries` are by (node, visit); `events` is the
+    number of its last event.
+    """
 
     record: RunRecord
     nodes: Mapping[str, NodeRecord]
@@ -154,6 +171,7 @@ class RunSnapshot:
     interrupts: Sequence[Interrupt]
     messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
+    events: int = 0
 
 
 class Store(Protocol):
@@ -169,6 +187,9 @@ class Store(Protocol):
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprint of every known graph, by name."""
+
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        """Return the shape of a graph as it was published; None when no run needs it any more."""
 
     def start(self, start: Start, nonce: str) -> Reply:
         """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph"."""
@@ -208,6 +229,9 @@ class Store(Protocol):
 
     def cancel(self, run_id: str, reason: str) -> Reply:
         """Stop a run: "cancelled", "already" or "unknown"."""
+
+    def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
+        """Let ended runs go on, a parent before its children: "reopened" all, "moved" or "unknown" none."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         """Extend leases: "ok", "stale", or "cancelled" when somebody cancelled the run."""

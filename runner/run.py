@@ -7,7 +7,8 @@ transition makes new ones. A record that was never written has the defaults.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 class Status(enum.StrEnum):
@@ -114,6 +115,24 @@ class Arrivals:
     stamp: int = 0
     arrived: int = 0
     live: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """All records of a run at once, worked out from its history: see `replay.py`. `failed` counts the
+    nodes that have failed; `maps` are those that begin anew.
+    """
+
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[int, LoopRecord]
+    arrivals: Mapping[tuple[int, str], Arrivals]
+    failed: int = 0
+    maps: Mapping[str, MapRecord] = field(default_factory=dict)
+
+    @property
+    def started(self) -> int:
+        """How many nodes are to run again."""
+        return sum(record.status in {Status.READY, Status.WAITING} for record in self.nodes.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEd
 from runner.interrupts import address_of
 from runner.maps import item_id, map_of
 from runner.outcomes import NextBatch
-from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Status, status_of
+from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Records, Status, status_of
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails into the dead letters."""
@@ -88,6 +88,24 @@ def start(draft: Draft) -> Step:
     for node in draft.topology.entries:
         _arrive(draft, node, ROOT, live=True, settled=settled)
     return _close(draft, "started")
+
+
+def reopen(draft: Draft, records: Records) -> Step:
+    """Let an ended run go on with other records, from an empty page: "reopened", or "moved"."""
+    if not draft.run.is_final:
+        return draft.refuse("moved")
+    counted = replace(draft.run, failed=records.failed, started=records.started)
+    draft.run = replace(counted, stopping="", reason="", lock="")
+    draft.loops, draft.arrived, draft.maps = dict(records.loops), dict(records.arrivals), dict(records.maps)
+    draft.add(Announce(EventKind.RUN_RETRIED))
+    if draft.topology.timeout_ms:
+        draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
+    for node, record in records.nodes.items():
+        if record.status is Status.READY:
+            _ring(draft, node, record)
+        else:
+            draft.put(node, record)
+    return _close(draft, "reopened")
 
 
 # -- arrivals, loops, readiness ------------------------------------------------------------------------
@@ -619,7 +637,7 @@ def _close(draft: Draft, reply: str) -> Step:
     if ends and AFTER_GRAPH in draft.topology.nodes:
         record = draft.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
-            _ring(draft, AFTER_GRAPH, replace(record, visit=1, attempt=1))
+            _ring(draft, AFTER_GRAPH, replace(record, visit=record.visit + 1, attempt=1))
     return draft.step(reply)
 
 

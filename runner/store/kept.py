@@ -15,7 +15,7 @@ from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
 from runner.maps import index_of, map_of
 from runner.outcomes import Saved
-from runner.ports import Claim, Event, RunSnapshot, Settlement, Start, Token
+from runner.ports import Claim, Event, Rewrite, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
 from runner.store.stored import pack_copy
 
@@ -38,7 +38,7 @@ class KeptRun:
     items: dict[tuple[str, int], list[JSON]] = field(default_factory=dict)
     arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
-    order: list[str] = field(default_factory=list)
+    order: list[tuple[str, int]] = field(default_factory=list)
     outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
     entries: dict[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
     documents: dict[str, JSON] = field(default_factory=dict)
@@ -91,6 +91,18 @@ class KeptRun:
         for name, record in step.nodes.items():
             (self.idle.add if record.status in IDLE else self.idle.discard)(name)
 
+    def erase(self, again: Rewrite) -> None:
+        """Take away what other records will replace, and what no longer counts."""
+        self.nodes, self.loops, self.arrived, self.idle = {}, {}, {}, set()
+        for at, entry in again.undone.items():
+            self.entries[at] = pack_copy(entry)
+            self.outputs.pop(at, None)
+        self.order = [at for at in self.order if at not in again.undone]
+        for node in again.forgets:
+            self.documents.pop(node, None)
+            self.messages.pop(node, None)
+        self.ended_at = 0
+
     def keep(self, node: str, saved: Saved | None) -> None:
         """Write what a node keeps: its document, and its messages after the first `saved.keep`."""
         if saved is not None:
@@ -102,7 +114,7 @@ class KeptRun:
         self.entries[node, visit] = pack_copy(settlement.entry)
         if settlement.status is Status.COMPLETED:
             self.outputs[node, visit] = pack_copy(settlement.output)
-            self.order += [] if map_of(node) else [node]
+            self.order += [] if map_of(node) else [(node, visit)]
         self.keep(node, settlement.saved)
 
     def open(self, asked: Interrupt) -> None:
@@ -174,12 +186,13 @@ class KeptRun:
             tags=dict(self.start.tags),
             created_at=self.created_at,
             ended_at=self.ended_at,
-            order=tuple(self.order),
+            order=tuple(node for node, _ in self.order),
             outputs=_copies(self.outputs),
             entries=_copies(self.entries),
             interrupts=tuple(self.questions.values()),
             messages=_copies(self.messages),
             maps=dict(self.maps),
+            events=len(self.events),
         )
 
     def summary(self) -> RunSummary:

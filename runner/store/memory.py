@@ -18,6 +18,7 @@ from runner.ports import Claim, Doorbell, Reply, Settlement, Start, Token
 from runner.run import Status
 from runner.store import told as say
 from runner.store.kept import KeptRun
+from runner.store.memory_control import MemoryControl
 from runner.store.memory_reader import MemoryReader
 from runner.store.receipts import by_visit, receipts_for
 from runner.store.sessions import Sessions
@@ -27,7 +28,7 @@ from runner.store.stored import pack_copy
 JSON = Any
 
 
-class MemoryStore(MemoryReader):
+class MemoryStore(MemoryControl, MemoryReader):
     """Runs in this process's memory; they end with it. Thread-safe."""
 
     def __init__(

@@ -71,7 +71,14 @@ class Reader:
                 for field, value in own.items()
                 if field.startswith(b"m:")
             },
+            events=int(own[b"run"].split(b" ")[6]),
         )
+
+    def shape(self, fingerprint: str) -> dict[bytes, bytes]:
+        """Read the fields of a graph's shape; none when it is gone."""
+        with self._link.translated():
+            found: dict[bytes, bytes] = self._link.client.hgetall(self._keys.shape(fingerprint))
+        return found if b"meta" in found else {}
 
     def session(self, session_id: str) -> Session:
         """Read a session as it is at one moment."""

@@ -24,6 +24,7 @@ from runner.store.link import Argument, Link
 from runner.store.lister import Lister
 from runner.store.reader import Reader
 from runner.store.receipts import CRASHED, by_visit, receipts_for
+from runner.store.redis_control import RedisControl
 from runner.store.scripts import Scripts
 
 JSON = Any
@@ -33,7 +34,7 @@ JUDGE_AGAIN = 20
 """How often a set of answers is judged anew because another answer came in between."""
 
 
-class RedisStore:
+class RedisStore(RedisControl):
     """Runs in one partition of a Redis database. Thread-safe, and usable after a fork."""
 
     def __init__(

@@ -41,6 +41,12 @@ def fail(ctx: NodeContext) -> None:
     raise ValueError(f"order {ctx.task} is not there")
 
 
+def fail_once(ctx: NodeContext) -> int:
+    if ctx.attempt == 1:
+        raise ValueError("the printer is out of paper")
+    return ctx.attempt
+
+
 def go_on(ctx: NodeContext) -> None:
     while True:
         threading.Event().wait(0.02)
@@ -90,3 +96,8 @@ def outer() -> Graph:
     builder.add_node(send)
     builder.add_edge("inner", "send")
     return builder.build()
+
+
+@graph("shop-print")
+def printing() -> Graph:
+    return chain(tell, fail_once)

@@ -4,6 +4,7 @@ import json
 import time
 
 from runner.cli.documents import InterruptDocument, NodeDocument, RunDocument, RunLine
+from tests.waiting import wait_until
 
 
 def test_runs_are_listed_newest_first(cli):
@@ -96,3 +97,17 @@ def test_json_is_ascii_whatever_is_in_it(cli):
 
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["task"] == "\u202eä\x1b"
+
+
+def test_a_failed_run_is_retried(cli):
+    """`runs retry` writes the nodes that run again; a run that has completed is a conflict."""
+    run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
+
+    done = cli("runs", "retry", run_id)
+
+    assert (done.exit_code, done.stdout) == (0, "fail_once\n")
+    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    again = cli("runs", "retry", run_id, "--node", "fail_once")
+    assert again.exit_code == 5
+    assert "has completed" in again.stderr
+    assert cli("runs", "retry", "00none").exit_code == 4

@@ -15,6 +15,7 @@ from runner.interrupts import Answer
 from runner.listings import RunQuery
 from runner.outcomes import Remembered
 from runner.ports import Start
+from runner.reruns import Reruns
 from runner.run import Status
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import RUN_PARTS, Keys, declared
@@ -118,6 +119,45 @@ def test_children_expire_with_their_root(worker, store, client):
     store.sweep()
 
     assert all(client.pttl(key) > 0 for key in keys(client, f"*{child}*"))
+
+
+def test_a_retried_run_stays(worker, store, clock, client):
+    """A run that goes on loses its expiry, with its children, its shape and its idempotency key."""
+    graph = shape("a>b")
+    parent = worker.start(graph, idempotency_key="k")
+    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
+    worker.run(child, "x")
+    worker.run(parent, "a")
+    worker.fail(worker.claim(parent, "b").token)
+    store.sweep()
+    store.publish([shape("a>c")])
+    found = [*keys(client, f"*{child}*"), *keys(client, f"*{parent}*"), *keys(client, "*:idem:*")]
+    assert len(found) > 4
+    assert all(client.pttl(key) > 0 for key in [*found, KEYS.shape(graph.fingerprint)])
+
+    Reruns(store).retry(parent, None)
+    clock.advance(61)
+    store.sweep()
+
+    assert {client.pttl(key) for key in [*found, KEYS.shape(graph.fingerprint)]} == {-1}
+    assert len(store.runs()) == 2
+    worker.settle(worker.claim(parent, "b", 1, 2).token)
+    store.sweep()
+    assert all(client.pttl(key) > 0 for key in [*found, KEYS.shape(graph.fingerprint)])
+
+
+def test_a_child_of_a_retried_run_does_not_expire_later(worker, store, client):
+    """Where the sweep has not come to the children of an ended run before it goes on, they stay, too."""
+    parent = worker.start(shape("a>b"))
+    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
+    worker.run(child, "x")
+    worker.run(parent, "a")
+    worker.fail(worker.claim(parent, "b").token)
+    Reruns(store).retry(parent, None)
+
+    store.sweep()
+
+    assert {client.pttl(key) for key in keys(client, f"*{child}*")} == {-1}
 
 
 def test_listings_forget_runs_that_are_gone(worker, store, clock, client):

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from runner import Client, Status
-from runner.errors import NotFoundError, ResponseError, UnstorableError, UsageError
+from runner.errors import ConflictError, NotFoundError, ResponseError, UnstorableError, UsageError
 from runner.registry import Registry
 from runner.store.memory import MemoryStore
 from tests.core.graphs import Bench, answers, ident, single, wired
@@ -225,3 +225,36 @@ def test_stores_are_given_or_opened(monkeypatch):
     monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
 
     assert not Client(store=MemoryStore()).runs()
+
+
+def test_a_failed_run_is_retried():
+    """What has completed is not run again, `once` is not repeated, and the run completes."""
+    broken, ran, effects = [True], [], []
+
+    def first(ctx):
+        ran.append("a")
+        return 1
+
+    def second(ctx):
+        ran.append("b")
+        ctx.once("pay", lambda: effects.append(ctx.idempotency_key))
+        if broken:
+            raise ValueError("not yet")
+        return ctx.inputs["a"]
+
+    client, bench = office(wired({"a": first, "b": second}, "a b").build())
+    run = client.start("bench", "task")
+    bench.finish_all()
+    assert run.status is Status.FAILED
+    broken.clear()
+
+    assert run.retry() == ["b"]
+    bench.finish_all()
+
+    result = run.result()
+    assert (result.status, result.results["b"].output, result.results["b"].attempts) == ("completed", 1, 2)
+    assert (ran, len(effects)) == (["a", "b", "b"], 1)
+    with pytest.raises(ConflictError):
+        run.retry()
+    with pytest.raises(NotFoundError):
+        Client(store=bench.store, dispatcher=bench).engine.retry("00none")

@@ -14,14 +14,16 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from runner import replay
 from runner.cycles import reach
-from runner.errors import DefinitionError
+from runner.errors import DefinitionError, RunnerError
 from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
 from runner.listings import InterruptQuery, RunQuery
 from runner.outcomes import NextBatch, Remembered, Saved
 from runner.ports import Claim, Settlement, Start
-from runner.run import ACTIVE, FINAL, Status, status_of
+from runner.reruns import Reruns
+from runner.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.store import layout
 from runner.store.memory import MemoryStore
 from runner.store.redis import RedisStore
@@ -195,7 +197,12 @@ class Agreement(RuleBasedStateMachine):
         edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing[token.node])]
         status = Status.FAILED if failed else Status.COMPLETED
         more = None if failed or not saved else Remembered(f"s{bits % 2}", bits % 3, {"n": bits}, ["gone"])
-        settlement = Settlement(status, edges, {"by": token.fence}, {"v": 1}, saved, reads, insist, more)
+        entry = {
+            "v": 1,
+            "edges": edges,
+            **({"error": {"type": "builtins:ValueError", "message": "no"}} if failed else {}),
+        }
+        settlement = Settlement(status, edges, {"by": token.fence}, entry, saved, reads, insist, more)
         self.both("settle", token, settlement, self.nonce())
 
     @rule(
@@ -259,6 +266,18 @@ class Agreement(RuleBasedStateMachine):
         if self.runs and data.draw(st.sampled_from([False, False, False, True])):
             self.both("cancel", data.draw(st.sampled_from(self.runs)), "enough")
 
+    @rule(data=st.data(), late=st.sampled_from([False, False, True]))
+    def retry_what_ended(self, data, late):
+        ended = [run_id for run_id in self.runs if self.memory.peek(run_id).is_final]
+        if ended:
+            try:
+                again = Reruns(self.memory).plan(self.pick(data, ended))
+            except RunnerError:
+                return
+            if late:
+                self.both("emit", again[-1].run_id, "agent", "a", 1, None)
+            self.both("rewrite", again)
+
     @rule(
         seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),
         limit=st.sampled_from([1, 100]),
@@ -300,6 +319,25 @@ class Agreement(RuleBasedStateMachine):
             assert self.redis.events(run_id) == self.memory.events(run_id)
             assert self.redis.children(run_id) == self.memory.children(run_id)
             assert self.inside(run_id) == inside(self.memory._shelf.runs[run_id])
+
+    @invariant()
+    def a_replay_of_everything_gives_what_is_there(self):
+        for run_id in self.runs:
+            found, graph = self.memory.read(run_id), self.shape_of(run_id)
+            if found.record.stopping or graph.batches:
+                continue
+            replayed = replay.Replay(graph, replay.history(found, graph)).records()
+            kept = self.memory._shelf.runs[run_id]
+            assert seen(replayed.nodes) == seen(found.nodes)
+            assert {number: loop for number, loop in replayed.loops.items() if loop != LoopRecord()} == {
+                number: loop for number, loop in kept.loops.items() if loop != LoopRecord()
+            }
+            assert replayed.arrivals == kept.arrived
+
+    @invariant()
+    def shapes_come_back(self):
+        for shape in self.shapes:
+            assert self.redis.topology(shape.graph_id, shape.fingerprint) == shape
 
     @invariant()
     def sessions_are_equal(self):
@@ -380,6 +418,18 @@ def inside(run):
         }
         loops[number] = {name: value for name, value in said.items() if value}
     return loops, {place: list(astuple(found)) for place, found in run.arrived.items()}
+
+
+def seen(nodes):
+    """Give what a replay must know of nodes: for those that have not settled no more than the visit."""
+    settled = {Status.COMPLETED, Status.FAILED, Status.SKIPPED}
+    return {
+        name: (record.status, record.visit, record.edges, record.stamp, record.via)
+        if record.status in settled
+        else (record.visit, record.stamp)
+        for name, record in nodes.items()
+        if name != AFTER_GRAPH and record.status is not Status.PENDING
+    }
 
 
 def comparable(said):

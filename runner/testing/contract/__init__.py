@@ -22,6 +22,7 @@ PARTS = (
     "listing",
     "reading",
     "remembering",
+    "reopening",
     "running",
     "starting",
     "stopping",
@@ -38,6 +39,7 @@ from runner.testing.contract.children import ChildContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.remembering import RememberingContract
+from runner.testing.contract.reopening import ReopeningContract
 from runner.testing.contract.running import RunningContract
 from runner.testing.contract.starting import StartingContract
 from runner.testing.contract.stopping import StoppingContract
@@ -58,6 +60,7 @@ class StoreContract(
     ReadingContract,
     ListingContract,
     RememberingContract,
+    ReopeningContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""
 

@@ -82,8 +82,11 @@ class Worker:
 
     def settle(self, token: Token, output: JSON = None, edges: str | None = None, **said: Any) -> str:
         """Complete a visit; all its edges are taken unless `edges` says else."""
-        bits = "1" * len(self._runs[token.run_id].outgoing[token.node]) if edges is None else edges
-        entry = {"v": 1, "kind": "function", "ms": 1}
+        graph = self._runs[token.run_id]
+        bits = "1" * len(graph.outgoing.get(token.node, ())) if edges is None else edges
+        in_loop = token.node in graph.nodes and graph.nodes[token.node].loops
+        decided = {"edges": bits} if in_loop else {}
+        entry = {"v": 1, "kind": "function", "ms": 1, **decided}
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **said)
         return self.store.settle(token, settlement, self.nonce()).word
 
@@ -101,9 +104,11 @@ class Worker:
         """Build a question of a visit."""
         return Address(token.run_id, token.node, token.visit).ask(name, scope="function", **said)
 
-    def park(self, run_id: str, node: str, *names: str, visit: int = 1, **said: Any) -> list[Interrupt]:
+    def park(
+        self, run_id: str, node: str, *names: str, visit: int = 1, attempt: int = 1, **said: Any
+    ) -> list[Interrupt]:
         """Claim a visit and let it wait for the answers to some questions."""
-        token = self.claim(run_id, node, visit).token
+        token = self.claim(run_id, node, visit, attempt).token
         questions = [self.asked(token, name, **said) for name in names or ("ok?",)]
         assert self.store.park(token, questions, None).word == "waiting"
         return questions

@@ -8,14 +8,15 @@ local function map_of(name)
   return name:byte(-1) == 93 and name:match('^(.*)%[%d+%]$') or nil
 end
 
+local function read_map(text)
+  local found, numbers = {}, (text or '0 0 0 0 0 0 0 0'):gmatch('%d+')
+  for _, field in ipairs(MAP) do found[field] = tonumber(numbers()) end
+  return found
+end
+
 local function map(d, name)
-  local found = d.maps[name]
-  if not found then
-    found = {}
-    local numbers = (redis.call('HGET', d.key, 'm:' .. name) or '0 0 0 0 0 0 0 0'):gmatch('%d+')
-    for _, field in ipairs(MAP) do found[field] = tonumber(numbers()) end
-    d.maps[name] = found
-  end
+  local found = d.maps[name] or read_map(redis.call('HGET', d.key, 'm:' .. name))
+  d.maps[name] = found
   return found
 end
 

@@ -5,7 +5,9 @@ local function forget(limit)
   for _ = 1, limit do
     local run = redis.call('LPOP', key)
     if not run then break end
-    retire(run)
+    local of = redis.call('HGET', prefix .. 'r:' .. run, 'of')
+    -- Its parent may go on again since.
+    if of and outlived((of:match('^%S+ (%S+)'))) then retire(run) end
   end
   local gone = redis.call('ZRANGEBYSCORE', prefix .. 'retired', '-inf', now, 'LIMIT', 0, limit)
   for _, run in ipairs(gone) do unlist('runs', run) end

@@ -18,7 +18,8 @@ local function before_end(d)
   if batch and #batch.via > 0 and (batch.status == 'pending' or batch.status == 'completed') then
     return ring(d, '@batch', {visit = batch.visit + 1, attempt = 1})
   end
-  if meta.after and node(d, '@after').status == 'pending' then ring(d, '@after', {visit = 1, attempt = 1}) end
+  local last = meta.after and node(d, '@after')
+  if last and last.status == 'pending' then ring(d, '@after', {visit = last.visit + 1, attempt = 1}) end
 end
 
 local function step(d)

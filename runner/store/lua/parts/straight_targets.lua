@@ -13,7 +13,9 @@ local function straight_targets(key, edges, bits)
     local arrived, alive = (found[2 * place] or '[0,0,0]'):match(',(%d+),(%d+)')
     arrived, alive = arrived + 1, alive + (live and 1 or 0)
     fields[#fields + 1], fields[#fields + 2] = asked[2 * place], '[0,' .. arrived .. ',' .. alive .. ']'
-    if not found[2 * place - 1] then
+    local record = found[2 * place - 1]
+    if record and record:find('^pending') then return end
+    if not record then
       if arrived >= edge[2] and alive == 0 then return end
       if (live and edge[3]) or (arrived >= edge[2] and alive > 0) then
         fields[#fields + 1], fields[#fields + 2] = asked[2 * place - 1], 'ready 1 1 0 0 - - '

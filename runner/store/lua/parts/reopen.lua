@@ -1,0 +1,42 @@
+-- Other records for a run, worked out from its history (see runner/replay.py).
+-- Arguments: failed, started; then, each after how many there are: loops (number, record), arrivals
+-- (field, record), maps (name, record), nodes (name, record).
+-- include: ring
+
+-- Read a list of arguments, each item `width` of them; gives the place after it, too.
+local function read_list(place, width)
+  local items, count = {}, tonumber(ARGV[place])
+  for item = 1, count do
+    local first = place + 1 + (item - 1) * width
+    items[item] = {unpack(ARGV, first, first + width - 1)}
+  end
+  return items, place + 1 + count * width
+end
+
+local function read_records(place)
+  local found, next_one = {failed = tonumber(ARGV[place]), started = tonumber(ARGV[place + 1])}, place + 2
+  found.loops, next_one = read_list(next_one, 2)
+  found.arrivals, next_one = read_list(next_one, 2)
+  found.maps, next_one = read_list(next_one, 2)
+  found.nodes, next_one = read_list(next_one, 2)
+  return found, next_one
+end
+
+-- Write them all into a run that has none, and ring for the nodes that are ready.
+local function put_records(d, found)
+  d.run.failed, d.run.started = found.failed, found.started
+  for _, item in ipairs(found.loops) do
+    d.loops[tonumber(item[1])], d.turned[tonumber(item[1])] = read_loop(item[2]), true
+  end
+  for _, item in ipairs(found.arrivals) do
+    d.arrived[item[1]], d.came[item[1]] = cjson.decode(item[2]), true
+  end
+  for _, item in ipairs(found.maps) do
+    d.maps[item[1]], d.moved[item[1]] = read_map(item[2]), true
+  end
+  for _, item in ipairs(found.nodes) do
+    local name, record = item[1], read_node(item[2])
+    d.nodes[name] = read_node(nil)
+    if record.status == 'ready' then ring(d, name, record) else change(d, name, record) end
+  end
+end

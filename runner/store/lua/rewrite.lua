@@ -1,0 +1,38 @@
+-- Let ended runs go on with other records: all of them, or none when one has moved since it was read.
+--
+-- Keys touched: r:<run> and its parts (records replaced, expiry removed), their children's (expiry),
+--   g:<fingerprint> (counts its runs), idem:<graph>:<key>, retired, listed:runs, timers, runs:<status>,
+--   notices; the parent's r:<run>; queues.
+-- Arguments: from 5 for each run, a parent before its children: run, its number of events, records
+--   (parts/reopen.lua); then, each after how many there are: visits undone (node.visit, entry), nodes
+--   that lose what they kept.
+-- Words: "reopened", "moved", "unknown".
+-- include: reopen
+-- include: revive
+-- include: reply
+local runs, place = {}, 5
+while ARGV[place] do
+  local each = {run = ARGV[place], events = tonumber(ARGV[place + 1])}
+  each.records, place = read_records(place + 2)
+  each.undone, place = read_list(place, 2)
+  each.forgets, place = read_list(place, 1)
+  runs[#runs + 1] = each
+end
+for _, each in ipairs(runs) do
+  each.d = open(each.run)
+  if not each.d then return {'unknown'} end
+  if not FINAL[each.d.run.status] or each.d.run.events ~= each.events then return {'moved'} end
+end
+for _, each in ipairs(runs) do
+  local d = each.d
+  revive(d)
+  erase(d, each.undone, each.forgets)
+  d.run.stopping, d.run.reason, d.run.lock = '', '', ''
+  announce(d, 'run.retried')
+  local timeout = shape(d, 'meta').timeout
+  if timeout > 0 then timer(d, 'deadline', '', now + timeout) end
+  put_records(d, each.records)
+  step(d)
+  follow_all()
+end
+return reply('reopened')
