@@ -7,24 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runner import codec
+from runner import codec, sizes
+from runner.errors import PayloadTooLarge
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.schemas import mismatch
 from runner.store.receipts import receipts_for
 
 
-def refusals(given: Sequence[Answer], found: Sequence[Interrupt | None]) -> dict[str, str]:
-    """Name the answers that their questions' schemas refuse, each with the reason."""
-    refused = {}
-    for answer, interrupt in zip(given, found, strict=True):
-        if answer.response is None:
-            refused[answer.interrupt_id] = "None (null) is no answer"
-        elif interrupt is not None and interrupt.is_open and interrupt.response_schema is not None:
-            plain = codec.plain(codec.unpack(answer.response))
-            reason = mismatch(interrupt.response_schema, plain)
-            if reason:
-                refused[answer.interrupt_id] = reason
-    return refused
+def refusals(
+    given: Sequence[Answer], found: Sequence[Interrupt | None], most: int = sizes.MAX_RESULT
+) -> dict[str, str]:
+    """Name the answers that are none, too large or not what their questions take, each with the reason.
+
+    `most` is in bytes.
+    """
+    judged = zip(given, found, strict=True)
+    reasons = {answer.interrupt_id: _reason(answer, interrupt, most) for answer, interrupt in judged}
+    return {interrupt_id: reason for interrupt_id, reason in reasons.items() if reason}
+
+
+def _reason(answer: Answer, interrupt: Interrupt | None, most: int) -> str:
+    if answer.response is None:
+        return "None (null) is no answer"
+    try:
+        sizes.check("the answer", answer.response, most)
+    except PayloadTooLarge as error:
+        return str(error)
+    if interrupt is None or not interrupt.is_open or interrupt.response_schema is None:
+        return ""
+    return mismatch(interrupt.response_schema, codec.plain(codec.unpack(answer.response))) or ""
 
 
 def refuse(

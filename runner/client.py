@@ -271,4 +271,9 @@ def _open(**given: str) -> Store:
     from runner.store import open_store  # noqa: PLC0415 - see above
 
     settings = Settings(**given)  # type: ignore[arg-type]
-    return open_store(settings.redis_url, lease=settings.lease, retention=settings.retention)
+    return open_store(
+        settings.redis_url,
+        lease=settings.lease,
+        retention=settings.retention,
+        max_bytes=settings.max_result,
+    )

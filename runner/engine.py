@@ -126,7 +126,7 @@ class Engine(Control):
     def answer(self, given: Sequence[Answer]) -> list[Receipt]:
         """Apply a set of answers, all or none; each gets a receipt."""
         found = self.store.interrupts([each.interrupt_id for each in given])
-        refused = answers.refusals(given, found)
+        refused = answers.refusals(given, found, self.store.max_bytes)
         if refused:
             return answers.refuse(given, found, refused)
         receipts, reply = self.store.answer(given, ids.nonce())

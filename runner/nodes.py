@@ -12,9 +12,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import batches, codec, failures, fanout, graph_events, inputs, loops
+from runner import batches, codec, failures, fanout, graph_events, inputs, loops, sizes
 from runner.asking import Asker
-from runner.errors import CorruptDocument, LeaseLost, NodeFailed, RunStopped
+from runner.errors import CorruptDocument, LeaseLost, NodeFailed, PayloadTooLarge, RunStopped
 from runner.graph import BATCH, HIDDEN
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
@@ -31,7 +31,16 @@ AFTER = "after_node_call"
 
 
 def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
-    """Run a claimed node: hooks before, the node, hooks after."""
+    """Run a claimed node: hooks before, the node, hooks after. What is too large to store fails it."""
+    outcome = _execute(plan, visit)
+    try:
+        sizes.check_outcome(visit.address.node_id, outcome, visit.store.max_bytes)
+    except PayloadTooLarge as error:
+        return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
+    return outcome
+
+
+def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     if plan.topology.batches:
         if visit.address.node_id == BATCH:
             return batches.choose(plan, visit)

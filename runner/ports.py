@@ -177,10 +177,12 @@ class RunSnapshot:
 class Store(Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
-    `lease_ms` is how long a worker may be silent before its node runs again.
+    `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` how large one
+    value may be: the engine refuses larger ones.
     """
 
     lease_ms: int
+    max_bytes: int
 
     def publish(self, topologies: Sequence[Topology]) -> None:
         """Make graphs known by name; the last one published under a name is the current one."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runner.errors import DataMismatch, DefinitionError
+from runner.errors import DataMismatch, DefinitionError, PayloadTooLarge
 from runner.failures import ErrorRecord
 
 
@@ -17,7 +17,7 @@ class RetryPolicy:
     `max_attempts` counts the first one. The n-th retry waits `backoff * 2**(n-1)` seconds, at most
     `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
     classes; an error of another type fails the node at once, and so does data that does not fit a
-    function's types, unless DataMismatch itself is listed.
+    function's types or is too large to store, unless DataMismatch or PayloadTooLarge itself is listed.
     """
 
     max_attempts: int = 3
@@ -65,9 +65,10 @@ class RetryPolicy:
         """Tell whether an error is of a type that is retried, by names: it may be of another process."""
         names = {_name(cls) for cls in self.retry_on}
         lineage = [error.type, *error.bases]
-        if _name(DataMismatch) in lineage:
-            # The same data doesn't fit the second time either: a wide class such as Exception isn't enough.
-            lineage = lineage[: lineage.index(_name(DataMismatch)) + 1]
+        for final in map(_name, (DataMismatch, PayloadTooLarge)):
+            if final in lineage:
+                # It won't fit the second time either: a wide class such as Exception isn't enough.
+                lineage = lineage[: lineage.index(final) + 1]
         return not names.isdisjoint(lineage)
 
 

@@ -14,6 +14,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from runner.sizes import MAX_RESULT
+
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 DAY = 86_400.0
 
@@ -35,6 +37,9 @@ class Settings(BaseSettings):
     retention: float = Field(default=7 * DAY, gt=0, description="seconds that a finished run is kept")
     early_answer: float = Field(
         default=60.0, ge=0, description="seconds that an answer waits for a question not asked yet"
+    )
+    max_result: int = Field(
+        default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task, state or answer"
     )
     events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import codec, ids
+from runner import codec, ids, sizes
 from runner.errors import NotFoundError
 from runner.listings import checked_tags
 from runner.maps import map_of
@@ -47,15 +47,19 @@ class Starts:
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
-            UnstorableError: the task or the state can't be stored. UsageError: a tag can't be used.
+            UnstorableError: the task or the state can't be stored. PayloadTooLarge: one is too large.
+            UsageError: a tag can't be used.
         """
         plan = self._registry.find(graph_id)
+        packed, given = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
+        sizes.check("task", packed, self._store.max_bytes)
+        sizes.check("invocation_state", given, self._store.max_bytes)
         start = Start(
             run_id=run_id,
             graph_id=graph_id,
             fingerprint=plan.topology.fingerprint if plan else None,
-            task=codec.pack(task, "task"),
-            given=codec.pack(dict(state or {}), "invocation_state"),
+            task=packed,
+            given=given,
             tags=codec.pack(checked_tags(tags or {}), "tags"),
             idempotency_key=key,
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runner import codec, failures
+from runner import codec, failures, sizes
 from runner.errors import CorruptDocument, LeaseLost, StoreError
 from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
@@ -145,6 +145,7 @@ class ClaimedVisit:
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
+        sizes.check_saved(self.address.node_id, saved, self.store.max_bytes)
         try:
             reply = write()
         except StoreError as error:

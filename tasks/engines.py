@@ -43,7 +43,11 @@ def engine_of(app: Celery) -> Engine:
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
     store = open_store(
-        settings.redis_url, lease=settings.lease, retention=settings.retention, push=pushes(app, settings)
+        settings.redis_url,
+        lease=settings.lease,
+        retention=settings.retention,
+        push=pushes(app, settings),
+        max_bytes=settings.max_result,
     )
     return Engine(store, CeleryDispatcher(app), registry)
 

@@ -38,7 +38,7 @@ class Key:
     stays: str
 
 
-RUN_PARTS = ("", ":s", ":m", ":i", ":d", ":e", ":q", ":c", ":f")
+RUN_PARTS = ("", ":s", ":m", ":i", ":d", ":e", ":q", ":c", ":f", ":b")
 """What the keys of one run end in; when it has ended they all expire together."""
 
 _ENDED = "until its run has ended, then for the retention; a child's as long as its root's"
@@ -57,8 +57,9 @@ DICTIONARY = (
         "hash",
         "v, run (status, counters), of (graph), reason, lock, parent_node, root, path, created, ended, task, "
         "given, tags, idem; n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output "
-        "(JSON), x:<node>.<visit> place in the order and entry (JSON); q:<node> questions of its visit; "
-        "k:<node> when it keeps a document; m:<map> record of its items; wide makes it a table",
+        "(JSON), x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; "
+        "q:<node> questions of its visit; k:<node> when it keeps a document; m:<map> record of its items; "
+        "wide makes it a table",
         _ENDED,
     ),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
@@ -69,6 +70,7 @@ DICTIONARY = (
     Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
+    Key("r:<run>:b", "hash", "digest -> large value of the run or of one inside it (JSON)", _ENDED),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(
         "session:m:<session>",

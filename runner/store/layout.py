@@ -5,7 +5,7 @@ Users' data is written once, by Python, and never opened by a script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -166,11 +166,13 @@ def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
     return found if found and found.visit == visit else None
 
 
-def item_arguments(items: Sequence[JSON] | None) -> Iterator[list[bytes | str | int]]:
+def item_arguments(
+    items: Sequence[JSON] | None, write: Callable[[JSON], bytes]
+) -> Iterator[list[bytes | str | int]]:
     """Write a map's items as arguments of scripts: how many, whether these are the last, the first one's
     index, and the items; None for those that the map has.
     """
-    rows = [dump(item) for item in items or ()]
+    rows = [write(item) for item in items or ()]
     total = "" if items is None else len(rows)
     for first in range(0, max(1, len(rows)), CHUNK):
         last = "1" if first + CHUNK >= len(rows) else "0"
@@ -278,9 +280,3 @@ def results(
 def _at(field: bytes) -> tuple[str, int]:
     name, _, visit = field[2:].decode().rpartition(".")
     return name, int(visit)
-
-
-def entry(value: bytes | None) -> dict[str, JSON] | None:
-    """Read the entry of one visit."""
-    found: dict[str, JSON] | None = None if value is None else load(value.partition(b" ")[2])
-    return found

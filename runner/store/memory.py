@@ -16,6 +16,7 @@ from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.outcomes import NextBatch, Saved
 from runner.ports import Claim, Doorbell, Reply, Settlement, Start, Token
 from runner.run import Status
+from runner.sizes import MAX_RESULT
 from runner.store import told as say
 from runner.store.kept import KeptRun
 from runner.store.memory_control import MemoryControl
@@ -36,9 +37,10 @@ class MemoryStore(MemoryControl, MemoryReader):
         clock: Callable[[], int] = wall_clock,
         lease: float = 30.0,
         sessions: Sessions | None = None,
+        max_bytes: int = MAX_RESULT,
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
-        self.lease_ms = round(lease * 1000)
+        self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
         super().__init__(clock, self.lease_ms, sessions)
         self._keys: dict[tuple[str, str], str] = {}
 

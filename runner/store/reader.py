@@ -11,6 +11,7 @@ from runner.outcomes import Session
 from runner.ports import Event, RunSnapshot
 from runner.run import NodeRecord, RunRecord
 from runner.store import layout
+from runner.store.blobs import Blobs
 from runner.store.keys import Keys
 from runner.store.link import TIMEOUT, Link
 
@@ -25,8 +26,8 @@ LONGEST_BLOCK = TIMEOUT / 2
 class Reader:
     """Reads one partition."""
 
-    def __init__(self, link: Link, keys: Keys) -> None:
-        self._link, self._keys = link, keys
+    def __init__(self, link: Link, keys: Keys, blobs: Blobs) -> None:
+        self._link, self._keys, self._blobs = link, keys, blobs
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprint of every known graph, by name."""
@@ -49,6 +50,7 @@ class Reader:
             own, messages, asked, decided = pipe.execute()
         if not own:
             return None
+        own = self._blobs.whole(own)
         outputs, entries, order = layout.results(own)
         return RunSnapshot(
             record=layout.run_record(run_id, own),

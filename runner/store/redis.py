@@ -6,6 +6,7 @@ method raises StoreError when Redis can't be reached; the transition can then be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,10 @@ from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Doorbell, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import RunRecord, Status
+from runner.sizes import MAX_RESULT
 from runner.store import layout, told
+from runner.store.blobs import Blobs
+from runner.store.claims import claimed
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import PARTITION, Keys
 from runner.store.link import Argument, Link
@@ -45,6 +49,7 @@ class RedisStore(RedisControl):
         lease: float = 30.0,
         retention: float | None = WEEK,
         push: bool = True,
+        max_bytes: int = MAX_RESULT,
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Open a database; nothing is connected yet.
@@ -56,13 +61,15 @@ class RedisStore(RedisControl):
             retention: seconds that a finished run is kept; None keeps it for ever.
             push: ring the task queue from the scripts, once a template is installed. Only right where
                 the queue is in the same database, and not a cluster.
+            max_bytes: how large one value may be; larger ones are refused before they get here.
             clock: milliseconds, for tests; without it the time is the server's.
         """
-        self.lease_ms = round(lease * 1000)
+        self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
         self.clock = clock
         self._link, self._keys = Link(url), Keys(partition)
         self._scripts = Scripts(self._link, self._keys.prefix)
-        self._reader = Reader(self._link, self._keys)
+        self._blobs = Blobs(self._link, self._keys, self._run)
+        self._reader = Reader(self._link, self._keys, self._blobs)
         self._lister = Lister(self._link, self._keys, self._reader)
         self._settings = (self.lease_ms, "1" if push else "0", round((retention or 0) * 1000))
 
@@ -93,8 +100,8 @@ class RedisStore(RedisControl):
             start.run_id,
             start.graph_id,
             start.fingerprint or "",
-            layout.dump(start.task),
-            layout.dump(start.given),
+            self._small(start.parent, start.task),
+            self._small(start.parent, start.given),
             layout.dump(dict(start.tags)),
             start.idempotency_key or "",
             start.root,
@@ -107,27 +114,9 @@ class RedisStore(RedisControl):
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
         said = self._run("claim", run_id, node, visit, attempt, nonce)
-        return self._claimed(run_id, node, said) if said[0] == b"claimed" else _reply(said)
-
-    def _claimed(self, run_id: str, node: str, said: list[Any]) -> Claim:
-        _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages, items = said
-        record, _ = layout.node_record(own)
-        return Claim(
-            token=Token(run_id, node, record.visit, record.fence),
-            graph_id=graph.decode(),
-            fingerprint=fingerprint.decode(),
-            current=current.decode(),
-            signature=layout.load(at)["signature"],
-            record=record,
-            task=layout.load(task),
-            given=layout.load(given),
-            inputs=[(name.decode(), number, layout.load(output)) for name, number, output in inputs],
-            answers=layout.answered(*asked) if asked else [],
-            document=layout.load(document) if document else None,
-            messages=[layout.load(message) for message in messages],
-            child=self.read(record.child) if record.child else None,
-            map=layout.map_of_visit(items, record.visit),
-        )
+        if said[0] != b"claimed":
+            return _reply(said)
+        return claimed(run_id, node, said, self._blobs, self.read)
 
     def save(self, token: Token, saved: Saved) -> Reply:
         return self._reply("save", *_token(token), *layout.saved_arguments(saved))
@@ -150,8 +139,8 @@ class RedisStore(RedisControl):
             nonce,
             settlement.status,
             settlement.edges,
-            layout.dump(output),
-            layout.dump(settlement.entry),
+            self._small(token, output),
+            self._small(token, settlement.entry),
             "1" if settlement.insist else "0",
             len(settlement.reads),
             *(part for read in settlement.reads for part in read),
@@ -178,7 +167,10 @@ class RedisStore(RedisControl):
         return self._reply("retry", *_token(token), delay_ms, error, why, *layout.saved_arguments(saved))
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        replies = (self._reply("expand", *_token(token), *chunk) for chunk in layout.item_arguments(items))
+        replies = (
+            self._reply("expand", *_token(token), *chunk)
+            for chunk in layout.item_arguments(items, functools.partial(self._small, token))
+        )
         return next(reply for reply in replies if reply.word != "more")
 
     def hold(self, token: Token) -> Reply:
@@ -239,9 +231,11 @@ class RedisStore(RedisControl):
         word, *found = self._run("fetch", run_id, *nodes)
         if word != b"found":
             raise NotFoundError(f"there is no run {run_id!r} in this store.")
+        outputs, places = self._blobs.get(found[1::3]), found[2::3]
+        entries = self._blobs.get([place and place.partition(b" ")[2] for place in places])
         return [
-            (layout.node_record(own)[0], _load(output), layout.entry(entry))
-            for own, output, entry in zip(found[::3], found[1::3], found[2::3], strict=True)
+            (layout.node_record(own)[0], _load(output), _load(entry))
+            for own, output, entry in zip(found[::3], outputs, entries, strict=True)
         ]
 
     def runs(self, query: RunQuery = ports.EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
@@ -259,6 +253,11 @@ class RedisStore(RedisControl):
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
         return self._reader.events(run_id, after, limit, wait)
+
+    def _small(self, token: Token | None, value: JSON) -> bytes:
+        """Write a value, or a reference to it where it is large and its run is there."""
+        data = layout.dump(value)
+        return self._blobs.put(token.run_id, data) if token else data
 
     # -- calling scripts ---------------------------------------------------------------------------
 

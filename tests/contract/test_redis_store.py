@@ -191,6 +191,40 @@ def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, monke
     assert [run_id for page in pages for run_id in page] == [first]
 
 
+def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store, client):
+    """What goes through many nodes, into a graph inside and up again lies in one place while needed."""
+    much = "x" * 100_000
+    run_id = worker.start(shape("a>b b>c"))
+    worker.settle(worker.claim(run_id, "a").token, much)
+    child = worker.start(shape("x", name="inner"), much, parent=worker.claim(run_id, "b").token)
+    worker.settle(worker.claim(child, "x").token, much)
+    worker.settle(worker.claim(run_id, "b").token, much)
+
+    assert client.hlen(KEYS.run(run_id, ":b")) == 1
+    assert not client.exists(KEYS.run(child, ":b"))
+    assert client.memory_usage(KEYS.run(run_id), samples=0) < 20_000
+    assert client.memory_usage(KEYS.run(child), samples=0) < 20_000
+    assert client.pttl(KEYS.run(run_id, ":b")) == -1
+    token = worker.claim(run_id, "c").token
+    worker.settle(token, much + "y")
+    assert 0 < client.pttl(KEYS.run(run_id, ":b")) <= 60_000
+    worker.settle(token, much + "z")
+    assert 0 < client.pttl(KEYS.run(run_id, ":b")) <= 60_000
+    client.delete(KEYS.run(run_id, ":b"))
+    with pytest.raises(CorruptDocument, match="is gone"):
+        worker.read(run_id)
+
+
+def test_a_large_value_of_a_run_that_is_gone_leaves_nothing(worker, client):
+    """A late worker's result for a run that has expired is refused, and no key comes of it."""
+    run_id = worker.start(shape("a"))
+    token = worker.claim(run_id, "a").token
+    client.flushdb()
+
+    assert worker.settle(token, "x" * 100_000) == "stale"
+    assert keys(client) == []
+
+
 def test_without_retention_runs_stay(redis_url, client):
     """A store without retention keeps finished runs for ever."""
     worker = Worker(RedisStore(redis_url, retention=None, push=False))

@@ -202,7 +202,9 @@ class Agreement(RuleBasedStateMachine):
             "edges": edges,
             **({"error": {"type": "builtins:ValueError", "message": "no"}} if failed else {}),
         }
-        settlement = Settlement(status, edges, {"by": token.fence}, entry, saved, reads, insist, more)
+        # Some are so large that the Redis store keeps them apart.
+        output = {"by": token.fence, "much": "x" * (70_000 if bits % 7 == 6 else bits)}
+        settlement = Settlement(status, edges, output, entry, saved, reads, insist, more)
         self.both("settle", token, settlement, self.nonce())
 
     @rule(

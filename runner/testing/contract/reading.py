@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import NotFoundError
 from runner.listings import RunQuery, RunSummary
-from runner.ports import Store
+from runner.ports import Settlement, Store
 from runner.run import Status
 from runner.testing.clock import ManualClock
 from runner.testing.contract.worker import Worker, failure, shape
@@ -61,6 +61,31 @@ class ReadingContract:
         assert list(found.order) == ["a", "b"]
         assert found.outputs == {("a", 1): "a", ("b", 1): "b"}
         assert sorted(found.entries) == [("a", 1), ("b", 1)]
+
+    def test_large_values_are_read_as_they_were_written(self, worker: Worker, store: Store) -> None:
+        """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
+        task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
+        run_id = worker.start(shape("a>b"), task, given=task)
+        token = worker.claim(run_id, "a").token
+        entry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
+        store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
+
+        claim = worker.claim(run_id, "b")
+        assert (claim.task, claim.given, list(claim.inputs)) == (task, task, [("a", 1, output)])
+        assert store.fetch(run_id, ["a", "b"])[0][1:] == (output, entry)
+        child = worker.start(shape("x", name="inner"), output, given=task, parent=claim.token)
+        inner = worker.claim(child, "x")
+        assert (inner.task, inner.given) == (output, task)
+        worker.settle(inner.token, output)
+        again = worker.claim(run_id, "b").child
+        assert again is not None
+        assert (again.task, again.outputs) == (output, {("x", 1): output})
+        assert worker.read(run_id).outputs == {("a", 1): output}
+        assert worker.read(run_id).entries == {("a", 1): entry}
+        assert [event.data for event in store.events(run_id) if event.kind == "node.completed"] == [
+            None,
+            None,
+        ]
 
     def test_a_peek_is_the_record_of_a_read(self, worker: Worker, store: Store) -> None:
         """Reading a run's own record costs no reading of its nodes, and says the same."""

@@ -2,7 +2,7 @@
 -- include: settings
 -- include: listed
 local FINAL = {completed = true, failed = true, cancelled = true}
-local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c', ':f'}
+local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c', ':f', ':b'}
 
 -- Let a finished run's keys expire, and its children's when the sweep gets to them.
 local function retire(run)

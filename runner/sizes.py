@@ -1,0 +1,85 @@
+"""How large what is stored may be. The limit is the store's `max_bytes`; a larger value is refused.
+
+A result or a checkpoint beyond it fails its node; a task, a state or an answer beyond it is refused at
+the door. Either way nothing of it was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from runner import codec
+from runner.errors import PayloadTooLarge
+from runner.outcomes import Delegated, Expanded, Failed, Interrupted, Outcome, Saved, Succeeded
+
+JSON = Any
+
+MAX_RESULT = 10_000_000
+"""Bytes of one value, unless RUNNER_MAX_RESULT says else."""
+
+WIDEST = 6
+"""Bytes that one character of a text takes at most as JSON."""
+
+
+def check(what: str, packed: JSON, most: int) -> None:
+    """Refuse a packed value that is too large; `what` names it in the error.
+
+    Raises:
+        PayloadTooLarge: it is.
+    """
+    if packed is None or isinstance(packed, (bool, int, float)):
+        return
+    if isinstance(packed, str) and len(packed) * WIDEST < most:
+        return
+    _compare(what, len(codec.dump_json(packed)), most)
+
+
+def check_saved(node: str, saved: Saved | None, most: int) -> None:
+    """Refuse a checkpoint that is too large: the document and the messages that it adds.
+
+    Raises:
+        PayloadTooLarge: it is.
+    """
+    if saved is not None:
+        parts: Iterable[JSON] = (saved.document, *saved.messages)
+        _compare(
+            f"the state that node {node!r} keeps", sum(len(codec.dump_json(part)) for part in parts), most
+        )
+
+
+def check_outcome(node: str, outcome: Outcome, most: int) -> None:
+    """Refuse an outcome of which something is too large.
+
+    Raises:
+        PayloadTooLarge: something is.
+    """
+    for what, packed in _values(node, outcome):
+        check(what, packed, most)
+    if isinstance(outcome, (Succeeded, Failed, Interrupted)):
+        check_saved(node, outcome.saved, most)
+
+
+def _values(node: str, outcome: Outcome) -> Iterator[tuple[str, JSON]]:
+    match outcome:
+        case Succeeded():
+            yield f"the output of node {node!r}", outcome.output
+            if outcome.result is not outcome.output:
+                yield f"the result of node {node!r}", outcome.result
+        case Interrupted():
+            yield from (
+                (f"the reason of interrupt {each.name!r}", each.reason) for each in outcome.interrupts
+            )
+        case Delegated():
+            yield f"the task of the graph in node {node!r}", outcome.task
+        case Expanded():
+            yield from ((f"an item of map {node!r}", item) for item in outcome.items or ())
+
+
+def _compare(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise PayloadTooLarge(
+            f"{what} has {size:,} bytes, more than RUNNER_MAX_RESULT allows ({most:,}). Nothing of it was "
+            "stored. Keep the data where it belongs and pass a reference to it, or raise the limit for "
+            "every worker and client."
+        )

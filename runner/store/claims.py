@@ -1,0 +1,41 @@
+"""Reading what the script `claim` says: a visit and all that its worker needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runner.ports import Claim, RunSnapshot, Token
+from runner.store import layout
+from runner.store.blobs import Blobs
+
+
+def claimed(
+    run_id: str, node: str, said: list[Any], blobs: Blobs, read: Callable[[str], RunSnapshot | None]
+) -> Claim:
+    """Build the claim; large values are read with it, and so is the child run that the node waits for."""
+    _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages, items = said
+    record, _ = layout.node_record(own)
+    task, given, *outputs = map(_load, blobs.get([task, given, *(output for _, _, output in inputs)]))
+    return Claim(
+        token=Token(run_id, node, record.visit, record.fence),
+        graph_id=graph.decode(),
+        fingerprint=fingerprint.decode(),
+        current=current.decode(),
+        signature=layout.load(at)["signature"],
+        record=record,
+        task=task,
+        given=given,
+        inputs=[
+            (name.decode(), number, output) for (name, number, _), output in zip(inputs, outputs, strict=True)
+        ],
+        answers=layout.answered(*asked) if asked else [],
+        document=layout.load(document) if document else None,
+        messages=[layout.load(message) for message in messages],
+        child=read(record.child) if record.child else None,
+        map=layout.map_of_visit(items, record.visit),
+    )
+
+
+def _load(data: bytes | None) -> Any:
+    return None if data is None else layout.load(data)
