@@ -1,8 +1,9 @@
 """Reading and running the code blocks of a Markdown page, top to bottom, as its reader would.
 
-Python blocks share one namespace. A block with `file=NAME` is saved instead. Of a console block the
-lines after `$` are run by a shell, and their output must be the other lines, in which `…` stands for
-anything. Blocks in other languages are read by people only.
+Python blocks share one namespace. A block with `file=NAME` is saved instead, before anything runs, and
+after the blocks of that file that come before it. One with `app=NAME` says which Celery app serves
+them. Of a console block the lines after `$` are run by a shell, and their output must be the other
+lines, in which `…` stands for anything. Blocks in other languages are read by people only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,15 @@ class Block:
     @property
     def file(self) -> str:
         """The file that the block is to be saved as, or an empty text."""
-        found = re.search(r"file=(\S+)", self.options)
+        return self._option("file")
+
+    @property
+    def app(self) -> str:
+        """The Celery app in that file that the worker is to have, or an empty text."""
+        return self._option("app")
+
+    def _option(self, name: str) -> str:
+        found = re.search(rf"{name}=(\S+)", self.options)
         return found[1] if found else ""
 
 
@@ -40,14 +49,23 @@ def read(page: Path) -> list[Block]:
     return [Block(*found.groups(), text.count("\n", 0, found.start()) + 2) for found in FENCE.finditer(text)]
 
 
-def run(page: Path, folder: Path, environment: Mapping[str, str], saved: Callable[[Path], None]) -> None:
-    """Run a page's blocks in a folder; `saved` is told of each file that a block wrote."""
-    reader = sys.modules["__page__"] = ModuleType("__page__")  # classes look their module up by its name
+def save(page: Path, folder: Path) -> tuple[list[str], str]:
+    """Write a page's files; return the names of their modules and that of the Celery app, if it has one."""
+    names: dict[str, list[str]] = {}
     for block in read(page):
         if block.file:
-            (folder / block.file).write_text(block.text, encoding="utf-8")
-            saved(folder / block.file)
-        elif block.language == "python":
+            names.setdefault(block.file, []).append(block.text)
+    for name, parts in names.items():
+        (folder / name).write_text("\n\n".join(parts), encoding="utf-8")
+    app = "".join(block.app for block in read(page))
+    return [Path(name).stem for name in names], app
+
+
+def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Run a page's other blocks in a folder."""
+    reader = sys.modules["__page__"] = ModuleType("__page__")  # classes look their module up by its name
+    for block in read(page):
+        if block.language == "python" and not block.file:
             # Padded, so that a traceback shows the line of the page.
             exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), vars(reader))  # noqa: S102 - our own page
         elif block.language == "console":

@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from celery import current_app
 
-from runner.cli.process import worker_process
+from runner.cli.process import WorkerProcess, worker_process
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -36,17 +37,35 @@ def environment(redis_url, monkeypatch):
 def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatch):
     """What a page shows works when it is typed in, from its first block to its last."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules, app = blocks.save(page, tmp_path)
     with ExitStack() as stack:
+        if modules:
+            stack.enter_context(worker(modules, app, tmp_path)).wait_ready()
+        blocks.run(page, tmp_path, environment)
 
-        def start_worker(module: Path) -> None:
-            graphs = {
-                "RUNNER_GRAPHS": module.stem,
-                "PYTHONPATH": str(module.parent),
-                "RUNNER_SWEEP_INTERVAL": "0.5",
-            }
-            stack.enter_context(worker_process(graphs, concurrency=8)).wait_ready()
 
-        blocks.run(page, tmp_path, environment, start_worker)
+@contextmanager
+def worker(modules, app, folder):
+    """A worker with the page's graphs: one of ours, or one of the Celery app that the page has."""
+    settings = {
+        "RUNNER_GRAPHS": ",".join(modules),
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "RUNNER_SWEEP_INTERVAL": "0.5",
+    }
+    if not app:
+        with worker_process(settings, concurrency=8) as started:
+            yield started
+        return
+    before = current_app._get_current_object()
+    options = ["--pool", "threads", "--concurrency", "8", "--loglevel", "info"]
+    command = [sys.executable, "-m", "celery", "--app", app, "worker", *options]
+    started = WorkerProcess(command, folder / "worker.log", settings)
+    try:
+        yield started
+    finally:
+        started.stop()
+        before.set_current()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.is_file()], ids=lambda page: page.name)
