@@ -2,12 +2,14 @@
 
 Python blocks share one namespace. A block with `file=NAME` is saved instead, before anything runs, and
 after the blocks of that file that come before it. One with `app=NAME` says which Celery app serves
-them. Of a console block the lines after `$` are run by a shell, and their output must be the other
-lines, in which `…` stands for anything. Blocks in other languages are read by people only.
+them, and one with `needs=MODULE` is left out where that is not installed. Of a console block the
+lines after `$` are run by a shell, and their output must be the other lines, in which `…` stands for
+anything. Blocks in other languages are read by people only.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -38,15 +40,22 @@ class Block:
         """The Celery app in that file that the worker is to have, or an empty text."""
         return self._option("app")
 
+    @property
+    def is_runnable(self) -> bool:
+        """Whether what the block needs is installed: `needs=MODULE` names it."""
+        needed = self._option("needs")
+        return not needed or importlib.util.find_spec(needed) is not None
+
     def _option(self, name: str) -> str:
         found = re.search(rf"{name}=(\S+)", self.options)
         return found[1] if found else ""
 
 
 def read(page: Path) -> list[Block]:
-    """List the blocks of a page."""
+    """List the blocks of a page, but for those that need what is not installed."""
     text = page.read_text(encoding="utf-8")
-    return [Block(*found.groups(), text.count("\n", 0, found.start()) + 2) for found in FENCE.finditer(text)]
+    found = [Block(*each.groups(), text.count("\n", 0, each.start()) + 2) for each in FENCE.finditer(text)]
+    return [block for block in found if block.is_runnable]
 
 
 def save(page: Path, folder: Path) -> tuple[list[str], str]:
