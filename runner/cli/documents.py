@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runner.failures import ErrorRecord
     from runner.interrupts import Interrupt, Receipt
     from runner.listings import RunSummary
+    from runner.ports import Event
 
 
 class RunLine(TypedDict):
@@ -122,6 +123,18 @@ class LetterDocument(TypedDict):
     visit: int | None
 
 
+class EventDocument(TypedDict):
+    """Something that happened in a run; `position` is what `--after` takes."""
+
+    position: str
+    kind: str
+    at: str | None
+    node: str
+    visit: int
+    detail: str
+    data: Any
+
+
 class GraphLine(TypedDict):
     """One graph of a listing: the fingerprint in the store, and the one of this folder."""
 
@@ -180,6 +193,19 @@ class DrawingDocument(TypedDict):
     drawing: str
 
 
+def event_document(event: Event) -> EventDocument:
+    """Write an event."""
+    return EventDocument(
+        position=event.position,
+        kind=str(event.kind),
+        at=stamp(event.at),
+        node=event.node,
+        visit=event.visit,
+        detail=event.detail,
+        data=shown(event.data),
+    )
+
+
 def run_line(run: RunSummary) -> RunLine:
     """Write one run of a listing."""
     return RunLine(
@@ -219,12 +245,13 @@ def node_document(node: NodeView) -> NodeDocument:
         attempts=node.attempts,
         execution_ms=node.ms,
         output=node.output,
-        error=_error(error) if error else None,
+        error=error_document(error) if error else None,
         run=run_document(node.inner) if node.inner else None,
     )
 
 
-def _error(error: ErrorRecord) -> ErrorDocument:
+def error_document(error: ErrorRecord) -> ErrorDocument:
+    """Write why a node failed."""
     return ErrorDocument(type=error.name, message=error.message, traceback=error.traceback)
 
 

@@ -58,6 +58,14 @@ class Output:
         """Write a document as JSON; ASCII, so that no terminal or encoding can misread it."""
         print(json.dumps(document, indent=2))  # noqa: T201 - this is what printing is for
 
+    def record(self, document: Any) -> None:
+        """Write a document as one line of JSON, at once: others read on while we look on."""
+        print(json.dumps(document), flush=True)  # noqa: T201 - as above
+
+    def line(self, *cells: object) -> None:
+        """Write one tab-separated line at once."""
+        print("\t".join(one_line(cell) for cell in cells), flush=True)  # noqa: T201 - as above
+
     def lines(self, rows: Sequence[Sequence[object]]) -> None:
         """Write tab-separated lines."""
         for row in rows:

@@ -103,6 +103,74 @@ def show(session: Session, run_id: str) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
+@click.option("--follow", is_flag=True, help="Go on while only people can go on, until it has ended.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most.")
+@shared
+@pass_session
+def watch(session: Session, run_id: str, *, follow: bool, timeout: float | None) -> int:
+    """Look on while a run goes, until it has ended or only people can go on.
+
+    On a terminal it is a live tree: what each node does and for how long, what waits and for whom,
+    graphs inside included. Without one, a line for each event: time since the start, kind, node, and
+    what it is about. With --json, an event a line.
+
+    Exit codes: 0 completed, 1 failed or cancelled, 3 waiting for a person, 8 still going on.
+    """
+    from runner.cli import exits
+    from runner.cli.watch import look_on
+
+    run = session.client.run(run_id)
+    try:
+        look_on(session.client.engine.store, run_id, session.output, follow=follow, timeout=timeout)
+    except KeyboardInterrupt as error:
+        raise exits.CommandError(exits.Exit.STOPPED, f"Stopped looking on; run {run_id} goes on.") from error
+    return exits.of_run(run.status)
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--after", default="", metavar="POSITION", help="Only what came after this event.")
+@click.option("--follow", is_flag=True, help="Wait for more until the run has ended.")
+@shared
+@pass_session
+def events(session: Session, run_id: str, *, after: str, follow: bool) -> None:
+    """Write what happened in a run, in order, graphs inside it included.
+
+    A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json
+    it is a document. To go on later, give the last position as --after.
+    """
+    from runner.cli.documents import event_document
+
+    if after and not after.isdecimal():
+        raise click.BadParameter(f"{after!r} is no position; it is a number.", param_hint="--after")
+    output = session.output
+    for event in session.client.run(run_id).events(after, follow=follow):
+        found = event_document(event)
+        if output.as_json:
+            output.record(found)
+        else:
+            data = compact(found["data"]) if found["data"] is not None else ""
+            output.line(event.position, found["at"], event.kind, event.node, event.visit, event.detail, data)
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
+@shared
+@pass_session
+def export(session: Session, run_id: str) -> None:
+    """Write everything that is kept of a run as one JSON document.
+
+    That is its task and state, every visit's output or error, all questions and answers, the agents'
+    messages, the events, and the same of each graph inside.
+    """
+    from runner.cli.export import export_document
+
+    session.client.run(run_id)
+    session.output.data(export_document(session.client.engine.store, run_id))
+
+
+@runs.command()
+@click.argument("run_id", metavar="RUN")
 @click.option("--node", metavar="NODE", help="Only this one of several failed nodes.")
 @shared
 @pass_session

@@ -76,7 +76,7 @@ def read_run(store: Store, run_id: str) -> RunView:
             f"There is no run {run_id!r} in this store; finished runs are removed after RUNNER_RETENTION.",
             "`runner runs list` shows the runs that are kept.",
         )
-    history = _history(store, run_id)
+    history = all_events(store, run_id)
     own: dict[str, list[Event]] = {}
     for event in history:
         own.setdefault(event.node, []).append(event)
@@ -95,7 +95,8 @@ def read_run(store: Store, run_id: str) -> RunView:
     )
 
 
-def _history(store: Store, run_id: str) -> list[Event]:
+def all_events(store: Store, run_id: str) -> list[Event]:
+    """Read the events of a run that are kept, in order."""
     found = store.events(run_id)
     history = list(found)
     while found and (found := store.events(run_id, found[-1].position)):
