@@ -5,7 +5,7 @@ Pure: it knows one place that asks (address, scope, number) and the answers give
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from runner.errors import InterruptRaised, UsageError
@@ -40,7 +40,7 @@ class Asker:
 
         Raises:
             InterruptRaised: there is no answer yet.
-            InterruptExpired: nobody answered in time.
+            InterruptExpired: nobody answered in time. InterruptWithdrawn: the question was taken back.
             UsageError: the question can't be asked as it is.
         """
         try:
@@ -58,7 +58,12 @@ class Asker:
         raise InterruptRaised(name)
 
     def _question(self, name: str, reason: object, options: dict[str, Any]) -> Interrupt:
-        question = self._address.ask(name, reason, scope=self._scope, number=self._number, **options)
+        question = current(
+            self._answers,
+            lambda reasked: self._address.ask(
+                name, reason, scope=self._scope, number=self._number, reasked=reasked, **options
+            ),
+        )
         if name in self._used and not self._repeat:
             raise UsageError(
                 f"interrupt {name!r} was asked twice in one event; give each question a name of its own."
@@ -68,5 +73,16 @@ class Asker:
 
 
 def answered(question: Interrupt) -> bool:
-    """Tell whether a question no longer waits: a person answered, or its time is over."""
-    return question.response is not None or question.status is InterruptStatus.EXPIRED
+    """Tell whether a question no longer waits: answered, its time is over, or somebody withdrew it."""
+    decided = question.status is InterruptStatus.EXPIRED or question.withdrawal is not None
+    return question.response is not None or decided
+
+
+def current(answers: Mapping[str, Interrupt], ask: Callable[[int], Interrupt]) -> Interrupt:
+    """Build a question with a number of its own for each time that it was withdrawn to be asked anew."""
+    reasked = 0
+    while (known := answers.get((question := ask(reasked)).id)) and known.withdrawal is not None:
+        if not known.withdrawal["reask"]:
+            break
+        reasked += 1
+    return question

@@ -251,6 +251,18 @@ class Client:
         packed: Any = codec.pack(response, "response")
         return self.engine.answer([Answer(interrupt_id, packed, responder, idempotency_key, digest)])[0]
 
+    def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
+        """Take an open question back; an answer to it is `superseded` from now on.
+
+        The node that asked goes on: `interrupt()` raises InterruptWithdrawn in it, which fails the node
+        unless its code catches it. With `reask` it runs on at once and asks anew: a new question with a
+        new id, of the same words if the code is the same. An attempt after the failed one asks anew, too.
+
+        Raises:
+            NotFoundError: it was never asked. ConflictError: it is not open any more.
+        """
+        self.engine.withdraw(interrupt_id, reason, reask=reask)
+
     def session(self, session_id: str) -> Session:
         """Read what runs have left under a session's id: messages and state; one never written is empty."""
         found = self.engine.store.session(session_id)

@@ -51,7 +51,9 @@ class View(Protocol):
         """
 
     def standing(self, interrupt_id: str) -> str:
-        """Return "" for a question never asked, else open, answered, expired or withdrawn."""
+        """Return "" for a question never asked, else open, answered, expired, withdrawn when its node
+        stopped waiting, or retracted when somebody withdrew it.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,13 +184,14 @@ class Engine(Control):
 
     def _park(self, claim: Claim, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         saved = nodes.wrapped(visit, outcome)
-        word = self._ring(self.store.park(claim.token, outcome.interrupts, saved)).word
+        asked = visit.waiting_for(outcome)
+        word = self._ring(self.store.park(claim.token, asked, saved)).word
         if word == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
                 "its lease will run out and it is tried again."
             )
-        waiting = outcome.interrupts if word == "waiting" else ()
+        waiting = asked if word == "waiting" else ()
         return Delivery(word, claim.graph_id, waiting)
 
     def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> Delivery:

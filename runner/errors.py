@@ -13,6 +13,7 @@
     │   └── RunStopped        the run was cancelled while the node ran
     ├── NodeTimedOut          a node ran longer than its timeout: its failure
     ├── InterruptExpired      nobody answered in time: raised where the question was asked
+    ├── InterruptWithdrawn    somebody took the question back: raised where it was asked
     ├── ModelFault            the model's: its reply can't be used
     │   ├── MaxTokensReached  the reply was cut off
     │   └── StructuredOutputMissing  the structured output was asked for and not given
@@ -99,6 +100,10 @@ class NodeTimedOut(RunnerError):
 
 class InterruptExpired(RunnerError):
     """Nobody answered the question in time, so it counts as rejected."""
+
+
+class InterruptWithdrawn(RunnerError):
+    """The question was withdrawn before anybody answered it."""
 
 
 class ModelFault(RunnerError):

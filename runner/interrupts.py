@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pydantic
 
 from runner import codec, schemas
-from runner.errors import InterruptExpired, ResponseError, UsageError
+from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 
 SEPARATOR = "."
 
@@ -35,8 +35,9 @@ class Interrupt:
     """A question to a person, asked by one visit of one node.
 
     `scope` says what asked ("function", "tool", "before_tool_call:<tool use id>" …) and `number`
-    counts repeated askings after a retried tool call. Times are milliseconds of the store's clock,
-    `expires_in` is seconds. `on_expire` is "reject", "fail" or {"response": value}.
+    counts repeated askings after a retried tool call, `reasked` those after a withdrawal. Times are
+    milliseconds of the store's clock, `expires_in` is seconds. `on_expire` is "reject", "fail" or
+    {"response": value}. `withdrawal` says why and how somebody withdrew it: reason, reask, attempt.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -61,6 +62,16 @@ class Interrupt:
     responder: str | None = None
     idempotency_key: str | None = None
     v: int = 1
+    reasked: int = 0
+    withdrawal: dict[str, Any] | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Tell whether the node must learn what became of it: answered, expired or withdrawn by somebody."""
+        return self.withdrawal is not None or self.status in {
+            InterruptStatus.ANSWERED,
+            InterruptStatus.EXPIRED,
+        }
 
     @property
     def is_open(self) -> bool:
@@ -80,9 +91,10 @@ class Address:
     visit: int
     within: str = ""
 
-    def interrupt_id(self, scope: str, name: str, number: int = 1) -> str:
+    def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
-        key = json.dumps([scope, name, number], ensure_ascii=True).encode()
+        parts = [scope, name, number, reasked] if reasked else [scope, name, number]
+        key = json.dumps(parts, ensure_ascii=True).encode()
         short = hashlib.blake2s(key, digest_size=8).hexdigest()
         return SEPARATOR.join((self.run_id, self.node_id, str(self.visit), short))
 
@@ -93,6 +105,7 @@ class Address:
         *,
         scope: str,
         number: int = 1,
+        reasked: int = 0,
         response_schema: object = None,
         assignees: Sequence[str] | None = None,
         expires_in: float | None = None,
@@ -111,7 +124,7 @@ class Address:
         scope = self.within + scope
         schema = json_schema(response_schema)
         asked = Interrupt(
-            id=self.interrupt_id(scope, name, number),
+            id=self.interrupt_id(scope, name, number, reasked),
             name=name,
             reason=codec.pack(reason, f"the reason of interrupt {name!r}"),
             run_id=self.run_id,
@@ -119,6 +132,7 @@ class Address:
             visit=self.visit,
             scope=scope,
             number=number,
+            reasked=reasked,
             response_schema=schema,
             assignees=list(assignees or ()),
             expires_in=expires_in,
@@ -184,7 +198,11 @@ def resolved(interrupt: Interrupt, schema: object = None) -> Any:
 
     Raises:
         InterruptExpired: nobody answered in time, and the question names no answer for that case.
+        InterruptWithdrawn: somebody took the question back.
     """
+    if interrupt.withdrawal is not None:
+        reason = interrupt.withdrawal["reason"]
+        raise InterruptWithdrawn(f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}.")
     if interrupt.status is InterruptStatus.EXPIRED:
         if isinstance(interrupt.on_expire, dict) and "response" in interrupt.on_expire:
             return typed_response(schema, codec.unpack(interrupt.on_expire["response"]))

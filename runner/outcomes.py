@@ -72,11 +72,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The node waits for a person: `interrupts` are all that are open, `saved` is what resumes it."""
+    """The node waits for a person: `interrupts` are all that are open, `saved` is what resumes it.
+
+    With `keeps` the questions that were open when the node was claimed stay so, named or not.
+    """
 
     interrupts: list[Interrupt]
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,9 @@ class Store(Protocol):
     def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
         """Apply a set of checked answers: all of them or none."""
 
+    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+        """Take an open question back: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""
+
     def cancel(self, run_id: str, reason: str) -> Reply:
         """Stop a run: "cancelled", "already" or "unknown"."""
 

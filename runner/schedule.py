@@ -352,14 +352,24 @@ def _expire(draft: Draft, interrupt: str) -> Step:
     return _resolve(draft, address.node_id, address.visit, [interrupt])
 
 
-def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> Step:
+def withdraw(draft: Draft, interrupt: str, *, reask: bool) -> Step:
+    """Take an open question back: its node learns so from it. With `reask` that goes on at once."""
+    address = address_of(interrupt)
+    if address is None or draft.view.standing(interrupt) != "open":
+        return draft.refuse("closed")
+    node, visit = address.node_id, address.visit
+    draft.add(Close(interrupt, "withdrawn"), Announce(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt))
+    return _resolve(draft, node, visit, [interrupt], wakes=reask)
+
+
+def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str], *, wakes: bool = False) -> Step:
     record = draft.node(node)
     left = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
     unseen = record.unseen + len(record.questions) - len(left)
     resolved = replace(record, questions=left, unseen=unseen)
     draft.add(*(DropTimer(TimerKind.EXPIRE, interrupt) for interrupt in interrupts))
     waits = record.status is Status.WAITING and not record.held and not record.items
-    if waits and _satisfied(draft, node, resolved):
+    if waits and (wakes or _satisfied(draft, node, resolved)):
         draft.add(Announce(EventKind.NODE_RESUMED, node, visit))
         _ring(draft, node, resolved)
     else:

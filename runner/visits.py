@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from runner import codec, failures, sizes
@@ -16,7 +16,7 @@ from runner.errors import CorruptDocument, LeaseLost, StoreError
 from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
-from runner.outcomes import Failed, Input, Outcome, Remembered, Saved, Session, Succeeded
+from runner.outcomes import Failed, Input, Interrupted, Outcome, Remembered, Saved, Session, Succeeded
 from runner.ports import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,9 @@ class ClaimedVisit:
             Input(node, visit, output) for node, visit, output in claim.inputs if not node.startswith(HIDDEN)
         ]
         self.invocation_state: dict[str, Any] = codec.unpack(claim.given) or {}
-        self.answers: Mapping[str, Interrupt] = {answer.id: answer for answer in claim.answers}
+        self.answers: Mapping[str, Interrupt] = {
+            answer.id: _in_attempt(answer, self.attempt) for answer in claim.answers
+        }
         found = load_document(claim.document)
         older = found is not None and found.visit != token.visit
         forget = found is None or (older and reset)
@@ -130,6 +132,13 @@ class ClaimedVisit:
         """Raise LeaseLost or RunStopped when the node is no longer ours to run."""
         self._lease.check()
 
+    def waiting_for(self, outcome: Interrupted) -> Sequence[Interrupt]:
+        """List all that the node waits for; an executor that can't name its older questions keeps them."""
+        if not outcome.keeps:
+            return outcome.interrupts
+        older = self.store.interrupts(self.claim.record.questions)
+        return [*outcome.interrupts, *(each for each in older if each is not None)]
+
     def run_snapshot(self) -> RunSnapshot | None:
         """Read the whole run, for the event after it."""
         return self.store.read(self.address.run_id)
@@ -158,6 +167,14 @@ class ClaimedVisit:
                 "worker; what this one wrote was refused."
             )
         self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
+
+
+def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
+    """A withdrawn question fails the attempt that asked it; a later attempt asks it anew."""
+    withdrawal = answer.withdrawal
+    if withdrawal is None or attempt <= withdrawal["attempt"]:
+        return answer
+    return replace(answer, withdrawal={**withdrawal, "reask": True})
 
 
 def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:

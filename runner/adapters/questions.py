@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runner.asking import answered
+from runner import codec
+from runner.asking import answered, current
 from runner.errors import CorruptDocument
 from runner.interrupts import Address, Interrupt, resolved
 
@@ -63,7 +64,12 @@ class Questions:
         """
         known = self._asked.get(inner)
         number = 1 if known is None else known.number + known.handed
-        question = self._address.ask(name, reason, scope=f"{self._kind}:{inner}", number=number, **options)
+        question = current(
+            self._answers,
+            lambda reasked: self._address.ask(
+                name, reason, scope=f"{self._kind}:{inner}", number=number, reasked=reasked, **options
+            ),
+        )
         self._asked[inner] = _Asked(inner, question.id, number)
         return question
 
@@ -71,16 +77,33 @@ class Questions:
         """Return the answers that the framework has not been given yet, by its own ids.
 
         Raises:
-            InterruptExpired: nobody answered a question in time.
+            InterruptExpired: nobody answered a question in time. InterruptWithdrawn: one was taken back.
         """
         found = {}
         for inner, asked in list(self._asked.items()):
             answer = self._answers.get(asked.id)
-            if not asked.handed and answer is not None and answered(answer):
+            if not asked.handed and answer is not None and answered(answer) and not _reasks(answer):
                 found[inner] = resolved(answer)
                 self._asked[inner] = _Asked(inner, asked.id, asked.number, handed=True)
+        return found
+
+    def anew(self) -> list[Interrupt]:
+        """Ask once more what was withdrawn to be asked anew."""
+        found = []
+        for inner, asked in list(self._asked.items()):
+            known = self._answers.get(asked.id)
+            if not asked.handed and known is not None and _reasks(known):
+                options = {
+                    name: getattr(known, name)
+                    for name in ("response_schema", "assignees", "expires_in", "on_expire")
+                }
+                found.append(self.ask(inner, known.name, codec.unpack(known.reason), **options))
         return found
 
     def document(self) -> list[JSON]:
         """Return what must be stored to go on in another process."""
         return [asdict(asked) for asked in self._asked.values()]
+
+
+def _reasks(question: Interrupt) -> bool:
+    return question.withdrawal is not None and bool(question.withdrawal["reask"])

@@ -155,6 +155,8 @@ class _Execution:
         self._listen()
         self._given = _counts(self._agent)
         prompt = self._prompt()
+        if not prompt and (anew := self._questions.anew()):
+            return Interrupted(anew, self._saved(), self._usage(), keeps=True)
         while True:
             self._resuming = self._past.waits
             result = await self._invoke(prompt)
@@ -174,11 +176,8 @@ class _Execution:
             prompt = _responses(known)
 
     def _prompt(self) -> Any:
-        if self._past.waits:
-            return _responses(self._questions.hand_over())
-        if self._past.begun:
-            return None
-        return inputs.blocks(self._visit.task, self._visit.inputs)
+        given = None if self._past.begun else inputs.blocks(self._visit.task, self._visit.inputs)
+        return _responses(self._questions.hand_over()) if self._past.waits else given
 
     async def _invoke(self, prompt: Any) -> Any:
         result: Any = None

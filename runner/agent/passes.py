@@ -40,7 +40,8 @@ def _merged(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[str, In
     known = dict(state.questions)
     for key, question in known.items():
         answer = answers.get(key)
-        if answer is not None and not answered(question):
+        # A withdrawn question may be asked anew in a later attempt: the visit's word counts.
+        if answer is not None and (not answered(question) or answer.withdrawal is not None):
             known[key] = answer
     return known
 

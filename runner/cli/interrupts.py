@@ -219,6 +219,25 @@ def respond(
     return _code(session, receipt, digest)
 
 
+@interrupts.command()
+@click.argument("interrupt_id", metavar="INTERRUPT")
+@click.option("--reason", default="", metavar="TEXT", help="Why; whoever reads the run's events sees it.")
+@click.option("--reask", is_flag=True, help="Let the node ask anew, as a question with a new id.")
+@shared
+@pass_session
+def withdraw(session: Session, interrupt_id: str, *, reason: str, reask: bool) -> None:
+    """Take an open question back.
+
+    Answers to it are superseded from now on, and the node that asked goes on with an error. Exit codes:
+    0 it is withdrawn; 4 no such question; 5 it is not open any more.
+    """
+    session.client.withdraw(interrupt_id, reason, reask=reask)
+    if session.output.as_json:
+        session.output.data({"interrupt_id": interrupt_id, "status": "withdrawn"})
+    else:
+        session.output.lines([("withdrawn", interrupt_id)])
+
+
 def _code(session: Session, receipt: Receipt, digest: str | None) -> exits.Exit:
     code = exits.of_receipt(receipt)
     if code is exits.Exit.USAGE and digest is not None:

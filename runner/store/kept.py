@@ -77,6 +77,8 @@ class KeptRun:
     def standing(self, interrupt_id: str) -> str:
         """Return "" for a question never asked, else its status."""
         found = self.questions.get(interrupt_id)
+        if found is not None and found.withdrawal is not None:
+            return "retracted"
         return found.status if found else ""
 
     # -- writing -----------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class KeptRun:
             task=pack_copy(self._task(node, record.visit)),
             given=pack_copy(self.start.given),
             inputs=[(*at, pack_copy(self.outputs.get(at))) for at in schedule.live_inputs(draft, node)],
-            answers=[found for found in asked if found.status in {"answered", "expired"}],
+            answers=[found for found in asked if found.is_decided],
             document=pack_copy(self.documents.get(node)),
             messages=pack_copy(self.messages.get(node, [])),
             child=child,

@@ -192,16 +192,18 @@ def question(data: bytes, decided: bytes | None) -> Interrupt:
     found = replace(codec.decode(Interrupt, text), asked_at=int(asked))
     if not decided:
         return found
-    status, at, _, answer = decided.split(b" ", 3)
+    status, at, nonce, answer = decided.split(b" ", 3)
     given = load(answer) if answer else {}
+    if status == b"withdrawn" and given:
+        given = {"withdrawal": {**given, "attempt": int(nonce)}}
     return replace(found, status=InterruptStatus(status.decode()), answered_at=int(at), **given)
 
 
 def answered(asked: Sequence[bytes], decided: Sequence[bytes | None]) -> list[Interrupt]:
-    """Read the questions that were answered or have expired, in the order of asking."""
+    """Read the questions of which the node must learn, in the order of asking."""
     pairs = sorted(zip(asked, decided, strict=True), key=lambda pair: question_number(pair[0]))
     found = [question(*pair) for pair in pairs]
-    return [each for each in found if each.status in {InterruptStatus.ANSWERED, InterruptStatus.EXPIRED}]
+    return [each for each in found if each.is_decided]
 
 
 def question_number(data: bytes) -> int:

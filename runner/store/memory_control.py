@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from runner import schedule
+from runner.events import EventKind
 from runner.graph import Topology
 from runner.ports import Doorbell, Reply, Rewrite
 from runner.store.shelf import Shelf
+
+JSON = Any
 
 
 class MemoryControl:
@@ -35,3 +40,24 @@ class MemoryControl:
                 bells += self._shelf.apply(each.run_id, schedule.reopen, each.records)[1]
             self._changed.notify_all()
             return Reply("reopened", bells)
+
+    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+        with self._changed:
+            run = self._shelf.asking(interrupt_id)
+            question = run.questions.get(interrupt_id) if run else None
+            if run is None or question is None:
+                return Reply("unknown")
+            given: dict[str, JSON] = {"reason": reason, "reask": reask}
+            known = question.withdrawal
+            if known is not None and known.items() >= given.items():
+                return Reply("withdrawn")
+            attempt = self._shelf.draft(run).node(question.node_id).attempt
+            told: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: given}
+            where = run.record.run_id
+            word, bells = self._shelf.apply(where, schedule.withdraw, interrupt_id, reask=reask, told=told)
+            if word == "closed":
+                return Reply(word)
+            closed = replace(run.questions[interrupt_id], withdrawal={**given, "attempt": attempt})
+            run.questions[interrupt_id] = closed
+            self._changed.notify_all()
+            return Reply("withdrawn", bells)

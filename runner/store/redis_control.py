@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from runner.graph import Topology
+from runner.interrupts import address_of
 from runner.ports import Reply, Rewrite
 from runner.store import rewriting
+from runner.store.layout import dump
 from runner.store.reader import Reader
 from runner.store.shapes import topology_of
 
@@ -23,3 +25,11 @@ class RedisControl:
 
     def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
         return self._reply("rewrite", *(part for each in runs for part in rewriting.arguments(each)))
+
+    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+        address = address_of(interrupt_id)
+        if address is None:
+            return Reply("unknown")
+        given = dump({"reason": reason, "reask": reask})
+        where = (address.run_id, address.node_id, address.visit, interrupt_id)
+        return self._reply("withdraw", *where, given, "1" if reask else "0")

@@ -168,6 +168,8 @@ class Shelf:
             above.append(replace(event, position=str(len(above) + 1), node=record.path + node))
         if kind in NOTICES:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
+            if kind == EventKind.INTERRUPT_WITHDRAWN and data is not None:
+                notice["withdrawal"] = pack_copy(data)
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
 
     def _write(self, run: KeptRun, step: Step) -> list[tuple[KeptRun, Action]]:
@@ -213,7 +215,7 @@ class Shelf:
             run.ended_at = self.clock()
         data = self._told.get(action.detail, self._told.get(action.kind))
         if action.kind in {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED}:
-            data = None
+            data = self._told.get(action.kind)
         self.event(run, action.kind, action.node, action.visit, detail=action.detail, data=pack_copy(data))
 
     def _bury(self, run: KeptRun, action: Bury) -> None:

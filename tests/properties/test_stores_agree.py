@@ -268,6 +268,17 @@ class Agreement(RuleBasedStateMachine):
         if self.runs and data.draw(st.sampled_from([False, False, False, True])):
             self.both("cancel", data.draw(st.sampled_from(self.runs)), "enough")
 
+    @rule(data=st.data(), reason=st.sampled_from(["", "wrong"]), reask=st.booleans())
+    def withdraw(self, data, reason, reask):
+        if self.questions:
+            self.both("withdraw", self.pick(data, self.questions), reason, reask=reask)
+
+    @rule(data=st.data(), reask=st.booleans())
+    def withdraw_what_is_open(self, data, reask):
+        found = self.both("open_interrupts")
+        if found:
+            self.both("withdraw", self.pick(data, list(found)).id, "}", reask=reask)
+
     @rule(data=st.data(), late=st.sampled_from([False, False, True]))
     def retry_what_ended(self, data, late):
         ended = [run_id for run_id in self.runs if self.memory.peek(run_id).is_final]

@@ -27,6 +27,7 @@ PARTS = (
     "starting",
     "stopping",
     "timing",
+    "withdrawing",
     "worker",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
@@ -44,6 +45,7 @@ from runner.testing.contract.running import RunningContract
 from runner.testing.contract.starting import StartingContract
 from runner.testing.contract.stopping import StoppingContract
 from runner.testing.contract.timing import TimingContract
+from runner.testing.contract.withdrawing import WithdrawingContract
 from runner.testing.contract.worker import Worker
 
 __all__ = ["StoreContract", "Worker"]
@@ -61,6 +63,7 @@ class StoreContract(
     ListingContract,
     RememberingContract,
     ReopeningContract,
+    WithdrawingContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""
 

@@ -7,7 +7,8 @@ local NOTICES = {['interrupt.asked'] = true, ['interrupt.answered'] = true,
 local function write_notice(d, event)
   redis.call('XADD', prefix .. 'notices', 'MAXLEN', '~', 100000, '*', 'id', d.id .. ':' .. d.run.events,
     'kind', event.kind, 'run_id', d.id, 'node', event.node, 'visit', event.visit, 'detail', event.detail,
-    'at', now, 'question', event.question and event.question.json or '')
+    'at', now, 'question', event.question and event.question.json or '',
+    'withdrawal', event.kind == 'interrupt.withdrawn' and event.data or '')
 end
 
 -- Events are numbered by the run, so that a reader can go on after any of them.

@@ -2,10 +2,10 @@
 -- include: change
 -- include: listed
 
--- "" for a question never asked, else open, answered, expired or withdrawn.
+-- "" for a question never asked, else open, answered, expired, withdrawn or, by somebody, retracted.
 local function standing(d, id)
   local decided = redis.call('HGET', d.key .. ':d', id)
-  if decided then return decided:match('^%a+') end
+  if decided then return decided:find('^withdrawn.*}$') and 'retracted' or decided:match('^%a+') end
   return redis.call('HEXISTS', d.key .. ':i', id) == 1 and 'open' or ''
 end
 

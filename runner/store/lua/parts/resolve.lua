@@ -4,7 +4,7 @@ local function satisfied(d, name, unseen, left)
   return unseen > 0 and (#left == 0 or shape(d, 'n:' .. name).each)
 end
 
-local function resolve(d, name, visit, ids)
+local function resolve(d, name, visit, ids, wakes)
   local record, gone, left = node(d, name), {}, {}
   for _, id in ipairs(ids) do
     gone[id] = true
@@ -15,7 +15,7 @@ local function resolve(d, name, visit, ids)
   end
   local fields = {questions = left, unseen = record.unseen + #record.questions - #left}
   local waits = record.status == 'waiting' and not record.held and not record.items
-  if waits and satisfied(d, name, fields.unseen, left) then
+  if waits and (wakes or satisfied(d, name, fields.unseen, left)) then
     announce(d, 'node.resumed', name, visit)
     ring(d, name, fields)
   else

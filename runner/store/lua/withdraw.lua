@@ -1,0 +1,23 @@
+-- Take an open question back: the node that asked it learns so, and may ask it anew.
+--
+-- Keys touched: r:<run> (the node, counters), r:<run>:i (read), :d (decisions), :e, timers, open, notices,
+--   runs:<status>; its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 question's id, 9 reason and reask (JSON), 10 "1" to wake the node at
+--   once.
+-- Words: "withdrawn" (a repeat too), "closed" when it is not open any more, "unknown".
+-- include: resolve
+-- include: reply
+local name, visit, id, given = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local d = open(ARGV[5], name)
+if not d or redis.call('HEXISTS', d.key .. ':i', id) == 0 then return {'unknown'} end
+local decided = redis.call('HGET', d.key .. ':d', id)
+if decided then
+  return {decided:match('^withdrawn %d+ %S* (.*)$') == given and 'withdrawn' or 'closed'}
+end
+local decision = table.concat({'withdrawn', now, node(d, name).attempt, given}, ' ')
+redis.call('HSET', d.key .. ':d', id, decision)
+list_closed(id)
+announce(d, 'interrupt.withdrawn', name, visit, id, given)
+resolve(d, name, visit, {id}, ARGV[10] == '1')
+step(d)
+return reply('withdrawn')
