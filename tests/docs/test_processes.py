@@ -1,14 +1,28 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import shlex
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
+from runner import Client, Status
+from runner.embedded import embedded_store
+from runner.guard import Guard
 from runner.settings import Settings
+from runner.store import open_store
+from runner.store.roster import Roster
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+GRAPHS = "examples.release.graph,examples.approvals.graph"
 
 
 @pytest.fixture
@@ -33,7 +47,10 @@ def test_procfile_and_compose_start_the_same_programs(compose, procfile):
 
 def test_every_process_names_the_app_by_attribute(procfile):
     """Celery would guess otherwise, and may guess wrong."""
-    assert all(" --app tasks.app:app " in command for command in procfile.values())
+    celery = [command for command in procfile.values() if command.startswith("celery ")]
+
+    assert len(celery) == 3
+    assert all(" --app tasks.app:app " in command for command in celery)
 
 
 def test_compose_sets_only_settings_that_exist(compose):
@@ -41,7 +58,7 @@ def test_compose_sets_only_settings_that_exist(compose):
     known = {f"RUNNER_{name}".upper() for name in Settings.model_fields}
     used = {name for service in compose["services"].values() for name in service.get("environment", {})}
 
-    assert used <= known
+    assert {name for name in used if name.startswith("RUNNER_")} <= known
     assert "RUNNER_REDIS_URL" in used
 
 
@@ -59,3 +76,69 @@ def test_flower_is_installed_with_its_extra():
     commands = importlib.metadata.entry_points(group="celery.commands")
 
     assert "flower" in {command.name for command in commands}
+
+
+def test_compose_gives_its_workers_the_graphs_of_the_examples(compose):
+    """Without a setting of one's own, there is something to try."""
+    given = compose["services"]["worker"]["environment"]["RUNNER_GRAPHS"]
+
+    assert given == f"${{RUNNER_GRAPHS:-{GRAPHS}}}"
+
+
+class Site:
+    """The processes of the Procfile, each as it stands there but for its port."""
+
+    def __init__(self, procfile, url: str, folder: Path, stack: ExitStack) -> None:
+        self.ports = {name: _free_port() for name in ("flower", "approvals")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        known = {"RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": GRAPHS, "PATH": path, "PYTHONPATH": str(ROOT)}
+        for name, command in procfile.items():
+            words = shlex.split(command.replace("5555", self.port(name)).replace("8000", self.port(name)))
+            log = folder / f"{name}.log"
+            log.touch()
+            started = Guard(words, log=log, environment=known)
+            stack.callback(started.end)
+        self.roster, self.client = Roster(url), Client(store=open_store(url))
+
+    def port(self, name: str) -> str:
+        return str(self.ports.get(name, 0))
+
+    def get(self, name: str, path: str = "", **form: str) -> str:
+        """Ask a page; "" while it is not there."""
+        sent = urllib.parse.urlencode(form).encode() if form else None
+        url = f"http://127.0.0.1:{self.ports[name]}/{path}"
+        try:
+            with urllib.request.urlopen(url, sent, timeout=10) as reply:
+                return reply.read().decode()
+        except OSError:
+            return ""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def site(procfile, store_server, tmp_path):
+    with ExitStack() as stack:
+        store = stack.enter_context(embedded_store())
+        yield Site(procfile, store.url, tmp_path, stack)
+
+
+def test_the_processes_of_the_procfile_work_together(site):
+    """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
+    wait_until(lambda: len(site.roster.all()) == 2, "both workers are there")
+    wait_until(lambda: site.get("flower", "healthcheck") == "OK", "Flower answers")
+    run = site.client.start("refund", {"order": 1042, "amount": 120})
+
+    wait_until(lambda: run.id in site.get("approvals"), "the question is on the page")
+    (question,) = run.interrupts()
+    site.get("approvals", "answer", id=question.id, response='{"decision": "approve"}', responder="ana")
+
+    wait_until(lambda: "accepted" in site.get("approvals"), "the receipt is on the page")
+    assert run.wait(20).status is Status.COMPLETED
+    assert run.result().results["letter"].output.startswith("Dear customer, we have paid")
+    assert "Nothing waits for a person." in site.get("approvals")
+    assert {tuple(worker.queues) for worker in site.roster.all()} == {("letters",), ("runner",)}
+    wait_until(lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node")

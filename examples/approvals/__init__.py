@@ -1,0 +1,1 @@
+"""An approval service as people would write it, and a graph that needs one."""

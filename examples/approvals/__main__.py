@@ -1,0 +1,96 @@
+"""An approval service: `python -m examples.approvals [--port 8000]`, then open the page it names.
+
+It reads notices and receipts on a thread and shows the open questions on a page. It keeps nothing in
+memory, so it may be stopped and started at any time, and several may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import redis
+
+from examples.approvals.inbox import Inbox
+from examples.approvals.page import page
+
+RECOVER = 60.0
+"""Seconds between two looks at what other readers have left behind."""
+
+
+def handler_for(inbox: Inbox) -> type[BaseHTTPRequestHandler]:
+    """Make the class that answers requests with this inbox."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(HTTPStatus.OK, page(inbox.questions(), inbox.receipts()))
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            form = {name: values[0] for name, values in parse_qs(self.rfile.read(length).decode()).items()}
+            try:
+                response = json.loads(form.get("response", ""))
+            except ValueError:
+                self._send(HTTPStatus.BAD_REQUEST, 'The answer is no JSON. Text needs quotes: "yes"')
+                return
+            inbox.answer(form["id"], response, form["responder"])
+            self.send_response(HTTPStatus.SEE_OTHER)
+            self.send_header("Location", "/")
+            self.end_headers()
+
+        def _send(self, status: HTTPStatus, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: Any) -> None:
+            """Say nothing of every request."""
+
+    return Handler
+
+
+def follow(inbox: Inbox) -> None:
+    """Read for ever; while the store is away, try again every second."""
+    while True:
+        try:
+            inbox.recover()
+            due = time.monotonic() + RECOVER
+            while time.monotonic() < due:
+                inbox.follow()
+        except redis.RedisError as error:
+            print(f"The store is away ({error}); trying again.", file=sys.stderr, flush=True)
+            time.sleep(1)
+
+
+def main() -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    options = argparse.ArgumentParser(prog="python -m examples.approvals", description=__doc__)
+    options.add_argument("--port", type=int, default=8000)
+    host = os.environ.get("APPROVALS_HOST", "127.0.0.1")
+    options.add_argument("--host", default=host, help="0.0.0.0 shows it to everybody who gets here")
+    given = options.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    inbox = Inbox(os.environ.get("RUNNER_REDIS_URL", "redis://127.0.0.1:6379/0"))
+    threading.Thread(target=follow, args=(inbox,), daemon=True).start()
+    with ThreadingHTTPServer((given.host, given.port), handler_for(inbox)) as server:
+        print(f"approvals: http://{given.host}:{server.server_port}/", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("approvals: stopped", flush=True)
+
+
+if __name__ == "__main__":
+    main()
