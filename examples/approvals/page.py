@@ -9,7 +9,7 @@ from typing import Any
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="refresh" content="10"><title>Approvals</title>
+{refresh}<title>Approvals</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
 form, li {{ border: 1px solid #8888; border-radius: 8px; padding: 1rem; margin: 1rem 0 }}
@@ -29,8 +29,10 @@ FORM = """<form method="post" action="/answer">
 def page(questions: Iterable[Mapping[str, Any]], done: Mapping[str, Any]) -> str:
     """Write the page; what agents and users wrote is escaped."""
     forms = "".join(_form(question) for question in questions) or "<p>Nothing waits for a person.</p>"
+    # A page that reloads would take away what somebody is typing.
+    refresh = "" if "<form" in forms else '<meta http-equiv="refresh" content="5">'
     items = [f"<li><code>{escape(key)}</code> {escape(_word(told))}</li>" for key, told in done.items()]
-    return PAGE.format(questions=forms, done="".join(items[-20:]))
+    return PAGE.format(refresh=refresh, questions=forms, done="".join(items[-20:]))
 
 
 def _form(question: Mapping[str, Any]) -> str:
