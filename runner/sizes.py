@@ -18,6 +18,9 @@ JSON = Any
 MAX_RESULT = 10_000_000
 """Bytes of one value, unless RUNNER_MAX_RESULT says else."""
 
+MAX_EVENT = 16_384
+"""Bytes of what a node tells in one event: a run keeps thousands of them."""
+
 WIDEST = 6
 """Bytes that one character of a text takes at most as JSON."""
 

@@ -119,8 +119,14 @@ class ClaimedVisit:
             raise
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
-        """Add an event to the run's stream; one that an outage keeps out is no reason to stop."""
+        """Add an event to the run's stream; one that an outage keeps out is no reason to stop.
+
+        Of data that is too large for a stream its size is told instead.
+        """
         packed = codec.pack(data, f"the data of a {kind} event")
+        size = len(codec.dump_json(packed))
+        if size > sizes.MAX_EVENT:
+            packed = {"left_out": size}
         try:
             self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
         except StoreError as error:

@@ -65,10 +65,11 @@ def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
 
 
 def _line(node: NodeView, now: int, width: int) -> Text:
-    sign = SIGNS.get(node.status, "·")
+    status = _word(node)
+    sign = SIGNS.get(status, "·")
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{sign} ", style=style(node.status)).append(f"{one_line(node.id):<{width}}  ")
-    line.append(f"{node.status:<9}", style=style(node.status))
+    line.append(f"{sign} ", style=style(status)).append(f"{one_line(node.id):<{width}}  ")
+    line.append(f"{status:<9}", style=style(status))
     for part in _remarks(node, now):
         line.append(f"  {part}")
     if node.error is not None:
@@ -76,6 +77,12 @@ def _line(node: NodeView, now: int, width: int) -> Text:
     elif node.status == "completed" and node.output is not None:
         line.append(f"  {short(node.output)}", style="dim")
     return line
+
+
+def _word(node: NodeView) -> str:
+    """A node that waits for a graph inside it runs, as far as people can see, while that graph does."""
+    busy = node.status == "waiting" and node.inner is not None and node.inner.status == "executing"
+    return "running" if busy else node.status
 
 
 def _remarks(node: NodeView, now: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from runner import Status
 from runner.store.redis import RedisStore
-from tests.core.graphs import Bench, answer_all, ident, wired
+from tests.core.graphs import Bench, answer_all, ident, single, wired
 
 
 @pytest.fixture
@@ -67,6 +67,10 @@ SHAPES = {
     "questions": (
         {"a": lambda ctx: [ctx.interrupt("one"), ctx.interrupt("two")], "b": inputs, "c": ident},
         ["a b", "c b"],
+    ),
+    "large results": (
+        {"a": lambda ctx: "x" * 100_000, "b": single(inputs), "c": lambda ctx: [ctx.input_text, ctx.inputs]},
+        ["a b", "b c", "a c"],
     ),
     "inner graph": (
         {"a": wired({"x": lambda ctx: ctx.interrupt("ok?"), "y": inputs}, "x y").build(), "b": inputs},

@@ -10,8 +10,9 @@ import pytest
 from runner import GraphBuilder, RetryPolicy
 from runner.events import EventKind
 from runner.interrupts import Answer
+from runner.sizes import MAX_EVENT
 from runner.store.told import SHORT
-from tests.core.graphs import Bench, wired
+from tests.core.graphs import Bench, single, wired
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-events.md").read_text(encoding="utf-8")
 ROWS = {
@@ -60,6 +61,16 @@ def test_an_event_has_what_its_row_says(story):
         assert bool(event.detail) == bool(detail), event
         if keys and event.data is not None:
             assert set(event.data) <= keys, event
+
+
+def test_what_a_node_tells_is_bounded():
+    """Of more than a stream should hold only the size is told."""
+    bench = Bench(single(lambda ctx: ctx.progress(0.5, "x" * MAX_EVENT))).start()
+    bench.finish()
+
+    (told,) = [event.data for event in bench.store.events(bench.run_id) if event.kind == "progress"]
+    assert (list(told), told["left_out"] > MAX_EVENT) == (["left_out"], True)
+    assert f"more than {MAX_EVENT:,} bytes" in PAGE
 
 
 def test_what_happens_inside_is_told_with_the_way(story):
