@@ -20,6 +20,7 @@ from runner.errors import DefinitionError, RunnerError
 from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
 from runner.listings import InterruptQuery, RunQuery
+from runner.maps import MapSpec, item_id
 from runner.outcomes import NextBatch, Remembered, Saved
 from runner.ports import Claim, Settlement, Start
 from runner.reruns import Reruns
@@ -37,8 +38,9 @@ EXAMPLES = hypothesis.settings.default.max_examples // 10
 def graphs(draw, name):
     """Draw a graph: any edges, so joins, dead paths and loops in every shape that can be built.
 
-    Some run in batches.
+    Some run in batches, some of their nodes are maps.
     """
+    maps = st.builds(MapSpec, st.just("function"), st.none(), st.sampled_from([None, 1, 2]), st.booleans())
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
@@ -56,6 +58,7 @@ def graphs(draw, name):
                 join=draw(st.sampled_from(Join)),
                 resume=draw(st.sampled_from(["all", "each"])),
                 priority=draw(st.sampled_from([None, 0, 9])),
+                map=None if node.startswith("@") else draw(st.none() | st.none() | maps),
             )
             for node in kept
         },
@@ -160,7 +163,7 @@ class Agreement(RuleBasedStateMachine):
         if tokens:
             token = self.pick(data, tokens)
             shape = self.shape_of(token.run_id)
-            users = st.sampled_from([name for name in sorted(shape.nodes) if not name.startswith("@")])
+            users = st.sampled_from([name for name in sorted(shape.nodes) if name.isalpha()])
             chosen = data.draw(st.lists(users, unique=True, max_size=4))
             sources = data.draw(st.lists(users, unique=True, max_size=2))
             taken = [(name, f"{bits:09b}"[: len(shape.outgoing[name])]) for name in sources]
@@ -168,6 +171,30 @@ class Agreement(RuleBasedStateMachine):
             reason = data.draw(st.sampled_from(["", "", "", "too long"]))
             batch = NextBatch(taken, following, reason, Saved({"v": 1, "ms": bits}) if keeps else None)
             self.both("advance", token, batch, self.nonce())
+
+    @rule(data=st.data(), items=st.sampled_from([None, [], ["x"], [1, 2], list("abc"), list("abcdefg")]))
+    def expand(self, data, items):
+        """A map goes over its list, or goes on with the one that it has."""
+        tokens = [token for token in self.tokens if self.is_map(token)]
+        if tokens:
+            self.both("expand", self.pick(data, tokens), items)
+
+    @rule(
+        data=st.data(),
+        items=st.integers(0, 7),
+        bits=st.integers(0, 511),
+        failed=st.sampled_from([False] * 4 + [True]),
+    )
+    def claim_map_and_expand(self, data, items, bits, failed):
+        """A map's worker does what it should."""
+        bells = [bell for bell in self.bells if self.is_map(bell)]
+        if bells:
+            bell = self.pick(data, bells)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim) and claim.map is not None and claim.map.has_ended:
+                self.end(claim.token, bits, failed or claim.map.stopped, None, ())
+            elif isinstance(claim, Claim):
+                self.both("expand", claim.token, None if claim.map else list(range(items)))
 
     @rule(data=st.data(), bits=st.integers(0, 511), failed=st.booleans(), keeps=st.booleans())
     def settle(self, data, bits, failed, keeps):
@@ -180,7 +207,7 @@ class Agreement(RuleBasedStateMachine):
     def settle_with_reads(self, data, bits, off):
         if self.tokens:
             token = self.pick(data, self.tokens)
-            nodes = sorted(self.shape_of(token.run_id).nodes)
+            nodes = [name.replace("[]", "[0]") for name in sorted(self.shape_of(token.run_id).nodes)]
             read = [
                 name
                 for name in data.draw(st.lists(st.sampled_from(nodes), unique=True))
@@ -194,7 +221,7 @@ class Agreement(RuleBasedStateMachine):
             self.end(token, bits, False, None, reads, insist=data.draw(st.booleans()))
 
     def end(self, token, bits, failed, saved, reads, *, insist=False):
-        edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing[token.node])]
+        edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing.get(token.node, ()))]
         status = Status.FAILED if failed else Status.COMPLETED
         more = None if failed or not saved else Remembered(f"s{bits % 2}", bits % 3, {"n": bits}, ["gone"])
         entry = {
@@ -322,6 +349,27 @@ class Agreement(RuleBasedStateMachine):
     def shape_of(self, run_id):
         name = self.memory.peek(run_id).graph_id
         return next(shape for shape in self.shapes if shape.graph_id == name)
+
+    def is_map(self, at):
+        """Tell whether a doorbell or token is for a map, not for an item of one."""
+        shape = self.shape_of(at.run_id).nodes.get(at.node)
+        return shape is not None and shape.map is not None
+
+    @invariant()
+    def maps_are_what_a_recount_gives(self):
+        """A map's counts are those of its items, and one that waits has a reason to."""
+        for run_id in self.runs:
+            found = self.memory.read(run_id)
+            for name, own in found.maps.items():
+                items = [found.nodes.get(item_id(name, index)) for index in range(own.total)]
+                alive = [item for item in items if item is not None and item.visit == own.visit]
+                waiting = [item for item in alive if item.status is Status.WAITING and not item.busy]
+                busy = [item for item in alive if item.status is Status.WAITING and item.busy]
+                active = [item for item in alive if item.status in ACTIVE]
+                assert (own.active, own.waiting) == (len(active) + len(busy), len(waiting))
+                if found.nodes[name].items and not found.record.stopping:
+                    assert not own.has_ended
+                    assert found.nodes[name].busy == (own.stopped or own.next < own.total)
 
     @invariant()
     def runs_are_equal(self):
