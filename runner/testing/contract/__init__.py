@@ -20,6 +20,7 @@ PARTS = (
     "batching",
     "children",
     "listing",
+    "mapping",
     "reading",
     "remembering",
     "reopening",
@@ -38,6 +39,7 @@ from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.listing import ListingContract
+from runner.testing.contract.mapping import MapContract
 from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.remembering import RememberingContract
 from runner.testing.contract.reopening import ReopeningContract
@@ -59,6 +61,7 @@ class StoreContract(
     TimingContract,
     StoppingContract,
     ChildContract,
+    MapContract,
     ReadingContract,
     ListingContract,
     RememberingContract,

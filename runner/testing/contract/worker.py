@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.graph import BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, Topology, topology
 from runner.interrupts import Address, Answer, Interrupt, Receipt
+from runner.maps import MapSpec
 from runner.outcomes import Saved
 from runner.ports import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
 from runner.run import Status
@@ -24,6 +25,7 @@ def shape(
     policy: str = "fail_fast",
     any_join: Sequence[str] = (),
     each: Sequence[str] = (),
+    maps: Mapping[str, MapSpec] | None = None,
     version: str = "",
     **limits: Any,
 ) -> Topology:
@@ -37,6 +39,7 @@ def shape(
             kind="function",
             join=Join.ANY if node in any_join else Join.ALL,
             resume="each" if node in each else "all",
+            map=(maps or {}).get(node),
         )
         for node in names
     }
