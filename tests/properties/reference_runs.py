@@ -1,0 +1,406 @@
+"""The life of whole runs in the reference model: visits, questions, failures, time, child runs.
+
+Requests are taken one by one and answered with the word that a store must give. Which nodes are
+ready, skipped or repeated is asked of `reference_model.picture` each time, from all that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from runner.graph import Definition, FailurePolicy
+from tests.properties.reference_model import End, Map, Picture, picture
+
+LEASE = 30_000
+LOST_IN_A_ROW = 5
+LIVE = ("ready", "running", "retrying", "waiting")
+
+
+@dataclass
+class Question:
+    """A question of a visit; `seen` says that a claim has had its answer."""
+
+    id: str
+    status: str = "open"
+    expires: int | None = None
+    seen: bool = False
+
+    @property
+    def news(self) -> bool:
+        """Whether it was closed by a person or by time, and its visit does not know."""
+        return self.status in ("answered", "expired") and not self.seen
+
+
+@dataclass
+class Visit:
+    """One visit of one node; `due` is when its lease or its delay is over."""
+
+    node: str
+    number: int
+    status: str = "ready"
+    attempt: int = 1
+    claim: object = None
+    due: int = 0
+    lost: int = 0
+    questions: dict[str, Question] = field(default_factory=dict)
+    asked_first: list[str] = field(default_factory=list)
+    child: str = ""
+
+    def open(self) -> list[Question]:
+        """The questions that still take an answer."""
+        return [each for each in self.questions.values() if each.status == "open"]
+
+
+@dataclass
+class Run:
+    """One run: what has ended in it, the visits that were made of it, and why it stops."""
+
+    id: str
+    shape: Map
+    definition: Definition
+    deadline: int | None
+    parent: tuple[str, str] | None = None
+    ends: list[End] = field(default_factory=list)
+    visits: dict[tuple[str, int], Visit] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    stopping: str = ""
+    reason: str = ""
+    frozen: Picture | None = None
+    unsure: set[str] = field(default_factory=set)
+
+    def picture(self) -> Picture:
+        """Where the graph stands; a run that stops takes nothing further."""
+        return self.frozen or picture(self.shape, self.ends)
+
+    def now(self, node: str) -> Visit | None:
+        """The visit that a node is in or has ended, if it is of the present round."""
+        found = self.picture()
+        if node in found.skipped or node not in found.visits:
+            return None
+        last = self.visits.get((node, found.visits[node]))
+        current = node in found.opened or found.settled(node)
+        return last if current else None
+
+    def open(self) -> list[Visit]:
+        """The visits that have not ended."""
+        return [visit for visit in self.visits.values() if visit.status in LIVE]
+
+
+class World:
+    """All runs, and a clock in milliseconds. Every method is one request and returns its word."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.runs: dict[str, Run] = {}
+
+    # -- starting and claiming ---------------------------------------------------------------------
+
+    def start(self, run_id: str, shape: Map, definition: Definition, claim: tuple | None = None) -> str:
+        """Begin a run; with the claim of a visit it is that visit's child."""
+        parent = None
+        if claim is not None:
+            visit = self.held(*claim)
+            if visit is None:
+                return "stale"
+            run = self.runs[claim[0]]
+            if run.stopping:
+                visit.status = "cancelled"
+                self.after(run)
+                return "cancelled"
+            parent = (run.id, visit.node)
+            visit.status, visit.child, visit.lost = "waiting", run_id, 0
+        seconds = definition.execution_timeout
+        deadline = self.now + round(seconds * 1000) if seconds else None
+        self.runs[run_id] = Run(run_id, shape, definition, deadline, parent)
+        self.spread(self.runs[run_id], {})
+        return "started"
+
+    def claim(self, run_id: str, node: str, number: int, attempt: int, claim: object) -> Visit | str:
+        """Take a visit that is ready."""
+        visit = self.runs[run_id].now(node)
+        wanted = visit is not None and (visit.number, visit.attempt) == (number, attempt)
+        if visit is None or not wanted or visit.status != "ready":
+            return "stale"
+        visit.status, visit.claim, visit.due = "running", claim, self.now + LEASE
+        for question in visit.questions.values():
+            question.seen = question.status != "open"
+        return visit
+
+    def held(self, run_id: str, node: str, number: int, claim: object) -> Visit | None:
+        """The visit that a claim still holds."""
+        visit = self.runs[run_id].visits.get((node, number))
+        return visit if visit and visit.status == "running" and visit.claim is claim else None
+
+    def repeated(self, run_id: str, node: str, number: int, claim: object, words: tuple[str, ...]) -> str:
+        """What a claim hears that lets go of its visit once more: the first word, or that it is late."""
+        visit = self.runs[run_id].visits.get((node, number))
+        return visit.status if visit and visit.claim is claim and visit.status in words else "stale"
+
+    # -- ending a visit ----------------------------------------------------------------------------
+
+    def settle(self, claim: tuple, *, completed: bool, took: frozenset[int]) -> str:
+        """End a visit."""
+        visit = self.held(*claim)
+        if visit is None:
+            return "stale"
+        self.conclude(self.runs[claim[0]], visit, completed=completed, took=took)
+        return "settled"
+
+    def conclude(
+        self, run: Run, visit: Visit, *, completed: bool, took: frozenset[int] = frozenset()
+    ) -> None:
+        """Record an end, and let it spread unless the run stops."""
+        visit.status = "completed" if completed else "failed"
+        self.withdraw(visit)
+        if completed:
+            run.order.append(visit.node)
+        before = self.nodes(run)
+        if run.frozen is None:
+            run.ends.append(End(visit.node, visit.number, completed, took))
+        if not completed and run.definition.policy is FailurePolicy.FAIL_FAST and not run.stopping:
+            run.ends.pop()
+            self.stop(run, "failed", f'node "{visit.node}" failed')
+        elif run.frozen is None:
+            self.spread(run, before)
+        self.after(run)
+
+    def spread(self, run: Run, before: dict[str, tuple[str, int]]) -> None:
+        """Make visits of what became ready; one more than the limit stops the run."""
+        found = run.picture()
+        limit = run.definition.max_node_executions
+        new = [each for each in found.opened.items() if each not in run.visits]
+        for node, number in new:
+            run.visits[node, number] = Visit(node, number)
+        if limit and len(run.visits) > limit:
+            # Which of several nodes come first is nobody's business: they end in one of these ways.
+            after = self.nodes(run)
+            run.unsure = {node for node in after if after[node] != before.get(node)}
+            self.stop(run, "failed", f"max_node_executions ({limit}) reached")
+
+    def retry(self, claim: tuple, delay: int, *, counts: bool) -> str:
+        """Try a visit again later; without an error it is the same attempt."""
+        visit = self.held(*claim)
+        if visit is None:
+            return self.repeated(*claim, ("retrying", "cancelled"))
+        run = self.runs[claim[0]]
+        if run.stopping:
+            visit.status = "cancelled"
+            self.withdraw(visit)
+            self.after(run)
+            return "cancelled"
+        visit.status, visit.due = "retrying", self.now + delay
+        if counts:
+            visit.attempt += 1
+        self.after(run)
+        return "retrying"
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def ask(self, claim: tuple, asked: Sequence[tuple[str, float | None]]) -> str:
+        """Publish questions of a running visit."""
+        visit = self.held(*claim)
+        if visit is None:
+            return "stale"
+        if self.runs[claim[0]].stopping:
+            return "stopping"
+        self.put(visit, asked)
+        return "asked"
+
+    def put(self, visit: Visit, asked: Sequence[tuple[str, float | None]]) -> None:
+        """Open what is new or was withdrawn."""
+        for name, lasts in asked:
+            known = visit.questions.get(name)
+            if known is None or known.status == "withdrawn":
+                expires = self.now + round(lasts * 1000) if lasts else None
+                visit.questions[name] = Question(name, expires=expires)
+
+    def park(self, claim: tuple, asked: Sequence[tuple[str, float | None]], *, each: bool) -> str:
+        """Let a visit wait, unless an answer that it has not seen lets it go on at once."""
+        visit = self.held(*claim)
+        if visit is None:
+            return self.repeated(*claim, ("waiting", "ready", "cancelled"))
+        run = self.runs[claim[0]]
+        if run.stopping:
+            visit.status = "cancelled"
+            self.withdraw(visit)
+            self.after(run)
+            return "cancelled"
+        names = {name for name, _ in asked}
+        news = [question for question in visit.questions.values() if question.news]
+        known = [visit.questions.get(name) for name in names]
+        opened = [found for found in known if found is None or found.status in ("open", "withdrawn")]
+        if not opened and not news:
+            return "nothing_open"
+        self.put(visit, asked)
+        for question in visit.open():
+            if question.id not in names:
+                question.status = "withdrawn"
+        goes_on = bool(news) and (each or not opened)
+        visit.status, visit.lost = ("ready" if goes_on else "waiting"), 0
+        self.after(run)
+        return visit.status
+
+    def answer(self, ids: Sequence[str]) -> list[str]:
+        """Answer a set of questions: all of them or none."""
+        words = ["rejected" if found in ids[:place] else self.fate(found) for place, found in enumerate(ids)]
+        if any(word != "accepted" for word in words):
+            return ["rejected" if word == "accepted" else word for word in words]
+        for found in ids:
+            _, _visit, question = self.find(found)
+            question.status = "answered"
+        for found in ids:
+            self.wake(*self.find(found)[:2])
+        return words
+
+    def fate(self, found: str) -> str:
+        """What becomes of one answer if nothing else is wrong with its set."""
+        _, _, question = self.find(found)
+        if question.status == "open":
+            if question.expires is not None and question.expires <= self.now:
+                return "expired"
+            return "accepted"
+        return {"answered": "duplicate", "expired": "expired", "withdrawn": "superseded"}[question.status]
+
+    def find(self, found: str) -> tuple[Run, Visit, Question]:
+        """Look everywhere for a question."""
+        for run in self.runs.values():
+            for visit in run.visits.values():
+                if found in visit.questions:
+                    return run, visit, visit.questions[found]
+        raise KeyError(found)
+
+    def wake(self, run: Run, visit: Visit) -> None:
+        """Make a waiting visit ready once its rule is satisfied."""
+        each = run.definition.nodes[visit.node].resume == "each"
+        if visit.status == "waiting" and not visit.child and (each or not visit.open()):
+            visit.status, visit.lost = "ready", 0
+        self.after(run)
+
+    def withdraw(self, visit: Visit) -> None:
+        """Close what nobody answered."""
+        for question in visit.open():
+            question.status = "withdrawn"
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    def cancel(self, run_id: str, reason: str) -> str:
+        """Stop a run on somebody's wish."""
+        run = self.runs[run_id]
+        if run.stopping or self.status(run) in ("completed", "failed", "cancelled"):
+            return "already"
+        self.stop(run, "cancelled", reason)
+        self.after(run)
+        return "cancelled"
+
+    def stop(self, run: Run, why: str, reason: str) -> None:
+        """Cancel all that does not run; what runs may end."""
+        if run.stopping:
+            return
+        run.frozen = run.picture()
+        run.stopping, run.reason = why, reason
+        for visit in run.open():
+            if visit.child and visit.status == "waiting":
+                self.cancel(visit.child, "its parent run stops")
+            elif visit.status != "running":
+                visit.status = "cancelled"
+                self.withdraw(visit)
+
+    def after(self, run: Run) -> None:
+        """Tell the parent of a child that has ended."""
+        if run.parent is None or self.status(run) not in ("completed", "failed", "cancelled"):
+            return
+        above = self.runs[run.parent[0]]
+        for visit in above.open():
+            if visit.child == run.id and visit.status == "waiting":
+                visit.status = "cancelled" if above.stopping else "ready"
+                self.after(above)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def renew(self, claim: tuple) -> str:
+        """Extend a lease."""
+        visit = self.held(*claim)
+        if visit is None:
+            return "stale"
+        visit.due = self.now + LEASE
+        return "cancelled" if self.runs[claim[0]].stopping == "cancelled" else "ok"
+
+    def due(self) -> Iterator[tuple[int, str]]:
+        """List all that time has brought, earliest first."""
+        for run in self.runs.values():
+            if run.deadline is not None and self.status(run) not in ("completed", "failed", "cancelled"):
+                yield run.deadline, f"deadline {run.id}"
+            for visit in run.open():
+                if visit.status in ("running", "retrying"):
+                    yield visit.due, f"visit {run.id} {visit.node} {visit.number}"
+                for question in visit.open():
+                    if question.expires is not None:
+                        yield question.expires, f"question {question.id}"
+
+    def sweep(self) -> None:
+        """Do all that is due, one thing after the other."""
+        while todo := sorted(each for each in self.due() if each[0] <= self.now):
+            kind, *rest = todo[0][1].split(" ")
+            if kind == "deadline":
+                run = self.runs[rest[0]]
+                run.deadline = None
+                self.stop(run, "failed", "execution timeout")
+                self.after(run)
+            elif kind == "visit":
+                run = self.runs[rest[0]]
+                self.time_is_over(run, run.visits[rest[1], int(rest[2])])
+            else:
+                run, visit, question = self.find(rest[0])
+                question.status = "expired"
+                self.wake(run, visit)
+
+    def time_is_over(self, run: Run, visit: Visit) -> None:
+        """A delay is over, or a worker was lost."""
+        if visit.status == "retrying":
+            visit.status = "ready"
+            return
+        if run.stopping:
+            visit.status = "cancelled"
+            self.withdraw(visit)
+            self.after(run)
+            return
+        visit.claim, visit.lost = None, visit.lost + 1
+        if visit.lost == LOST_IN_A_ROW:
+            self.conclude(run, visit, completed=False)
+        else:
+            visit.status, visit.attempt = "ready", visit.attempt + 1
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def status(self, run: Run) -> str:
+        """Say where a run stands."""
+        waits = False
+        for visit in run.open():
+            if visit.status != "waiting":
+                return "executing"
+            below = self.status(self.runs[visit.child]) if visit.child else "interrupted"
+            if below == "executing":
+                return "executing"
+            waits = True
+        if waits:
+            return "interrupted"
+        if run.stopping == "failed" or any(visit.status == "failed" for visit in run.visits.values()):
+            return "failed"
+        return "cancelled" if run.stopping else "completed"
+
+    def nodes(self, run: Run) -> dict[str, tuple[str, int]]:
+        """Say where each node stands, and in which visit."""
+        found = run.picture()
+        said = {}
+        for node in run.shape.nodes:
+            visit = run.now(node)
+            status = "skipped" if node in found.skipped else visit.status if visit else "pending"
+            said[node] = (status, found.visits.get(node, 0))
+        return said
+
+    def open_questions(self) -> set[str]:
+        """All questions that take an answer."""
+        return {
+            each.id for run in self.runs.values() for visit in run.visits.values() for each in visit.open()
+        }

@@ -1,0 +1,399 @@
+"""Whatever happens to random graphs, the stores do what the slow and obvious model says.
+
+The model (`reference_model`, `reference_runs`) was written from the design without the scheduler.
+After every step the words, the statuses, the visits, the open questions, the order and the results
+are the model's, and the promises hold. At the end everything that can go on does, and ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis
+import pytest
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from runner.cycles import reach
+from runner.errors import DefinitionError
+from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
+from runner.interrupts import Address, Answer
+from runner.ports import Claim, Settlement, Start, Token
+from runner.run import FINAL, Status
+from runner.store.memory import MemoryStore
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from tests.properties.reference_model import Map, Overlap
+from tests.properties.reference_runs import World
+
+EXAMPLES = hypothesis.settings.default.max_examples
+LEASE = 30
+STEPS_TO_THE_END = 400
+
+
+@st.composite
+def definitions(draw, name: str) -> Definition:
+    """Draw a graph: any edges, so joins, dead paths and loops in every shape."""
+    names = "abcdef"[: draw(st.integers(1, 6))]
+    pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
+    entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    onward = {node: [target for source, target in pairs if source == node] for node in names}
+    joins, resumes = st.sampled_from([Join.ALL, Join.ALL, Join.ANY]), st.sampled_from(["all", "each"])
+    nodes = [
+        NodeSpec(node, executor=None, kind="function", join=draw(joins), resume=draw(resumes))
+        for node in sorted(reach(entries, onward))
+    ]
+    return Definition(
+        id=name,
+        nodes={spec.id: spec for spec in nodes},
+        edges=tuple(EdgeSpec(source, target) for source, target in pairs if source in reach(entries, onward)),
+        entries=tuple(entries),
+        policy=draw(st.sampled_from(["continue", "continue", "fail_fast"]).map(FailurePolicy)),
+        max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
+        execution_timeout=draw(st.sampled_from([None, None, None, 90.0])),
+    )
+
+
+class Against(RuleBasedStateMachine):
+    """Does everything to a store and to the model, and compares."""
+
+    def open_store(self):
+        return MemoryStore(clock=self.clock, lease=LEASE)
+
+    def timers(self):
+        return {"|".join(timer) for timer in self.store._shelf.timers}
+
+    def __init__(self):
+        super().__init__()
+        self.clock = ManualClock()
+        self.store = self.open_store()
+        self.model = World(self.clock.now)
+        self.shapes, self.definitions = [], []
+        self.bells: list = []
+        self.claims: list[Claim] = []
+        self.questions: list[str] = []
+        self.committed, self.answered = Counter(), Counter()
+        self.final: dict = {}
+        self.count = 0
+
+    def nonce(self):
+        self.count += 1
+        return f"nonce{self.count}"
+
+    @initialize(first=definitions("first"), second=definitions("second"))
+    def publish(self, first, second):
+        for definition in (first, second):
+            try:
+                shape = Map(definition)
+            except Overlap:
+                with pytest.raises(DefinitionError):
+                    topology(definition)
+                hypothesis.reject()
+            self.definitions.append((shape, definition))
+            self.shapes.append(topology(definition))
+        self.store.publish(self.shapes)
+        self.start(0)
+
+    # -- what engines do ---------------------------------------------------------------------------
+
+    def begin(self, which, held):
+        """Start a run, for a claim as that node's child."""
+        (shape, definition), run_id = self.definitions[which], f"00run{len(self.model.runs)}"
+        start = Start(run_id, definition.id, None, "t", parent=held.token if held else None)
+        reply = self.store.start(start, self.nonce())
+        assert reply.word == self.model.start(run_id, shape, definition, key(held) if held else None)
+        self.bells += reply.doorbells
+
+    @rule(which=st.integers(0, 1))
+    def start(self, which):
+        if len(self.model.runs) < 3:
+            self.begin(which, None)
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def delegate(self, data, which):
+        if self.claims and len(self.model.runs) < 6:
+            self.begin(which, self.pick(data, self.claims))
+
+    @rule(data=st.data())
+    def claim(self, data):
+        if self.bells:
+            self.take(self.pick(data, self.bells))
+
+    def take(self, bell):
+        said = self.store.claim(bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+        token = said.token if isinstance(said, Claim) else None
+        expected = self.model.claim(bell.run_id, bell.node, bell.visit, bell.attempt, token)
+        if isinstance(expected, str):
+            assert not isinstance(said, Claim)
+            assert said.word == expected
+            return None
+        assert isinstance(said, Claim), said
+        run = self.model.runs[bell.run_id]
+        assert [(node, visit) for node, visit, _ in said.inputs] == run.picture().inputs(bell.node)
+        assert all(output == f"{node}{visit}" for node, visit, output in said.inputs)
+        assert {each.id for each in said.answers} >= {
+            each.id for each in expected.questions.values() if each.status == "answered"
+        }
+        self.claims.append(said)
+        return said
+
+    @rule(data=st.data(), bits=st.integers(0, 511), fails=st.sampled_from([False] * 4 + [True]))
+    def claim_and_settle(self, data, bits, fails):
+        if self.bells:
+            claim = self.take(self.pick(data, self.bells))
+            if claim is not None:
+                self.settle_with(claim, bits, fails)
+
+    @rule(data=st.data(), bits=st.integers(0, 511), fails=st.sampled_from([False] * 4 + [True]))
+    def settle(self, data, bits, fails):
+        if self.claims:
+            self.settle_with(self.pick(data, self.claims), bits, fails)
+
+    def settle_with(self, claim, bits, fails):
+        token = claim.token
+        shape, _ = self.definition(token)
+        leaving = [number for number, edge in enumerate(shape.edges) if edge.source == token.node]
+        text = f"{bits:09b}"[: len(leaving)]
+        took = frozenset(number for number, bit in zip(leaving, text, strict=True) if bit == "1")
+        status = Status.FAILED if fails else Status.COMPLETED
+        settlement = Settlement(status, "" if fails else text, f"{token.node}{token.visit}", {"v": 1})
+        nonce = self.nonce()
+        reply = self.store.settle(token, settlement, nonce)
+        assert reply.word == self.model.settle(key(claim), completed=not fails, took=took)
+        self.bells += reply.doorbells
+        self.committed[token.run_id, token.node, token.visit] += reply.word == "settled"
+        # The network may double it: that changes nothing and gets the same word.
+        assert self.store.settle(token, settlement, nonce).word == reply.word
+
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["park", "park", "ask"]),
+        names=st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True),
+        lasts=st.sampled_from([None, None, 20.0]),
+    )
+    def wait(self, data, how, names, lasts):
+        if not self.claims:
+            return
+        claim = self.pick(data, self.claims)
+        token = claim.token
+        address = Address(token.run_id, token.node, token.visit)
+        asked = [address.ask(each, scope="function", expires_in=lasts) for each in names]
+        before = self.others(token)
+        told = [(each.id, lasts) for each in asked]
+        reply = getattr(self.store, how)(token, asked, None)
+        if how == "ask":
+            assert reply.word == self.model.ask(key(claim), told)
+        else:
+            definition = self.definition(token)[1]
+            each = definition.nodes[token.node].resume == "each"
+            assert reply.word == self.model.park(key(claim), told, each=each)
+        self.bells += reply.doorbells
+        self.questions += [each.id for each in asked if each.id not in self.questions]
+        if reply.word in ("asked", "waiting", "ready"):
+            assert self.others(token) == before, "a question stopped another branch"
+
+    @rule(data=st.data(), delay=st.sampled_from([0, 700]), counts=st.booleans())
+    def retry(self, data, delay, counts):
+        if self.claims:
+            claim = self.pick(data, self.claims)
+            reply = self.store.retry(claim.token, delay, {"v": 1} if counts else None, None)
+            assert reply.word == self.model.retry(key(claim), delay, counts=counts)
+
+    # -- what people and time do -------------------------------------------------------------------
+
+    @rule(data=st.data(), many=st.booleans())
+    def answer(self, data, many):
+        known = [each for each in self.questions if self.asked(each)]
+        if known:
+            self.respond([self.pick(data, known) for _ in range(1 + many)])
+
+    @rule(data=st.data())
+    def answer_what_is_open(self, data):
+        found = sorted(self.model.open_questions())
+        if found:
+            self.respond([data.draw(st.sampled_from(found))])
+
+    def asked(self, found):
+        try:
+            return self.model.find(found)
+        except KeyError:
+            return None
+
+    def respond(self, ids):
+        receipts, reply = self.store.answer([Answer(each, f"to {each}") for each in ids], self.nonce())
+        assert [str(each.status) for each in receipts] == self.model.answer(ids)
+        self.bells += reply.doorbells
+        self.answered.update(each.interrupt_id for each in receipts if each.status == "accepted")
+
+    @rule(data=st.data(), really=st.sampled_from([False, False, False, True]))
+    def cancel(self, data, really):
+        if really:
+            run_id = data.draw(st.sampled_from(sorted(self.model.runs)))
+            reply = self.store.cancel(run_id, "enough")
+            assert reply.word == self.model.cancel(run_id, "enough")
+
+    @rule(data=st.data(), seconds=st.sampled_from([0.7, 20, LEASE, LEASE, 31]), renews=st.booleans())
+    def let_time_pass(self, data, seconds, renews):
+        if renews and self.claims:
+            claim = self.pick(data, self.claims)
+            assert self.store.renew([claim.token]) == [self.model.renew(key(claim))]
+        self.pass_time(seconds)
+
+    @rule(data=st.data())
+    def lose_a_worker_often(self, data):
+        """A node that kills every worker that takes it."""
+        if not self.claims:
+            return
+        token = self.pick(data, self.claims).token
+        for _ in range(4):
+            self.pass_time(31)
+            attempt = self.store.read(token.run_id).nodes[token.node].attempt
+            self.bells.append(bell := Bell(token.run_id, token.node, token.visit, attempt))
+            self.take(bell)
+        self.pass_time(31)
+
+    def pass_time(self, seconds):
+        self.clock.advance(seconds)
+        self.model.now = self.clock.now
+        reply = self.store.sweep()
+        self.bells += reply.doorbells
+        self.model.sweep()
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    def pick(self, data, items):
+        """Prefer what is new, so that runs get on; older ones are late requests."""
+        return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
+
+    def definition(self, token: Token):
+        run = self.model.runs[token.run_id]
+        return run.shape, run.definition
+
+    def others(self, token):
+        """Where the other nodes of a run stand."""
+        nodes = self.store.read(token.run_id).nodes
+        return {name: record for name, record in nodes.items() if name != token.node}
+
+    @invariant()
+    def runs_stand_where_the_model_says(self):
+        for run in self.model.runs.values():
+            found = self.store.read(run.id)
+            assert found.record.status == self.model.status(run)
+            for node, (status, visits) in self.model.nodes(run).items():
+                record = found.nodes.get(node)
+                said = (str(record.status), record.visit) if record else ("pending", 0)
+                self.compare(run, node, said, (status, visits))
+            assert list(found.order) == run.order
+            assert set(found.outputs) == {
+                (visit.node, visit.number) for visit in run.visits.values() if visit.status == "completed"
+            }
+            attempts = {name: record.attempt for name, record in found.nodes.items()}
+            for visit in run.open():
+                assert attempts[visit.node] == visit.attempt
+            if run.reason:
+                assert found.record.reason.startswith(run.reason)
+
+    def compare(self, run, node, said, expected):
+        status, visits = expected
+        if node in run.unsure and said[0] in ("pending", "cancelled", "skipped", status):
+            return
+        last = run.visits.get((node, visits))
+        if status == "pending" and visits and said in {(last.status, visits), ("skipped", visits)}:
+            return  # it waits for its next round, and shows the last one until then
+        assert said == expected, (run.id, node)
+
+    @invariant()
+    def questions_are_the_models(self):
+        asked = [each for run_id in self.model.runs for each in self.store.read(run_id).interrupts]
+        assert {each.id for each in asked if each.is_open} == self.model.open_questions()
+
+    @invariant()
+    def promises_hold(self):
+        assert all(count == 1 for count in self.committed.values() if count)
+        assert all(count == 1 for count in self.answered.values())
+        timers = self.timers()
+        for run_id in self.model.runs:
+            found = self.store.read(run_id)
+            if found.record.status in FINAL:
+                assert self.final.setdefault(run_id, found) == found
+            for name, record in found.nodes.items():
+                if record.status in (Status.READY, Status.RUNNING, Status.RETRYING):
+                    assert f"node|{run_id}|{name}" in timers, "nothing would ever ring for it"
+
+    def teardown(self):
+        """Let everything go on that can: each run ends, and as the model says."""
+        for _ in range(STEPS_TO_THE_END):
+            open_runs = [each for each in self.model.runs.values() if self.model.status(each) not in FINAL]
+            if not open_runs:
+                return
+            for run in open_runs:
+                for visit in run.open():
+                    self.push(run, visit)
+            self.pass_time(1)
+            self.runs_stand_where_the_model_says()
+            self.questions_are_the_models()
+            self.promises_hold()
+        raise AssertionError("a run never ends")
+
+    def push(self, run, visit):
+        """Bring one visit on: claim it, end it, answer its questions."""
+        if visit.status == "ready":
+            self.take(Bell(run.id, visit.node, visit.number, visit.attempt))
+        if visit.status == "running":
+            claim = next(each for each in self.claims if each.token is visit.claim)
+            self.settle_with(claim, 0 if visit.number > 3 else 0b101101101, fails=False)
+        for question in visit.open():
+            if self.model.fate(question.id) == "accepted":
+                self.respond([question.id])
+
+
+class Bell:
+    """A doorbell as the machine makes one by itself."""
+
+    def __init__(self, run_id, node, visit, attempt):
+        self.run_id, self.node, self.visit, self.attempt = run_id, node, visit, attempt
+
+
+def key(claim):
+    """Name a claim in the model's words."""
+    token = claim.token
+    return token.run_id, token.node, token.visit, token
+
+
+class AgainstRedis(Against):
+    """The same on a real Redis."""
+
+    url = ""
+
+    def open_store(self):
+        self.server = redis.Redis.from_url(self.url)
+        self.server.flushall()
+        return RedisStore(self.url, clock=self.clock, lease=LEASE, push=False)
+
+    def timers(self):
+        return {name.decode() for name in self.server.zrange("runner:{p00}:timers", 0, -1)}
+
+    def teardown(self):
+        try:
+            super().teardown()
+        finally:
+            self.store.close()
+            self.server.close()
+
+
+def test_memory_does_what_the_model_says():
+    """The reference store is the slow model, only faster."""
+    hypothesis.stateful.run_state_machine_as_test(
+        Against,
+        settings=hypothesis.settings(max_examples=EXAMPLES // 2, stateful_step_count=30, deadline=None),
+    )
+
+
+def test_redis_does_what_the_model_says(store_server):
+    """So is a real Redis."""
+    machine = type("Machine", (AgainstRedis,), {"url": store_server.url})
+    hypothesis.stateful.run_state_machine_as_test(
+        machine,
+        settings=hypothesis.settings(max_examples=EXAMPLES // 10, stateful_step_count=30, deadline=None),
+    )
