@@ -45,13 +45,16 @@ def _lines(picture: Picture, prefix: str, indent: str) -> Iterator[str]:
 
 
 def _box(box: Box, name: str, indent: str) -> Iterator[str]:
-    state = f"<br/>{SIGNS.get(box.state, '○')} {box.state}" if box.state else ""
-    words = f'"{escaped(box.id)}<br/>{escaped(box.words)}{state}"'
+    state = [f"{SIGNS.get(box.state, '○')} {box.state}"] if box.state else []
+    # The title of a subgraph has one line; more would lie over what is inside.
+    between = "<br/>" if box.inner is None else ", "
+    words = f'"{between.join([escaped(box.id), escaped(box.words), *state])}"'
     if box.inner is None:
         left, right = ("([", "])") if box.kind == "agent" else ("[", "]")
         yield f"{indent}{name}{left}{words}{right}"
     else:
         yield f"{indent}subgraph {name} [{words}]"
+        yield f"{indent}  direction TB"
         yield from _lines(box.inner, f"{name}_", f"{indent}  ")
         yield f"{indent}end"
     if box.state in STYLES:

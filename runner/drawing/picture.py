@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from runner import cycles, sources
 from runner.graph import BEFORE_GRAPH, HIDDEN, Definition, NodeSpec
 from runner.registry import PATH, inner
+
+OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
+"""How docstrings of conditions begin, where the words go on after "if"."""
 
 LONGEST = 60  # characters of a condition's words
 
@@ -116,12 +120,16 @@ def _label(condition: Callable[..., Any] | None) -> str:
     name = getattr(plain, "__name__", "")
     words = (getattr(plain, "__doc__", None) or "").strip().partition("\n")[0]
     if not words:
-        words = type(condition).__name__ if name == "__call__" else name.replace("_", " ").strip()
+        words = (
+            type(condition).__name__
+            if name == "__call__"
+            else name.replace("_", " ").strip().removeprefix("is ")
+        )
     if name == "<lambda>":
         found = sources.tree(condition)
         words = ast.unparse(found.body) if isinstance(found, ast.Lambda) else "its condition holds"
     elif words[1:2].islower():
         words = words[0].lower() + words[1:]
-    words = words.rstrip(".")
+    words = OPENING.sub("", words).rstrip(".")
     words = "".join(each if each.isprintable() else " " for each in words)
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"

@@ -25,6 +25,11 @@ def is_small(state):
     return True
 
 
+class Small:
+    def __call__(self, state):
+        return True
+
+
 def review():
     again = ("read draft", lambda state: state.visit < 3)
     return wired({"draft": ident, "read": ident}, "draft read", again).set_entry_point("draft").build()
@@ -53,7 +58,7 @@ def test_a_graph_is_drawn_as_text():
         "│ │",
         "● │  approve  function",
         "├─┤    → send if the manager approved",
-        "│ │    → review if is small",
+        "│ │    → review if small",
         "│ ●  send  function, waits for all 2",
         "●    review  graph",
         "       ┊ ●  draft  function, starts here",
@@ -107,6 +112,32 @@ def test_joins_and_kinds_are_said():
     assert "c  function, first of 2" in drawn
 
 
+def documented(text):
+    def condition(state):
+        return True
+
+    condition.__doc__ = text
+    return condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (documented("Tell whether it is small."), "if it is small"),
+        (documented("True if it is small"), "if it is small"),
+        (documented("PO box"), "if PO box"),
+        (is_small, "if small"),
+        (lambda state: state.task == 1, "if state.task == 1"),
+        (Small(), "if small"),
+    ],
+)
+def test_conditions_are_said_in_their_own_words(condition, words):
+    """A condition is named by its docstring, else its name, and a lambda by its code."""
+    drawn = wired({"a": ident, "b": ident}, ("a b", condition)).build().draw()
+
+    assert f"→ b {words}\n" in drawn
+
+
 def test_maps_and_batches_are_drawn():
     """A map says over what kind of node and how many items run at once; circles of batches are loops."""
     builder = GraphBuilder(compat="strands")
@@ -115,7 +146,7 @@ def test_maps_and_batches_are_drawn():
     several = GraphBuilder()
     several.add_map(ident, "each", concurrency=3)
 
-    assert "↺ again from a if is small" in builder.set_entry_point("a").build().draw()
+    assert "↺ again from a if small" in builder.set_entry_point("a").build().draw()
     assert "each  map of function, 3 at once, starts here" in several.build().draw()
 
 
