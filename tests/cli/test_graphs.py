@@ -34,6 +34,7 @@ def test_the_workers_graphs_are_listed(cli):
         "shop-endless",
         "shop-fail",
         "shop-outer",
+        "shop-print",
         "shop-refund",
         "shop-tell",
     ]
@@ -45,7 +46,7 @@ def test_a_folder_with_the_same_code_is_the_same(graphs):
     """With `--graphs` the graphs of this folder are compared with those of the workers."""
     done = graphs("list", "--graphs", "shop")
 
-    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 5
+    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 6
 
 
 def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
