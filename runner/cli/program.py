@@ -17,6 +17,7 @@ from runner.cli.dev import dev
 from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, translated
 from runner.cli.graphs import graphs
+from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.output import one_line
 from runner.cli.runs import runs
@@ -74,6 +75,7 @@ def runner() -> None:
 
 
 for _command in (
+    init,
     dev,
     worker,
     run,
