@@ -29,10 +29,11 @@ NAMED = ("pyproject.toml", "docker-compose.yml", "README.md")
 @shared
 @pass_session
 def init(session: Session, folder: Path) -> None:
-    """Write a small project into DIR: a graph, its tests, and all to run it.
+    """Write a small project that works into DIR.
 
-    The graph asks a person. There are a pyproject.toml, a Procfile, a docker-compose.yml and a README
-    that says how to go on. No file is ever overwritten. Without a terminal: the path of each file.
+    It has a graph that asks a person, and its tests. There are a pyproject.toml, a Procfile, a
+    docker-compose.yml and a README that says how to go on. No file is ever overwritten. Without a
+    terminal: the path of each file.
     """
     there = [name for name in FILES if (folder / name).exists()]
     if there:
