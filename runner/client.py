@@ -17,6 +17,7 @@ from runner.ports import Dispatcher, Doorbell, Event, Store
 from runner.registry import Registry, registry
 from runner.results import GraphResult, graph_result
 from runner.run import Status
+from runner.steering import Steering
 
 WAIT = 5.0
 """Seconds of one blocking look at a run's events; a longer wait is several of these."""
@@ -29,7 +30,7 @@ class LeftToSweeper:
         """Leave each doorbell to its timer in the store, which is due at once."""
 
 
-class Run:
+class Run(Steering):
     """One run: its state is in the store, this object only names it."""
 
     def __init__(self, run_id: str, engine: Engine) -> None:
@@ -107,21 +108,6 @@ class Run:
             NotFoundError: there is no such run.
         """
         return self._engine.cancel(self.id, reason) == "cancelled"
-
-    def retry(self, node: str | None = None) -> list[str]:
-        """Let a failed or cancelled run go on; return the nodes that run again.
-
-        What has completed stays and is not run again. Nodes that failed or were cancelled, or the one
-        failed node that is named, run again in the same visit: same idempotency key, so `once()` and
-        an agent's conversation go on where they were, and withdrawn questions are asked again. A node
-        that ran without the output of one that failed runs once more when that has completed. Limits
-        of executions and of time count anew. Child runs go on with their parent.
-
-        Raises:
-            NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run
-                is the child of another. ConflictError: the run has not ended, or has completed.
-        """
-        return self._engine.retry(self.id, node)
 
 
 class Client:

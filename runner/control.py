@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from runner import codec, ids
 from runner.errors import ConflictError, NotFoundError
+from runner.forks import Begin
 from runner.ports import Reply, Store
 from runner.reruns import Reruns
 
@@ -30,6 +32,22 @@ class Control:
                 f"the question {interrupt_id} is not open any more: it was answered, has expired or was "
                 "withdrawn. Nothing was changed."
             )
+
+    def fork(
+        self,
+        run_id: str,
+        node: str,
+        visit: int | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+        given: Sequence[object] = (),
+    ) -> str:
+        """Begin a run from what another has done; `given` holds the node's new input, or nothing."""
+        packed = codec.pack(given[0], "input") if given else None
+        new_id = ids.run_id(int(run_id[: ids.PARTITION_DIGITS])) if run_id[:1].isdecimal() else ids.run_id()
+        begin = Begin(new_id, codec.pack(dict(tags or {}), "tags"), bool(given), packed)
+        self._ring(Reruns(self.store).fork(run_id, node, visit, begin))
+        return new_id
 
     def retry(self, run_id: str, node: str | None = None) -> list[str]:
         """Let a failed or cancelled run go on, and name the nodes that run again; see `Reruns.retry`."""

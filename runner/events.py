@@ -16,6 +16,7 @@ class EventKind(enum.StrEnum):
     RUN_STOPPING = "run.stopping"
     RUN_ENDED = "run.ended"
     RUN_RETRIED = "run.retried"
+    RUN_FORKED = "run.forked"
     NODE_STARTED = "node.started"
     NODE_COMPLETED = "node.completed"
     NODE_FAILED = "node.failed"

@@ -15,7 +15,7 @@ from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Remembered, Saved, Session
-from runner.run import MapRecord, NodeRecord, Records, RunRecord, Status
+from runner.run import MapRecord, NodeRecord, Records, Rewrite, RunRecord, Status
 
 JSON = Any
 
@@ -125,18 +125,21 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """An ended run that goes on, with records worked out from what was read at its event `events`.
+class Fork:
+    """A run to begin from what another has done.
 
-    `undone` are the (node, visit) that no longer count, each with its entry; nodes in `forgets` lose
-    what they kept.
+    `kept` are the (node, visit) whose results are copied, each with its place in the order (below 0;
+    0 for none); nodes in `remembers` also keep their documents. `input` is packed: what the visit `at`
+    is given instead of the task.
     """
 
-    run_id: str
-    events: int
+    start: Start
+    source: str
     records: Records
-    undone: Mapping[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
-    forgets: Sequence[str] = ()
+    kept: Mapping[tuple[str, int], int]
+    remembers: Sequence[str] = ()
+    at: tuple[str, int] | None = None
+    input: JSON = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,9 @@ class Store(Protocol):
 
     def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
         """Apply a set of checked answers: all of them or none."""
+
+    def fork(self, fork: Fork) -> Reply:
+        """Begin a run from what another has done: "forked", "unknown" (the other) or "unknown_graph"."""
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         """Take an open question back: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""

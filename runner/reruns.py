@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner import replay
+from runner import forks, replay
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.forks import Begin
 from runner.graph import AFTER_GRAPH, FailurePolicy, Topology
 from runner.maps import map_of
-from runner.ports import Reply, Rewrite, RunSnapshot, Store
-from runner.run import NodeRecord, Records, Status
+from runner.ports import Fork, Reply, RunSnapshot, Store
+from runner.run import NodeRecord, Records, Rewrite, Status
 
 TRIES = 20
 """How often a retry is worked out anew because something happened to the run in between."""
@@ -71,6 +72,24 @@ class Reruns:
         undone = replay.undone(snapshot, played, records.nodes)
         forgets = list(dict.fromkeys(name for name, _ in undone))
         return [Rewrite(snapshot.record.run_id, snapshot.events, records, undone, forgets), *children]
+
+    def fork(self, run_id: str, node: str, visit: int | None, begin: Begin) -> Reply:
+        """Begin a new run in which a node starts again; it is named as `begin` says.
+
+        Raises:
+            NotFoundError: there is no such run, node or visit.
+            UsageError: the node has not begun yet.
+            ConflictError: too little is known of the run.
+        """
+        reply = self._store.fork(self.plan_fork(run_id, node, visit, begin))
+        if reply.word != "forked":
+            raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
+        return reply
+
+    def plan_fork(self, run_id: str, node: str, visit: int | None, begin: Begin) -> Fork:
+        """Work a fork out; raises as `fork`."""
+        snapshot = self._read(run_id)
+        return forks.plan(snapshot, self._topology(snapshot), node, visit, begin)
 
     def _with_children(self, records: Records) -> tuple[Records, list[Rewrite]]:
         """Let the child runs of nodes that run again go on; such a node waits for its child."""

@@ -7,8 +7,9 @@ transition makes new ones. A record that was never written has the defaults.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Status(enum.StrEnum):
@@ -133,6 +134,21 @@ class Records:
     def started(self) -> int:
         """How many nodes are to run again."""
         return sum(record.status in {Status.READY, Status.WAITING} for record in self.nodes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """An ended run that goes on, with records worked out from what was read at its event `events`.
+
+    `undone` are the (node, visit) that no longer count, each with its entry; nodes in `forgets` lose
+    what they kept.
+    """
+
+    run_id: str
+    events: int
+    records: Records
+    undone: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    forgets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

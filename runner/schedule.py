@@ -96,8 +96,23 @@ def reopen(draft: Draft, records: Records) -> Step:
         return draft.refuse("moved")
     counted = replace(draft.run, failed=records.failed, started=records.started)
     draft.run = replace(counted, stopping="", reason="", lock="")
-    draft.loops, draft.arrived, draft.maps = dict(records.loops), dict(records.arrivals), dict(records.maps)
     draft.add(Announce(EventKind.RUN_RETRIED))
+    _fill(draft, records)
+    return _close(draft, "reopened")
+
+
+def fork(draft: Draft, records: Records, source: str) -> Step:
+    """Begin a run from what another has done."""
+    draft.run = replace(draft.run, failed=records.failed, started=records.started)
+    draft.add(Announce(EventKind.RUN_STARTED, detail=draft.topology.graph_id))
+    draft.add(Announce(EventKind.RUN_FORKED, detail=source))
+    _fill(draft, records)
+    return _close(draft, "forked")
+
+
+def _fill(draft: Draft, records: Records) -> None:
+    """Write all records of a run that has none, and ring for the nodes that are ready."""
+    draft.loops, draft.arrived, draft.maps = dict(records.loops), dict(records.arrivals), dict(records.maps)
     if draft.topology.timeout_ms:
         draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
     for node, record in records.nodes.items():
@@ -105,7 +120,6 @@ def reopen(draft: Draft, records: Records) -> Step:
             _ring(draft, node, record)
         else:
             draft.put(node, record)
-    return _close(draft, "reopened")
 
 
 # -- arrivals, loops, readiness ------------------------------------------------------------------------

@@ -169,26 +169,6 @@ def export(session: Session, run_id: str) -> None:
     session.output.data(export_document(session.client.engine.store, run_id))
 
 
-@runs.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--node", metavar="NODE", help="Only this one of several failed nodes.")
-@shared
-@pass_session
-def retry(session: Session, run_id: str, node: str | None) -> None:
-    """Let a failed or cancelled run go on.
-
-    It writes the nodes that run again, one a line.
-
-    What has completed is not run again. Exit codes: 0 it goes on; 2 the node has not failed; 4 no such
-    run or node; 5 the run has not ended, or it has completed.
-    """
-    names = session.client.run(run_id).retry(node)
-    if session.output.as_json:
-        session.output.data({"run_id": run_id, "nodes": names})
-    else:
-        session.output.lines([(name,) for name in names])
-
-
 def show_run(output: Output, run: RunView) -> None:
     """Write a run to stdout in the form that the reader wants."""
     if output.as_json:

@@ -15,8 +15,8 @@ from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
 from runner.maps import index_of, map_of
 from runner.outcomes import Saved
-from runner.ports import Claim, Event, Rewrite, RunSnapshot, Settlement, Start, Token
-from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
+from runner.ports import Claim, Event, Fork, RunSnapshot, Settlement, Start, Token
+from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, Rewrite, RunRecord, Status
 from runner.store.stored import pack_copy
 
 JSON = Any
@@ -41,6 +41,7 @@ class KeptRun:
     order: list[tuple[str, int]] = field(default_factory=list)
     outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
     entries: dict[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
+    given: dict[tuple[str, int], JSON] = field(default_factory=dict)
     documents: dict[str, JSON] = field(default_factory=dict)
     messages: dict[str, list[JSON]] = field(default_factory=dict)
     questions: dict[str, Interrupt] = field(default_factory=dict)
@@ -105,6 +106,20 @@ class KeptRun:
             self.messages.pop(node, None)
         self.ended_at = 0
 
+    def copy(self, source: KeptRun, fork: Fork) -> None:
+        """Take over what a run leaves behind that this one is a fork of."""
+        for at, place in sorted(fork.kept.items(), key=lambda kept: kept[1]):
+            self.entries[at] = pack_copy(source.entries[at])
+            if at in source.outputs:
+                self.outputs[at] = pack_copy(source.outputs[at])
+            self.order += [at] if place else []
+        for node in fork.remembers:
+            if node in source.documents:
+                self.documents[node] = pack_copy(source.documents[node])
+                self.messages[node] = pack_copy(source.messages.get(node, []))
+        if fork.at is not None:
+            self.given[fork.at] = pack_copy(fork.input)
+
     def keep(self, node: str, saved: Saved | None) -> None:
         """Write what a node keeps: its document, and its messages after the first `saved.keep`."""
         if saved is not None:
@@ -168,9 +183,11 @@ class KeptRun:
         )
 
     def _task(self, node: str, visit: int) -> JSON:
-        """The run's task, or the item that a node works on."""
+        """The run's task, what was given in its place, or the item that a node works on."""
         index = index_of(node)
-        return self.start.task if index is None else self.items[map_of(node), visit][index]
+        if index is not None:
+            return self.items[map_of(node), visit][index]
+        return self.given.get((node, visit), self.start.task)
 
     def fetch(self, draft: Draft, node: str) -> tuple[NodeRecord, JSON, dict[str, JSON] | None]:
         """Give a node with its latest output and entry."""

@@ -10,7 +10,8 @@ from typing import Any
 from runner import schedule
 from runner.events import EventKind
 from runner.graph import Topology
-from runner.ports import Doorbell, Reply, Rewrite
+from runner.ports import Doorbell, Fork, Reply
+from runner.run import Rewrite
 from runner.store.shelf import Shelf
 
 JSON = Any
@@ -40,6 +41,21 @@ class MemoryControl:
                 bells += self._shelf.apply(each.run_id, schedule.reopen, each.records)[1]
             self._changed.notify_all()
             return Reply("reopened", bells)
+
+    def fork(self, fork: Fork) -> Reply:
+        with self._changed:
+            source, start = self._shelf.runs.get(fork.source), fork.start
+            if start.run_id in self._shelf.runs:
+                return Reply("forked", run_id=start.run_id)
+            if source is None:
+                return Reply("unknown")
+            if start.fingerprint not in self._shelf.shapes:
+                return Reply("unknown_graph")
+            self._shelf.add(start, start.fingerprint)
+            self._shelf.runs[start.run_id].copy(source, fork)
+            word, bells = self._shelf.apply(start.run_id, schedule.fork, fork.records, fork.source)
+            self._changed.notify_all()
+            return Reply(word, bells, start.run_id)
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         with self._changed:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from runner.graph import Topology
 from runner.interrupts import address_of
-from runner.ports import Reply, Rewrite
+from runner.ports import Fork, Reply
+from runner.run import Rewrite
 from runner.store import rewriting
 from runner.store.layout import dump
 from runner.store.reader import Reader
@@ -25,6 +27,10 @@ class RedisControl:
 
     def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
         return self._reply("rewrite", *(part for each in runs for part in rewriting.arguments(each)))
+
+    def fork(self, fork: Fork) -> Reply:
+        reply = self._reply("fork", *rewriting.fork_arguments(fork))
+        return replace(reply, run_id=fork.start.run_id) if reply.word == "forked" else reply
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         address = address_of(interrupt_id)

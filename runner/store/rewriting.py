@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, fields
 
-from runner.ports import Rewrite
-from runner.run import LoopRecord, NodeRecord, Records
+from runner.ports import Fork
+from runner.run import LoopRecord, NodeRecord, Records, Rewrite
 from runner.store.layout import dump
 from runner.store.link import Argument
 
@@ -27,6 +27,24 @@ def arguments(again: Rewrite) -> Iterator[Argument]:
         yield dump(entry)
     yield len(again.forgets)
     yield from again.forgets
+
+
+def fork_arguments(fork: Fork) -> Iterator[Argument]:
+    """Write what a fork begins with."""
+    start = fork.start
+    yield from (start.run_id, start.graph_id, start.fingerprint or "")
+    yield from (dump(start.task), dump(start.given), dump(dict(start.tags)))
+    yield fork.source
+    yield from records(fork.records)
+    yield len(fork.kept)
+    for (node, visit), place in fork.kept.items():
+        yield f"{node}.{visit}"
+        yield place
+    yield len(fork.remembers)
+    yield from fork.remembers
+    if fork.at is not None:
+        node, visit = fork.at
+        yield from (node, visit, dump(fork.input))
 
 
 def records(found: Records) -> Iterator[Argument]:

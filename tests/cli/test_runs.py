@@ -111,3 +111,25 @@ def test_a_failed_run_is_retried(cli):
     assert again.exit_code == 5
     assert "has completed" in again.stderr
     assert cli("runs", "retry", "00none").exit_code == 4
+
+
+def gave(cli, run_id):
+    """Wait for a run of one node, and give its output."""
+    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
+
+
+def test_a_run_is_forked_and_started_again(cli):
+    """`runs fork` and `runs again` write the id of the new run; the edited input is what the node gets."""
+    source = cli("run", "shop-tell", "--input", "1", "--wait").stdout.split("\t")[1]
+
+    forked = cli("runs", "fork", source, "--from", "tell", "--input", '"other"', "--tag", "by=ana")
+    again = cli("runs", "again", source, "--json")
+
+    assert (forked.exit_code, again.exit_code) == (0, 0)
+    assert gave(cli, forked.stdout.strip()).startswith("other")
+    assert gave(cli, json.loads(again.stdout)["run_id"]).startswith("1")
+    listed = json.loads(cli("runs", "list", "--json", "--limit", "50").stdout)["runs"]
+    tags = next(run["tags"] for run in listed if run["run_id"] == forked.stdout.strip())
+    assert tags == {"by": "ana", "forked_from": source}
+    assert cli("runs", "fork", source, "--from", "nobody").exit_code == 4

@@ -258,3 +258,60 @@ def test_a_failed_run_is_retried():
         run.retry()
     with pytest.raises(NotFoundError):
         Client(store=bench.store, dispatcher=bench).engine.retry("00none")
+
+
+def test_a_run_is_forked():
+    """The node and what follows it run again, with the input given; the rest is not run again."""
+    ran = []
+
+    def note(ctx):
+        ran.append(ctx.node_id)
+        return [ctx.node_id, ctx.task, sorted(ctx.inputs)]
+
+    client, bench = office(wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build())
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+    ran.clear()
+
+    forked = run.fork("b", input={"edited": True})
+    bench.finish_all()
+
+    result = forked.result()
+    assert (forked.id != run.id, result.status, ran) == (True, "completed", ["b", "c"])
+    assert result.results["b"].output == ["b", {"edited": True}, ["a"]]
+    assert result.results["c"].output == ["c", "task", ["b"]]
+    assert result.execution_order == ["a", "d", "b", "c"]
+    assert run.result().results["b"].output == ["b", "task", ["a"]]
+    assert client.runs()[0].tags == {"team": "red", "forked_from": run.id}
+
+
+def test_a_run_is_started_again():
+    """Task, state and tags are those of the run, but for what is given."""
+    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+
+    same, other = run.again(), run.again(task="other", invocation_state={"n": 2})
+    bench.finish_all()
+
+    assert same.result().results["a"].output == ["task", {"n": 1}]
+    assert other.result().results["a"].output == ["other", {"n": 2}]
+    assert client.runs()[0].tags == {"team": "red"}
+
+
+def test_a_choice_that_looked_at_a_result_is_made_anew():
+    """Forked from a node, a run asks the conditions again that read that node's result."""
+
+    def seen(state):
+        return state.results["a"].output == "task"
+
+    client, bench = office(wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build())
+    run = client.start("bench", "task")
+    bench.finish_all()
+    assert run.result().results["c"].status is Status.COMPLETED
+
+    forked = run.fork("a", input="other")
+    bench.deliver("a")
+    bench.finish_all()
+
+    assert forked.result().results["c"].status is Status.SKIPPED

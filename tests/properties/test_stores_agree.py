@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runner import replay
 from runner.cycles import reach
 from runner.errors import DefinitionError, RunnerError
+from runner.forks import Begin
 from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
 from runner.listings import InterruptQuery, RunQuery
@@ -305,6 +306,19 @@ class Agreement(RuleBasedStateMachine):
         found = self.both("open_interrupts")
         if found:
             self.both("withdraw", self.pick(data, list(found)).id, "}", reask=reask)
+
+    @rule(data=st.data(), edited=st.booleans())
+    def fork(self, data, edited):
+        if self.runs:
+            source, new = self.pick(data, self.runs), f"00run{len(self.runs)}"
+            node = data.draw(st.sampled_from(sorted(self.shape_of(source).nodes)))
+            try:
+                begin = Begin(new, {"n": "1"}, edited, "other")
+                forked = Reruns(self.memory).plan_fork(source, node, None, begin)
+            except RunnerError:
+                return
+            self.both("fork", forked)
+            self.runs.append(new)
 
     @rule(data=st.data(), late=st.sampled_from([False, False, True]))
     def retry_what_ended(self, data, late):

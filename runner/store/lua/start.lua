@@ -9,10 +9,8 @@
 -- include: reply
 -- include: delegate
 -- include: arrive
+-- include: begin
 -- include: batch
--- One value of more than 64 bytes makes the server keep the hash as a table: it would else search
--- through hundreds of fields, one after another.
-local WIDE = ('-'):rep(65)
 local run, graph, fp = ARGV[5], ARGV[6], ARGV[7]
 if fp == '' then fp = redis.call('HGET', prefix .. 'graphs', graph) end
 if not fp or redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
@@ -32,16 +30,9 @@ if ARGV[13] then
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
-redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -', 'of', fp .. ' ' .. (ARGV[13] or '-') .. ' ' .. graph,
-  'parent_node', ARGV[14] or '', 'root', root, 'path', path, 'created', now, 'task', ARGV[8], 'given', ARGV[9],
-  'tags', ARGV[10], 'idem', idem, 'wide', WIDE)
-list_run(run, graph, ARGV[10])
-redis.call('ZADD', prefix .. 'runs:executing', now, run)
-redis.call('HINCRBY', prefix .. 'g:' .. fp, 'runs', 1)
-redis.call('PERSIST', prefix .. 'g:' .. fp)
-local d = open(run)
+local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[13], node = ARGV[14], root = root, path = path,
+  task = ARGV[8], given = ARGV[9], tags = ARGV[10], idem = idem})
 local meta = shape(d, 'meta')
-announce(d, 'run.started', '', 0, graph)
 if meta.timeout > 0 then timer(d, 'deadline', '', now + meta.timeout) end
 if meta.batches then open_batch(d, meta.entries) end
 for _, name in ipairs(meta.batches and {} or meta.entries) do arrive(d, name, -1, true, {}) end

@@ -21,6 +21,7 @@ PARTS = (
     "children",
     "listing",
     "mapping",
+    "forking",
     "reading",
     "remembering",
     "reopening",
@@ -38,6 +39,7 @@ from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
+from runner.testing.contract.forking import ForkingContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.mapping import MapContract
 from runner.testing.contract.reading import ReadingContract
@@ -66,6 +68,7 @@ class StoreContract(
     ListingContract,
     RememberingContract,
     ReopeningContract,
+    ForkingContract,
     WithdrawingContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""

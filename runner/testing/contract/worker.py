@@ -83,13 +83,24 @@ class Worker:
         assert isinstance(claim, Claim), claim
         return claim
 
-    def settle(self, token: Token, output: JSON = None, edges: str | None = None, **said: Any) -> str:
-        """Complete a visit; all its edges are taken unless `edges` says else."""
+    def know(self, run_id: str, graph: Topology) -> None:
+        """Take note of a run that was begun in another way."""
+        self._runs[run_id] = graph
+
+    def settle(
+        self,
+        token: Token,
+        output: JSON = None,
+        edges: str | None = None,
+        note: dict[str, JSON] | None = None,
+        **said: Any,
+    ) -> str:
+        """Complete a visit; all its edges are taken unless `edges` says else. `note` goes into its entry."""
         graph = self._runs[token.run_id]
         bits = "1" * len(graph.outgoing.get(token.node, ())) if edges is None else edges
         in_loop = token.node in graph.nodes and graph.nodes[token.node].loops
         decided = {"edges": bits} if in_loop else {}
-        entry = {"v": 1, "kind": "function", "ms": 1, **decided}
+        entry = {"v": 1, "kind": "function", "ms": 1, **decided, **(note or {})}
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **said)
         return self.store.settle(token, settlement, self.nonce()).word
 

@@ -22,7 +22,9 @@ end
 -- An item is told itself where other nodes are told the run's task.
 local function task(d, name, visit)
   local owner, index = map_of(name), name:match('%[(%d+)%]$')
-  if not owner then return redis.call('HGET', d.key, 'task') end
+  if not owner then
+    return redis.call('HGET', d.key, 't:' .. name .. '.' .. visit) or redis.call('HGET', d.key, 'task')
+  end
   return redis.call('HGET', d.key .. ':f', owner .. '.' .. visit .. '.' .. index)
 end
 

@@ -1,0 +1,74 @@
+"""`runner runs retry`, `fork` and `again`: runs that go on, or begin from another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runner.cli.session import Session, pass_session, shared
+from runner.cli.values import read_json, read_tags
+
+if TYPE_CHECKING:
+    from runner.client import Run
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--node", metavar="NODE", help="Only this one of several failed nodes.")
+@shared
+@pass_session
+def retry(session: Session, run_id: str, node: str | None) -> None:
+    """Let a failed or cancelled run go on.
+
+    It writes the nodes that run again, one a line. What has completed is not run again. Exit codes: 0
+    it goes on; 2 the node has not failed; 4 no such run or node; 5 the run has not ended, or it has
+    completed.
+    """
+    names = session.client.run(run_id).retry(node)
+    if session.output.as_json:
+        session.output.data({"run_id": run_id, "nodes": names})
+    else:
+        session.output.lines([(name,) for name in names])
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
+@click.option("--visit", type=click.IntRange(1), help="Which of its visits, if not the latest.")
+@click.option("--input", "given", metavar="JSON", help="Its task instead: JSON, @file, or - for stdin.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A note to find it by; repeatable.")
+@shared
+@pass_session
+def fork(
+    session: Session, run_id: str, *, node: str, visit: int | None, given: str | None, tags: tuple[str, ...]
+) -> None:
+    """Start a run in which a node of RUN starts again, and write its id.
+
+    What had completed and does not depend on that node is kept and not run again. RUN stays as it is.
+    Exit codes: 0 it runs; 2 the node has not run yet; 4 no such run, node or visit.
+
+    \b
+    Example:
+      runner runs fork RUN --from summary --input '"Say it in one sentence."'
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    edited: dict[str, Any] = {} if given is None else {"input": read_json(given, "--input")}
+    _tell(session, session.client.run(run_id).fork(node, visit=visit, tags=read_tags(tags), **edited))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--input", "given", metavar="JSON", help="Another task: JSON, @file, or - for stdin.")
+@shared
+@pass_session
+def again(session: Session, run_id: str, *, given: str | None) -> None:
+    """Start a run like RUN from its beginning, and write its id."""
+    edited: dict[str, Any] = {} if given is None else {"task": read_json(given, "--input")}
+    _tell(session, session.client.run(run_id).again(**edited))
+
+
+def _tell(session: Session, started: Run) -> None:
+    if session.output.as_json:
+        session.output.data({"run_id": started.id, "status": str(started.status)})
+    else:
+        session.output.lines([(started.id,)])

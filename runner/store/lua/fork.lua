@@ -1,0 +1,34 @@
+-- Begin a run from what another has done: its records are given, its results are copied.
+--
+-- Keys touched: the source's r:<run>, :s and :m (read); g:<fingerprint> (counts its runs), r:<run> and its
+--   parts, runs and runs:<...> (indexes), timers; queues.
+-- Arguments: 5 run, 6 graph, 7 fingerprint, 8 task, 9 state given, 10 tags (JSON), 11 source, then records
+--   (parts/reopen.lua); then, each after how many there are: results (node.visit, place in the order), nodes
+--   that keep their documents; then, if a visit is given another task: node, visit, task.
+-- Words: "forked" (a repeat too), "unknown", "unknown_graph".
+-- include: reopen
+-- include: begin
+-- include: copied
+-- include: reply
+local run, fp, source = ARGV[5], ARGV[7], prefix .. 'r:' .. ARGV[11]
+local key, kept, remembers = prefix .. 'r:' .. run, nil, nil
+if redis.call('EXISTS', key) == 1 then return {'forked'} end
+if redis.call('EXISTS', source) == 0 then return {'unknown'} end
+if redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
+local records, place = read_records(12)
+kept, place = read_list(place, 2)
+remembers, place = read_list(place, 1)
+local d = begin({run = run, graph = ARGV[6], fp = fp, root = run, path = '', task = ARGV[8], given = ARGV[9],
+  tags = ARGV[10], idem = ''})
+announce(d, 'run.forked', '', 0, ARGV[11])
+local timeout = shape(d, 'meta').timeout
+if timeout > 0 then timer(d, 'deadline', '', now + timeout) end
+copy_results(source, key, kept)
+copy_kept(source, key, remembers)
+if ARGV[place] then
+  -- What a node keeps makes its claim go the general way, which looks for a task of its own.
+  redis.call('HSET', key, 'k:' .. ARGV[place], 1, 't:' .. ARGV[place] .. '.' .. ARGV[place + 1], ARGV[place + 2])
+end
+put_records(d, records)
+step(d)
+return reply('forked')

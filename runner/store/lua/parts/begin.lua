@@ -1,0 +1,22 @@
+-- Write a new run, which has no nodes yet.
+-- include: listed
+-- include: shape
+-- include: change
+-- One value of more than 64 bytes makes the server keep the hash as a table: it would else search
+-- through hundreds of fields, one after another.
+local WIDE = ('-'):rep(65)
+
+local function begin(of)
+  local key, shape_key = prefix .. 'r:' .. of.run, prefix .. 'g:' .. of.fp
+  redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -',
+    'of', of.fp .. ' ' .. (of.parent or '-') .. ' ' .. of.graph, 'parent_node', of.node or '', 'root', of.root,
+    'path', of.path, 'created', now, 'task', of.task, 'given', of.given, 'tags', of.tags, 'idem', of.idem,
+    'wide', WIDE)
+  list_run(of.run, of.graph, of.tags)
+  redis.call('ZADD', prefix .. 'runs:executing', now, of.run)
+  redis.call('HINCRBY', shape_key, 'runs', 1)
+  redis.call('PERSIST', shape_key)
+  local d = open(of.run)
+  announce(d, 'run.started', '', 0, of.graph)
+  return d
+end
