@@ -1,12 +1,13 @@
 """A graph as lines of text: a line a node, and beside it the rails that lead from node to node.
 
 A rail is either all ways out of one node or all ways into one node, so that many lines share few
-columns. A rail that a line crosses without touching it stays a plain `│`.
+columns. A rail that a line crosses without touching it stays a plain `│`; where a line joins a rail
+that others use, the point of an arrow says which way it goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.drawing.layout import layers
@@ -29,11 +30,25 @@ LINES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Rail:
     """A column that leads from one node, or to one; `ends` are the nodes that it leads to, still to come."""
 
     ends: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is drawn in one line: `links` are joined to the column `at`, `above` carried something to it.
+
+    `heads` are the points of arrows, by the column to their left. They say which way a joint is to be read.
+    """
+
+    at: int = -1
+    links: Sequence[int] = ()
+    above: Sequence[int] = ()
+    sign: str = ""
+    heads: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,23 +68,28 @@ class Sheet:
         self.columns.append(None)
         return len(self.columns) - 1
 
-    def rails(
-        self, at: int = -1, sign: str = "", links: Iterable[int] = (), before: Sequence[int] = ()
-    ) -> str:
-        """Draw one line of rails: `links` are joined to the column `at`, `before` came from above."""
-        joined = {at, *links}
+    def rails(self, row: Row) -> str:
+        """Draw one line of rails."""
+        joined = {row.at, *row.links}
         first, last = min(joined), max(joined)
         drawn = ""
         for index, rail in enumerate(self.columns):
-            down = DOWN if rail is not None else 0
-            up = UP if index in before else 0
+            ways = (UP if index in row.above else 0) | (DOWN if rail is not None else 0)
             if index in joined and first < last:
-                side = (LEFT if index > first else 0) | (RIGHT if index < last else 0)
-                cell = LINES.get(up | down | side, " ")
-            else:
-                cell = "│" if up or down else "─" if first < index < last else " "
-            drawn += (sign if sign and index == at else cell) + ("─" if first <= index < last else " ")
+                ways |= (LEFT if index > first else 0) | (RIGHT if index < last else 0)
+            elif not ways and first < index < last:
+                ways = LEFT | RIGHT
+            drawn += row.sign if row.sign and index == row.at else LINES.get(ways, " ")
+            drawn += row.heads.get(index, "─") if first <= index < last else " "
         return drawn.rstrip()
+
+    def add(self, row: Row, words: str) -> None:
+        """Add a line."""
+        self.lines.append((self.rails(row), words))
+
+    def carried(self) -> list[int]:
+        """Name the columns that carry something down to the next line."""
+        return [index for index, rail in enumerate(self.columns) if rail is not None]
 
 
 def draw(picture: Picture) -> str:
@@ -117,34 +137,70 @@ def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str,
 
 
 def _node(sheet: Sheet, box: Box, into: Sequence[Rail], after: Sequence[Rail], words: list[str]) -> None:
-    """Draw a node's line, the line that joins it to what follows, and a line for each word that is left."""
-    before = [index for index, rail in enumerate(sheet.columns) if rail is not None]
-    arrived = [index for index, rail in enumerate(sheet.columns) if rail is not None and rail in into]
-    for index in arrived:
-        rail = sheet.columns[index]
-        assert rail is not None  # noqa: S101 - chosen so above
+    """Draw a node's line, the lines that join it to what follows, and a line for each word that is left."""
+    for rail in into:
         rail.ends.discard(box.id)
-        if not rail.ends:
-            sheet.columns[index] = None
-    ended = [index for index in arrived if sheet.columns[index] is None]
+    arrived = _taps(sheet, [index for index in sheet.carried() if _rail(sheet, index) in into])
+    above = sheet.carried()
+    ended = _ended(sheet, arrived)
+    for index in ended:
+        sheet.columns[index] = None
     at = ended[0] if ended else sheet.free(len(sheet.columns))
-    sheet.lines.append((sheet.rails(at, _sign(box), arrived, before), words[0]))
+    heads = {at - 1: "▸"} if min(arrived, default=at) < at else {}
+    heads |= {at: "◂"} if max(arrived, default=at) > at else {}
+    sheet.add(Row(at, arrived, above, _sign(box), heads), words[0])
     rest = words[1:]
-    if after:
-        before = [index for index, rail in enumerate(sheet.columns) if rail is not None]
-        links = [_lay(sheet, rail, at) for rail in after]
-        rest = rest or [""]
-        sheet.lines.append((sheet.rails(at, "", links, [*before, at]), rest.pop(0)))
-    sheet.lines += [(sheet.rails(), line) for line in rest]
+    for row in _leaving(sheet, after, at):
+        sheet.add(row, rest.pop(0) if rest else "")
+    for line in rest:
+        sheet.add(Row(above=sheet.carried()), line)
 
 
-def _lay(sheet: Sheet, rail: Rail, at: int) -> int:
-    """Return the column of a rail, which begins here if nothing has led to it yet."""
-    known = next((index for index, other in enumerate(sheet.columns) if other is rail), None)
-    if known is None:
-        known = sheet.free(at)
-        sheet.columns[known] = rail
-    return known
+def _ended(sheet: Sheet, arrived: Sequence[int]) -> list[int]:
+    return [index for index in arrived if not _rail(sheet, index).ends]
+
+
+def _rail(sheet: Sheet, index: int) -> Rail:
+    found = sheet.columns[index]
+    assert found is not None  # noqa: S101 - asked only of columns that carry something
+    return found
+
+
+def _taps(sheet: Sheet, arrived: list[int]) -> list[int]:
+    """Let rails that go on beyond a node branch off before its line, where others arrive, too.
+
+    In one line with others, such a joint would read as if those others went on with it.
+    """
+    ended = _ended(sheet, arrived)
+    going_on = [index for index in arrived if index not in ended]
+    if not going_on or len(arrived) == 1 or (len(going_on) == 1 and len(ended) == 1):
+        return arrived
+    for index in going_on:
+        above = sheet.carried()
+        tap = sheet.free(len(sheet.columns))
+        sheet.columns[tap] = Rail(set())
+        sheet.add(Row(index, [tap], above), "")
+        ended.append(tap)
+    return sorted(ended)
+
+
+def _leaving(sheet: Sheet, after: Sequence[Rail], at: int) -> Iterator[Row]:
+    """Give a line for all rails that begin here, then one for each that others have begun."""
+    above = sheet.carried()
+    known = [index for index in above if _rail(sheet, index) in after]
+    begun = [_rail(sheet, index) for index in known]
+    fresh = []
+    for rail in [rail for rail in after if rail not in begun]:
+        fresh.append(sheet.free(at))
+        sheet.columns[fresh[-1]] = rail
+    own = sheet.columns[at]
+    stub = own or Rail(set())
+    if fresh:
+        sheet.columns[at] = stub if known else own
+        yield Row(at, fresh, [*above, at])
+    for number, index in enumerate(known, 1):
+        sheet.columns[at] = own if number == len(known) else stub
+        yield Row(at, [index], [*above, *fresh, at], heads={index: "◂"} if index < at else {index - 1: "▸"})
 
 
 def _sign(box: Box) -> str:
