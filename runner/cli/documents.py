@@ -228,7 +228,7 @@ def run_document(run: RunView) -> RunDocument:
         ended_at=stamp(run.ended_at),
         reason=run.reason,
         task=run.task,
-        nodes=[node_document(node) for node in run.nodes],
+        nodes=[node_document(node) for one in run.nodes for node in one.family()],
         interrupts=[interrupt_document(asked) for asked in run.questions()],
         execution_order=list(run.order),
         usage=run.usage,

@@ -196,7 +196,7 @@ def _lines(run: RunView) -> list[tuple[object, ...]]:
 
 def _node_lines(run: RunView, path: str = "") -> list[tuple[object, ...]]:
     lines: list[tuple[object, ...]] = []
-    for node in run.nodes:
+    for node in (each for one in run.nodes for each in one.family()):
         lines.append(("node", path + node.id, node.status, node.visit, node.attempts, node.ms, _gave(node)))
         if node.inner is not None:
             lines += _node_lines(node.inner, f"{path}{node.id}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 """What is left out first, as a count, when there are more nodes than lines."""
+
+BUSY = frozenset({"ready", "running", "retrying"})
+
+ITEMS = 20
+"""How many waiting or failed items of a map are shown; more are counted."""
 
 
 def draw(run: RunView, now: int, lines: int = 0) -> Tree:
@@ -47,9 +53,36 @@ def _branches(tree: Tree, run: RunView, now: int, lines: int) -> None:
             branch.add(_question(asked, now))
         if node.inner is not None:
             _branches(branch, node.inner, now, 0)
+        _items(branch, node, now)
     if left_out:
         counted = ", ".join(f"{number} {status}" for status, number in left_out.items())
         tree.add(Text(f"… and {counted}", style="dim"))
+
+
+def _items(branch: Tree, node: NodeView, now: int) -> None:
+    """Below a map: the items that people may want to look at, the others only count."""
+    shown_items = [item for item in node.items if item.status != "completed" and _is_worth(item)]
+    for item in shown_items[:ITEMS]:
+        line = branch.add(_line(item, now, 0))
+        for asked in item.questions:
+            line.add(_question(asked, now))
+        if item.inner is not None and item.inner.status != "completed":
+            _branches(line, item.inner, now, 0)
+    if len(shown_items) > ITEMS:
+        branch.add(Text(f"… and {len(shown_items) - ITEMS} more", style="dim"))
+
+
+def _is_worth(item: NodeView) -> bool:
+    return bool(item.questions) or item.inner is not None or item.status == "failed"
+
+
+def _counts(node: NodeView) -> str:
+    """Say how far a map is: "3 of 5 items done, 1 waiting"."""
+    counted = Counter(_word(item) for item in node.items)
+    rest = [
+        f"{counted[word]} {word}" for word in ("running", "waiting", "retrying", "failed") if counted[word]
+    ]
+    return ", ".join([f"{counted['completed']} of {node.total} items done", *rest])
 
 
 def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
@@ -80,9 +113,10 @@ def _line(node: NodeView, now: int, width: int) -> Text:
 
 
 def _word(node: NodeView) -> str:
-    """A node that waits for a graph inside it runs, as far as people can see, while that graph does."""
-    busy = node.status == "waiting" and node.inner is not None and node.inner.status == "executing"
-    return "running" if busy else node.status
+    """A node that waits for a graph inside it or for items runs, as far as people can see, while they do."""
+    busy = node.inner is not None and node.inner.status == "executing"
+    busy = busy or any(_word(item) in BUSY for item in node.items)
+    return "running" if node.status == "waiting" and busy else node.status
 
 
 def _remarks(node: NodeView, now: int) -> Iterator[str]:
@@ -90,6 +124,8 @@ def _remarks(node: NodeView, now: int) -> Iterator[str]:
         yield span(now - node.since)
     elif node.status in {"completed", "failed"}:
         yield span(node.ms)
+    if node.total:
+        yield _counts(node)
     if node.visit > 1:
         yield f"visit {node.visit}"
     if node.attempts > 1:

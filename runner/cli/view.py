@@ -6,12 +6,13 @@ three forms of it. Times are milliseconds of the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runner import codec, failures
 from runner.cli.exits import CommandError, Exit
+from runner.maps import item_id, map_of
 
 if TYPE_CHECKING:
     from runner.failures import ErrorRecord
@@ -24,7 +25,10 @@ BEGINS = {"node.started", "node.waiting", "node.retrying"}
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node's latest visit; `since` is when it got into its status, `ms` how long its code ran."""
+    """One node's latest visit; `since` is when it got into its status, `ms` how long its code ran.
+
+    A map has `total` items, those that have begun in `items`.
+    """
 
     id: str
     status: str
@@ -37,6 +41,13 @@ class NodeView:
     progress: str = ""
     questions: tuple[Interrupt, ...] = ()
     inner: RunView | None = None
+    total: int = 0
+    items: tuple[NodeView, ...] = ()
+
+    def family(self) -> Iterator[NodeView]:
+        """Give the node, and a map's items after it."""
+        yield self
+        yield from self.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class RunView:
 
     def questions(self) -> Iterator[Interrupt]:
         """Give the open questions, those of graphs inside this one included."""
-        for node in self.nodes:
+        for node in (each for one in self.nodes for each in one.family()):
             yield from node.questions
             if node.inner is not None:
                 yield from node.inner.questions()
@@ -90,7 +101,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         task=shown(snapshot.task),
         tags=dict(snapshot.tags),
         order=tuple(snapshot.order),
-        nodes=tuple(_node(store, snapshot, name, own.get(name, ())) for name in _in_order(snapshot, own)),
+        nodes=tuple(_node(store, snapshot, name, own) for name in _in_order(snapshot, own)),
         usage=_usage(snapshot),
     )
 
@@ -111,17 +122,19 @@ def _in_order(snapshot: RunSnapshot, seen: Iterable[str]) -> list[str]:
     plan = registry.find(snapshot.record.graph_id)
     if plan is not None and plan.topology.fingerprint == snapshot.record.fingerprint:
         return list(plan.definition.nodes)
-    begun = [name for name in seen if name in snapshot.nodes]
-    return [*begun, *sorted(snapshot.nodes.keys() - set(begun))]
+    nodes = {name for name in snapshot.nodes if not map_of(name)}
+    begun = [name for name in seen if name in nodes]
+    return [*begun, *sorted(nodes - set(begun))]
 
 
-def _node(store: Store, snapshot: RunSnapshot, name: str, history: Sequence[Event]) -> NodeView:
+def _node(store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, Sequence[Event]]) -> NodeView:
     record = snapshot.nodes.get(name)
     if record is None:
         return NodeView(name, "pending", 0, 0)
     entry = snapshot.entries.get((name, record.visit)) or {}
     error = failures.load(entry["error"]) if entry.get("error") else None
-    own = [event for event in history if event.visit == record.visit]
+    own = [event for event in events.get(name, ()) if event.visit == record.visit]
+    items = [item for item in _begun(snapshot, name, record.visit) if item in snapshot.nodes]
     return NodeView(
         id=name,
         status=str(record.status),
@@ -134,7 +147,16 @@ def _node(store: Store, snapshot: RunSnapshot, name: str, history: Sequence[Even
         progress=_progress(own),
         questions=tuple(asked for asked in snapshot.interrupts if asked.node_id == name and asked.is_open),
         inner=_inner(store, record),
+        total=snapshot.maps[name].total if items else 0,
+        items=tuple(_node(store, snapshot, item, events) for item in items),
     )
+
+
+def _begun(snapshot: RunSnapshot, name: str, visit: int) -> Iterator[str]:
+    """Name the items of a map's visit that have begun."""
+    found = snapshot.maps.get(name)
+    if found is not None and found.visit == visit:
+        yield from (item_id(name, index) for index in range(found.next))
 
 
 def _inner(store: Store, record: NodeRecord) -> RunView | None:
