@@ -44,4 +44,4 @@ def test_items_are_nodes_in_json():
     found = run_document(run_of(["a", "ask"]))
 
     assert [node["id"] for node in found["nodes"]] == ["invoices", "invoices[0]", "invoices[1]"]
-    assert [asked["node_id"] for asked in found["interrupts"]] == ["invoices[1]"]
+    assert [asked["node"] for asked in found["interrupts"]] == ["invoices[1]"]

@@ -199,3 +199,25 @@ def agent_reject():
     builder = GraphBuilder()
     builder.add_node(Agent(name="cleaner", model=model, tools=[delete_tool]), "cleaner")
     return builder.build()
+
+
+def list_of(ctx):
+    return list(range(ctx.task))
+
+
+def gated_item(ctx):
+    """The third item waits at the gate of its run, the fifth for a person; the others say what they are."""
+    if ctx.task == 2:
+        pid_and_gate(ctx)
+    return ask(ctx) if ctx.task == 4 else [ctx.task, ctx.item_index]
+
+
+@graph("mapped")
+def mapped():
+    builder = GraphBuilder()
+    builder.add_node(list_of, "list")
+    builder.add_map(gated_item, "m", concurrency=3)
+    builder.add_node(lambda ctx: len(ctx.inputs["m"]), "count")
+    builder.add_edge("list", "m")
+    builder.add_edge("m", "count")
+    return builder.build()
