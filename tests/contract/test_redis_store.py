@@ -11,10 +11,11 @@ import redis
 
 from runner.embedded import embedded_store
 from runner.errors import CorruptDocument, StoreError, UsageError
+from runner.forks import Begin
 from runner.interrupts import Answer
 from runner.listings import RunQuery
 from runner.outcomes import Remembered
-from runner.ports import Start
+from runner.ports import Settlement, Start
 from runner.reruns import Reruns
 from runner.run import Status
 from runner.store.doorbell import DoorbellTemplate
@@ -213,6 +214,22 @@ def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store,
     client.delete(KEYS.run(run_id, ":b"))
     with pytest.raises(CorruptDocument, match="is gone"):
         worker.read(run_id)
+
+
+def test_a_fork_has_its_own_large_values(worker, store, client):
+    """What a fork takes over stays with it, though the run that it comes from is gone."""
+    much = "x" * 100_000
+    run_id = worker.start(shape("a>b"))
+    entry = {"v": 1, "kind": "function", "ms": 1, "result": [much]}
+    settlement = Settlement(Status.COMPLETED, "1", much, entry)
+    store.settle(worker.claim(run_id, "a").token, settlement, "n")
+    worker.run(run_id, "b")
+    store.fork(Reruns(store).plan_fork(run_id, "b", None, Begin("00new")))
+    client.delete(*keys(client, f"*{run_id}*"))
+
+    claim = worker.claim("00new", "b")
+    assert list(claim.inputs) == [("a", 1, much)]
+    assert worker.read("00new").entries["a", 1] == entry
 
 
 def test_a_large_value_of_a_run_that_is_gone_leaves_nothing(worker, client):

@@ -1,12 +1,22 @@
 -- What a run takes over from the one that it is a fork of.
 -- include: settings
 
+-- A large value lies with the root of its run (see shelve.lua): the fork gets one of its own.
+local function own(key, value)
+  local head, root, digest = value:match('^(%d*%s?)@(%S+) (%x+)$')
+  if not root then return value end
+  local data = redis.call('HGET', prefix .. 'r:' .. root .. ':b', digest)
+  if data then redis.call('HSET', key .. ':b', digest, data) end
+  return head .. '@' .. key:sub(#prefix + 3) .. ' ' .. digest
+end
+
 -- Copy results; each gets another place in the order.
 local function copy_results(source, key, kept)
   for _, item in ipairs(kept) do
     local found = redis.call('HMGET', source, 'x:' .. item[1], 'o:' .. item[1])
-    if found[1] then redis.call('HSET', key, 'x:' .. item[1], (found[1]:gsub('^%S+', item[2], 1))) end
-    if found[2] then redis.call('HSET', key, 'o:' .. item[1], found[2]) end
+    local entry = found[1] and own(key, found[1])
+    if entry then redis.call('HSET', key, 'x:' .. item[1], (entry:gsub('^%S+', item[2], 1))) end
+    if found[2] then redis.call('HSET', key, 'o:' .. item[1], own(key, found[2])) end
   end
 end
 
