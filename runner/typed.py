@@ -60,12 +60,12 @@ class Untyped:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A function of checked data. `context` names the parameter that takes the context, if one does."""
+    """A function of checked data. `filled` are the parameters that get it and the context, in their order."""
 
     function: Callable[..., Any]
     name: str
     data: inspect.Parameter
-    context: inspect.Parameter | None
+    filled: tuple[inspect.Parameter, ...]
     taken: Adapter
     returned: Adapter | None
 
@@ -84,9 +84,9 @@ class Typed:
                 f"{self.data.name!r} of {self.name}: {_problems(error)}. It is not tried again; change what "
                 "is given, or the annotation."
             ) from error
-        ordered = [(self.data, data), *([(self.context, context)] if self.context else [])]
-        named = {item.name: value for item, value in ordered if item.kind is not item.POSITIONAL_ONLY}
-        return self.function(*(value for item, value in ordered if item.name not in named), **named)
+        values = [(item, data if item is self.data else context) for item in self.filled]
+        named = {item.name: value for item, value in values if item.kind is not item.POSITIONAL_ONLY}
+        return self.function(*(value for item, value in values if item.name not in named), **named)
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
         """Check what was returned against the annotation, and pack it.
@@ -130,11 +130,13 @@ def form(function: object, context: type) -> Form | None:
         return Untyped(function) if _takes_one(function) else None
     if len([each for each in contexts if each.default is each.empty]) > 1:
         return None
-    return _typed(function, needed or data[:1], contexts[0] if contexts else None)
+    chosen = needed or data[:1]
+    filled = tuple(each for each in parameters if each in [*chosen, *contexts[:1]])
+    return _typed(function, chosen, filled)
 
 
 def _typed(
-    function: Callable[..., Any], data: Sequence[inspect.Parameter], context: inspect.Parameter | None
+    function: Callable[..., Any], data: Sequence[inspect.Parameter], filled: tuple[inspect.Parameter, ...]
 ) -> Typed:
     name, chosen = _name(function), data[0]
     if len(data) > 1:
@@ -143,7 +145,7 @@ def _typed(
             "give it one parameter, a model with a field for each node before it."
         )
     taken = _adapter(_hint(function, chosen.annotation, name, chosen.name), name, chosen.name)
-    typed = Typed(function, name, chosen, context, taken, _result_adapter(function, name))
+    typed = Typed(function, name, chosen, filled, taken, _result_adapter(function, name))
     if typed.returned is not None:
         _returned[name] = typed.returned
     return typed
@@ -180,9 +182,9 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
     """Whatever could be anything is the context: that is what functions without types take."""
     written, is_optional = parameter.annotation, parameter.default is not parameter.empty
-    if parameter.kind is parameter.VAR_KEYWORD:
+    if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return ""
-    if written is parameter.empty or parameter.kind is parameter.VAR_POSITIONAL:
+    if written is parameter.empty:
         return "" if is_optional else "context"
     if isinstance(written, str) and written.rpartition(".")[2].strip() == context.__name__:
         return "context"  # perhaps imported for type checkers only

@@ -141,6 +141,20 @@ def scaled(scale: int, order: Order, ctx: NodeContext) -> float:
     return order.amount * scale
 
 
+def in_this_order(ctx, order: Order, /, *more: int, **options: int) -> int:
+    return order.number + ctx.attempt + len(more) + len(options)
+
+
+def by_default(order: Order, scale=2, *more: int) -> float:
+    return order.amount * scale
+
+
+@pytest.mark.parametrize(("function", "output"), [(in_this_order, 8), (by_default, 25.0)])
+def test_only_input_and_context_are_filled_in(function, output):
+    """Input and context come in any order, also without names; defaults stay as they are."""
+    assert single(function)(GIVEN).results["a"].output == output
+
+
 @functools.wraps(charge)
 def wrapped(*args, **kwargs):
     return charge(*args, **kwargs)
