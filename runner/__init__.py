@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runner.client import Client, Run
     from runner.functions import NodeContext
     from runner.interrupts import Interrupt, Receipt
+    from runner.limits import Limit
     from runner.local import Graph
     from runner.results import GraphResult, NodeResult
     from runner.retries import RetryPolicy
@@ -27,6 +28,7 @@ __all__ = [
     "GraphBuilder",
     "GraphResult",
     "Interrupt",
+    "Limit",
     "NodeContext",
     "NodeResult",
     "Receipt",
@@ -46,6 +48,7 @@ _HOMES = {
     "GraphBuilder": "builder",
     "GraphResult": "results",
     "Interrupt": "interrupts",
+    "Limit": "limits",
     "NodeContext": "functions",
     "NodeResult": "results",
     "Receipt": "interrupts",

@@ -91,4 +91,50 @@ class Bury:
     visit: int
 
 
-Action = Bury | Dispatch | SetTimer | DropTimer | Announce | Close | TellParent | StopChild
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The next execution of a rate may begin at `at` (ms)."""
+
+    key: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A node has a place of a limit: until it leaves it, or until `until` (ms) if it is only kept for it."""
+
+    key: str
+    node: str
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A node found no place: it stands in the queue of those that ask since `since` (ms) and later."""
+
+    key: str
+    node: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A node gives its place in a limit or its queue back; a place goes on as by `PassOn`."""
+
+    key: str
+    node: str
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassOn:
+    """Keep the free places of a limit for the first in its queue, for a lease's time, and ring them."""
+
+    key: str
+    concurrency: int
+
+
+PlaceAction = Reserve | Take | Queue | Leave | PassOn
+"""What is done to limits, which many runs share."""
+
+Action = Bury | Dispatch | SetTimer | DropTimer | Announce | Close | TellParent | StopChild | PlaceAction

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner import fanout
+from runner import limits as limiting
 from runner.batches import STRANDS, with_batches
 from runner.checks import can_decide, check_id, check_options, positive
 from runner.cycles import reach
@@ -14,6 +16,7 @@ from runner.functions import function_node
 from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.graph_events import with_events
 from runner.hooks import HookProvider
+from runner.limits import Limit
 from runner.local import Graph
 from runner.ports import Store
 from runner.retries import RetryPolicy
@@ -35,6 +38,7 @@ class GraphBuilder:
         self._edges: list[EdgeSpec] = []
         self._entries: list[str] = []
         self._settings: dict[str, Any] = {}
+        self._limits: tuple[Limit, ...] = ()
         self._id = "default_graph"
         self._store: Store | None = None
 
@@ -50,12 +54,13 @@ class GraphBuilder:
         priority: int | None = None,
         resume: str = "all",
         version: str = "",
+        limits: Sequence[Limit] = (),
     ) -> NodeSpec:
         """Add a node: an Agent, a Graph, a function, or an adapter.
 
         `timeout` is in seconds; `priority` from 0 (first) to 9; `resume="each"` wakes the node at
-        every answer instead of at the last. A `version` that changes tells waiting runs that the
-        node does not go on where an older one stopped.
+        every answer instead of at the last; executions keep to the `limits`. A `version` that changes
+        tells waiting runs that the node does not go on where an older one stopped.
 
         Raises:
             DefinitionError: the id is taken or unusable, the executor is in use or is none.
@@ -73,7 +78,9 @@ class GraphBuilder:
         check_options(found, join, resume, priority, timeout)
         if self._compat and join != Join.ALL:
             raise DefinitionError(f"node {found!r}: in a graph with compat the batch decides, not a join.")
-        spec = NodeSpec(found, wrapped, kind, Join(join), retry, timeout, queue, priority, resume, version)
+        shared = limiting.check(f"node {found!r}", limits)
+        said = (retry, timeout, queue, priority, resume, version)
+        spec = NodeSpec(found, wrapped, kind, Join(join), *said, limits=shared)
         self._nodes[found] = spec
         return spec
 
@@ -173,6 +180,15 @@ class GraphBuilder:
             raise DefinitionError(f"the failure policy is 'fail_fast' or 'continue', not {policy!r}.")
         return self._set("policy", FailurePolicy(policy))
 
+    def set_limits(self, limits: Sequence[Limit]) -> GraphBuilder:
+        """Let every node of the graph keep to these limits, besides its own.
+
+        Raises:
+            DefinitionError: one is no Limit, or two are the same.
+        """
+        self._limits = limiting.check("the graph", limits)
+        return self
+
     def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
         """Let these objects register callbacks for the graph's events.
 
@@ -228,10 +244,16 @@ class GraphBuilder:
                 "make them entry points or remove them."
             )
         definition = Definition(
-            self._id, dict(self._nodes), edges, entries, compat=self._compat, **self._settings
+            self._id, self._limited(), edges, entries, compat=self._compat, **self._settings
         )
         topology(definition)
         return Graph(with_batches(with_events(definition)), self._store)
+
+    def _limited(self) -> dict[str, NodeSpec]:
+        return {
+            name: replace(node, limits=limiting.check(f"node {name!r}", (*self._limits, *node.limits)))
+            for name, node in self._nodes.items()
+        }
 
     def _without_incoming(self) -> tuple[str, ...]:
         targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}

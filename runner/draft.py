@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from runner.actions import Action, Announce, DropTimer, TellParent, TimerKind
+from runner.actions import Action, Announce, DropTimer, Leave, TellParent, TimerKind
 from runner.events import EventKind
 from runner.graph import ROOT, NodeTopology, Topology
+from runner.limits import Standings
 from runner.maps import map_of, shape_name
 from runner.run import (
     ACTIVE,
@@ -27,7 +28,7 @@ from runner.run import (
 )
 
 
-class View(Protocol):
+class View(Standings, Protocol):
     """What a transition may look at: the records of one run, each read only when it is needed."""
 
     def run(self) -> RunRecord:
@@ -108,7 +109,8 @@ class Draft:
         return 0 if scope == ROOT else self.loop(scope).round
 
     def put(self, node: str, record: NodeRecord) -> None:
-        """Write a node and keep the run's counters in step with it, and its map's where it is an item."""
+        """Write a node; keep the run's counters, those of its map and its limits in step with it."""
+        record = self._leaving(node, record)
         old = self.node(node)
         active, waiting = _is_active(record) - _is_active(old), _is_waiting(record) - _is_waiting(old)
         held = record.held - old.held
@@ -120,6 +122,17 @@ class Draft:
                 found, active=found.active + active, waiting=found.waiting + waiting + held
             )
         self.nodes[node] = record
+
+    def _leaving(self, node: str, record: NodeRecord) -> NodeRecord:
+        """Let a node that is no longer running, or no longer ready, give back what limits gave it."""
+        old = self.node(node)
+        stays = record.status is Status.RUNNING or (record.status is old.status is Status.READY)
+        if stays or not old.since:
+            return record
+        for limit in self.shape(node).limits:
+            if limit.concurrency:
+                self.add(Leave(limit.key(self.view), node, limit.concurrency))
+        return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
         """Move the run's counters."""

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner import answers, conditions, failures, ids, nodes
+from runner.alarms import Alarms
 from runner.control import Control
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.failures import ErrorRecord
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
-from runner.maps import shape_name
 from runner.outcomes import Delegated, Expanded, Failed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
@@ -70,6 +70,7 @@ class Engine(Control):
         self._dispatcher = dispatcher
         self._leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starts = Starts(store, registry)
+        self._alarms = Alarms(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
 
@@ -106,9 +107,11 @@ class Engine(Control):
         """
         claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
         if isinstance(claim, Reply):
+            if claim.delay_ms:
+                self._alarms.ring_in(claim.delay_ms / 1000)
             return Delivery(self._ring(claim).word)
         plan = self._find(claim.graph_id)
-        if plan is None or not _unchanged(plan, claim):
+        if plan is None or not nodes.unchanged(plan, claim):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
         with self._leases.hold(claim.token, limit, lambda late: self._time_out(plan, claim, late)) as lease:
@@ -289,10 +292,3 @@ class Engine(Control):
             except StoreError as error:
                 log.warning("doorbell.failed: %s The sweeper rings again.", error)
         return reply
-
-
-def _unchanged(plan: Plan, claim: Claim) -> bool:
-    if claim.fingerprint == plan.topology.fingerprint:
-        return True
-    node = plan.topology.nodes.get(shape_name(claim.token.node))
-    return node is not None and node.signature == claim.signature

@@ -26,6 +26,7 @@ class EventKind(enum.StrEnum):
     NODE_RESUMED = "node.resumed"
     NODE_RETRYING = "node.retrying"
     NODE_EXPANDED = "node.expanded"
+    NODE_LIMITED = "node.limited"
     NODE_HELD = "node.held"
     NODE_LOST = "node.lost"
     INTERRUPT_ASKED = "interrupt.asked"

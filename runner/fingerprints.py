@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from runner.maps import signature
@@ -37,6 +38,8 @@ def fingerprint(definition: Definition) -> str:
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
     more: list[object] = [definition.compat] if definition.compat else []
     more += signature((spec.id, spec.map) for spec in definition.nodes.values())
+    # Left out where there are none: what was stored before there were limits keeps its name.
+    more += [[spec.id, *map(astuple, spec.limits)] for spec in definition.nodes.values() if spec.limits]
     return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import cycles, maps
 from runner.fingerprints import fingerprint, signatures
+from runner.limits import Limit, LimitShape, shapes
 from runner.maps import BRACKETS, MapSpec, MapTopology
 from runner.retries import RetryPolicy
 
@@ -66,6 +67,8 @@ class NodeSpec:
     def item(self) -> NodeSpec:
         """Return the declaration of a map's items: its executor as a node of its own kind."""
         return replace(self, kind=self.map.kind, map=None) if self.map else self
+
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ class NodeTopology:
     each: bool
     signature: str
     map: MapTopology | None = None
+    limits: tuple[LimitShape, ...] = ()
 
     @property
     def scope(self) -> int:
@@ -215,10 +219,12 @@ def topology(definition: Definition) -> Topology:
         outgoing[edge.source].append(out)
         incoming[edge.target].append(InEdge(edge.source, position, out.kind, out.loop))
     nodes = {
-        node: _node(spec, incoming[node], around[node], signed[node], entry=node in definition.entries)
+        node: _node(definition, spec, incoming[node], around[node], signed[node])
         for node, spec in definition.nodes.items()
     }
     items = {node + BRACKETS: replace(found, map=None) for node, found in nodes.items() if found.map}
+    # A map's limits are those of its items.
+    nodes = {node: replace(found, limits=()) if found.map else found for node, found in nodes.items()}
     no_edges = dict.fromkeys(items, ())
     return Topology(
         graph_id=definition.id,
@@ -265,10 +271,10 @@ def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int
 
 
 def _node(
-    spec: NodeSpec, incoming: list[InEdge], around: tuple[int, ...], signature: str, *, entry: bool
+    definition: Definition, spec: NodeSpec, incoming: list[InEdge], around: tuple[int, ...], signature: str
 ) -> NodeTopology:
     return NodeTopology(
-        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming) + entry,
+        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming) + (spec.id in definition.entries),
         join=spec.join,
         loops=around,
         queue=spec.queue or DEFAULT_QUEUE,
@@ -276,6 +282,7 @@ def _node(
         each=spec.resume == "each",
         signature=signature,
         map=maps.shape_of(spec.map),
+        limits=shapes(spec.limits, definition.id, spec.id),
     )
 
 

@@ -18,9 +18,9 @@ from runner.errors import CorruptDocument, LeaseLost, NodeFailed, PayloadTooLarg
 from runner.graph import BATCH, HIDDEN
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent, GraphEvent, HookRegistry, fire
 from runner.interrupts import Interrupt
-from runner.maps import map_of
+from runner.maps import map_of, shape_name
 from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
-from runner.ports import RunSnapshot
+from runner.ports import Claim, RunSnapshot
 from runner.registry import Plan
 from runner.results import total_usage
 from runner.run import FINAL, Status
@@ -190,3 +190,11 @@ def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Faile
 
 def _knows(visit: ClaimedVisit, scope: str) -> bool:
     return any(answer.scope == scope for answer in visit.answers.values())
+
+
+def unchanged(plan: Plan, claim: Claim) -> bool:
+    """Tell whether a claimed node is what it was when its run began, as far as its graph says."""
+    if claim.fingerprint == plan.topology.fingerprint:
+        return True
+    node = plan.topology.nodes.get(shape_name(claim.token.node))
+    return node is not None and node.signature == claim.signature

@@ -74,11 +74,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a transition answered, with the doorbells that the caller must ring itself."""
+    """What a transition answered, with doorbells to ring, and how long a rate puts a claim off."""
 
     word: str
     doorbells: Sequence[Doorbell] = ()
     run_id: str = ""
+    delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ class Store(Protocol):
         """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph"."""
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        """Take a ready visit, or be told "stale", "cancelled" or "unknown"."""
+        """Take a ready visit, or be told "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
 
     def save(self, token: Token, saved: Saved) -> Reply:
         """Checkpoint a running visit: "saved" or "stale"."""

@@ -20,6 +20,7 @@ from runner.actions import Dispatch
 from runner.draft import Draft, Step
 from runner.errors import ConflictError
 from runner.graph import AFTER_GRAPH, FailurePolicy, Topology
+from runner.limits import Turn
 from runner.maps import map_of
 from runner.ports import RunSnapshot
 from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Records, RunRecord, Status
@@ -125,6 +126,21 @@ class Page:
         del interrupt_id
         return ""
 
+    def tag(self, name: str) -> str:
+        """Know of no tag."""
+        del name
+        return ""
+
+    def next_start(self, key: str) -> int:
+        """Know of no rate."""
+        del key
+        return 0
+
+    def turn(self, key: str, node: str, since: int, now: int) -> Turn:
+        """Know of no other execution."""
+        del key, node, since, now
+        return Turn(0, 0, mine=False)
+
     def write(self, step: Step) -> None:
         """Take over the records that a transition changed."""
         self.record = step.run
@@ -138,7 +154,8 @@ class Replay:
 
     def __init__(self, topology: Topology, past: Mapping[At, Settled], leave: Collection[At] = ()) -> None:
         """Play the whole past but for the visits to leave out; limits don't count here."""
-        self._topology = replace(topology, limit=0, timeout_ms=0)
+        nodes = {name: replace(node, limits=()) for name, node in topology.nodes.items()}
+        self._topology = replace(topology, limit=0, timeout_ms=0, nodes=nodes)
         if topology.policy is FailurePolicy.FAIL_FAST:
             leave = {*leave, *(at for at, each in past.items() if each.status is Status.FAILED)}
         self._fed = {at: place for place, at in enumerate(past) if at not in leave}

@@ -48,6 +48,8 @@ class NodeRecord:
     `questions` are the ids still open;
     `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
     `items` says that a map waits while its items do its work.
+    `since` is when it first asked for the places of its limits, while it has them or waits for them;
+    `granted` says that a rate has given its next execution a time.
     """
 
     status: Status = Status.PENDING
@@ -66,6 +68,8 @@ class NodeRecord:
     nonce: str = ""
     rings: int = 0
     items: bool = False
+    since: int = 0
+    granted: bool = False
 
     @property
     def ended(self) -> tuple[int, str]:

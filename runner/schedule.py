@@ -11,6 +11,7 @@ The life of a node:
                  ^         |-> waiting   (it asked, or a child run works for it)
                  |         |-> retrying  (its policy says again, later)
                  +---------+             (answered, due, child ended, lease lost)
+    ready -> retrying       a rate gives it a time (see `limits.py`)
     pending -> skipped      every way to it is dead
     ready, waiting, retrying -> cancelled   its run stops
 
@@ -43,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from runner import limits
 from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
 from runner.draft import Draft, Step
 from runner.events import EventKind
@@ -244,22 +246,66 @@ def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
 
 
 def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step:
-    """Give a ready node to one worker: "claimed", or "stale", or "cancelled" when the run stops."""
+    """Give a ready node to one worker: "claimed", or "stale", or "cancelled" when the run stops.
+
+    "limited" means that it waits for a place, "limited <ms>" that it begins so much later.
+    """
     record = draft.node(node)
     if record.status is Status.RUNNING and record.nonce == nonce:
         return draft.refuse("claimed")
+    if record.status is Status.RETRYING and record.granted and record.nonce == nonce:
+        return draft.refuse("limited")
     if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
         return draft.refuse("stale")
     if _stops(draft, node) and node != AFTER_GRAPH:
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
-    claimed = replace(record, status=Status.RUNNING, fence=record.fence + 1, nonce=nonce, unseen=0, rings=0)
+    refused = _limited(draft, node, record, nonce) if draft.shape(node).limits else ""
+    if refused:
+        return _close(draft, refused)
+    claimed = replace(
+        draft.node(node),
+        status=Status.RUNNING,
+        fence=record.fence + 1,
+        nonce=nonce,
+        unseen=0,
+        rings=0,
+        granted=False,
+    )
     draft.put(node, claimed)
     draft.add(
         SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms),
         Announce(EventKind.NODE_STARTED, node, visit, str(attempt)),
     )
     return _close(draft, "claimed")
+
+
+def _limited(draft: Draft, node: str, record: NodeRecord, nonce: str) -> str:
+    """Judge a claim by the node's limits: "" lets it begin, else the word of the refusal."""
+    shape, said = draft.shape(node).limits, Announce(EventKind.NODE_LIMITED, node, record.visit)
+    wait, times = (0, []) if record.granted else limits.reserve(shape, draft.view, draft.now)
+    draft.add(*times)
+    if wait:
+        draft.put(node, replace(record, status=Status.RETRYING, granted=True, nonce=nonce, rings=0))
+        draft.add(SetTimer(TimerKind.NODE, node, draft.now + wait), replace(said, detail=str(wait)))
+        return f"limited {wait}"
+    since = record.since or max(1, draft.now)
+    kept_until = draft.now + MAX_RING_MS + draft.lease_ms
+    free, places = limits.take(shape, draft.view, node, since, (draft.now, kept_until))
+    draft.add(*places)
+    if not free and not record.since:
+        draft.add(said)
+    draft.put(node, replace(record, since=since if places else 0, granted=True))
+    return "" if free else "limited"
+
+
+def pass_on(draft: Draft, node: str) -> Step:
+    """Ring a node that waits for a place of a limit: one is kept for it."""
+    record = draft.node(node)
+    if record.status is not Status.READY:
+        return draft.refuse("stale")
+    _ring(draft, node, record)
+    return _close(draft, "ready")
 
 
 def holds(record: NodeRecord, visit: int, fence: int) -> bool:

@@ -12,11 +12,13 @@ from typing import Any
 from runner import schedule
 from runner.draft import Draft, Step
 from runner.interrupts import Answer, Interrupt, InterruptStatus
+from runner.limits import Turn
 from runner.listings import RunSummary
 from runner.maps import index_of, map_of
 from runner.outcomes import Saved
 from runner.ports import Claim, Event, Fork, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, Rewrite, RunRecord, Status
+from runner.store.places import Places
 from runner.store.stored import pack_copy
 
 JSON = Any
@@ -31,6 +33,8 @@ class KeptRun:
     record: RunRecord
     start: Start
     created_at: int
+    places: Places
+    root_tags: Mapping[str, str]
     ended_at: int = 0
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     loops: dict[int, LoopRecord] = field(default_factory=dict)
@@ -81,6 +85,19 @@ class KeptRun:
         if found is not None and found.withdrawal is not None:
             return "retracted"
         return found.status if found else ""
+
+    def tag(self, name: str) -> str:
+        """Return the value of a tag of the outermost run."""
+        value: object = self.root_tags.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    def next_start(self, key: str) -> int:
+        """Return when the next execution of a rate may begin."""
+        return self.places.starts.get(key, 0)
+
+    def turn(self, key: str, node: str, since: int, now: int) -> Turn:
+        """Return how a node stands at a limit."""
+        return self.places.turn(key, (self.record.run_id, node), since, now)
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -66,6 +66,8 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
     }
     if node.map is not None:
         at["map"] = [node.map.window, node.map.stops]
+    if node.limits:
+        at["limits"] = [[each.start, each.tag, each.concurrency, each.interval] for each in node.limits]
     yield f"n:{name}", dump(at)
     if leaving:
         yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])

@@ -24,7 +24,7 @@ from runner.store.memory_reader import MemoryReader
 from runner.store.receipts import by_visit, receipts_for
 from runner.store.sessions import Sessions
 from runner.store.shelf import wall_clock
-from runner.store.stored import pack_copy
+from runner.store.stored import pack_copy, replied
 
 JSON = Any
 
@@ -99,7 +99,7 @@ class MemoryStore(MemoryControl, MemoryReader):
             if run is None:
                 return Reply("unknown")
             word, bells = self._apply(run_id, schedule.claim, node, visit, attempt, nonce)
-            return self._claimed(run, node) if word == "claimed" else Reply(word, bells)
+            return self._claimed(run, node) if word == "claimed" else replied(word, bells)
 
     def _claimed(self, run: KeptRun, node: str) -> Claim:
         draft, current = self._shelf.draft(run), self._shelf.current.get(run.record.graph_id, "")

@@ -30,6 +30,7 @@ from runner.store.reader import Reader
 from runner.store.receipts import CRASHED, by_visit, receipts_for
 from runner.store.redis_control import RedisControl
 from runner.store.scripts import Scripts
+from runner.store.stored import replied
 
 JSON = Any
 
@@ -278,7 +279,7 @@ def _token(token: Token) -> tuple[Argument, ...]:
 
 
 def _reply(said: list[Any]) -> Reply:
-    return Reply(said[0].decode(), _doorbells(said))
+    return replied(said[0].decode(), _doorbells(said))
 
 
 def _doorbells(said: list[Any]) -> list[Doorbell]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.graph import EdgeKind, FailurePolicy, InEdge, Join, LoopTopology, NodeTopology, OutEdge, Topology
+from runner.limits import LimitShape
 from runner.maps import MapTopology
 from runner.store.layout import load
 
@@ -39,7 +40,9 @@ def _edges(found: Mapping[bytes, bytes], kind: str, name: str) -> list[list[JSON
 
 def _node(at: dict[str, JSON]) -> NodeTopology:
     items = MapTopology(*at["map"]) if "map" in at else None
-    return NodeTopology(**{**at, "join": Join(at["join"]), "loops": tuple(at["loops"]), "map": items})
+    limits = tuple(LimitShape(*each) for each in at.get("limits", ()))
+    more = {"join": Join(at["join"]), "loops": tuple(at["loops"]), "map": items, "limits": limits}
+    return NodeTopology(**{**at, **more})
 
 
 def _out(edge: list[JSON]) -> OutEdge:

@@ -19,8 +19,14 @@ from runner.actions import (
     Close,
     Dispatch,
     DropTimer,
+    Leave,
+    PassOn,
+    PlaceAction,
+    Queue,
+    Reserve,
     SetTimer,
     StopChild,
+    Take,
     TellParent,
     TimerKind,
 )
@@ -41,6 +47,7 @@ from runner.ports import Doorbell, Event, Start
 from runner.run import RunRecord, Status
 from runner.store import told as say
 from runner.store.kept import KeptRun
+from runner.store.places import Places
 from runner.store.receipts import CRASHED
 from runner.store.stored import pack_copy
 
@@ -62,6 +69,7 @@ class Shelf:
         self.current: dict[str, str] = {}
         self.runs: dict[str, KeptRun] = {}
         self.timers: dict[tuple[TimerKind, str, str], int] = {}
+        self.places = Places()
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
         self._asked: Mapping[str, Interrupt] = {}
@@ -81,7 +89,8 @@ class Shelf:
             path=f"{above.path}{parent.node}/" if above and parent else "",
         )
         kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
-        self.runs[start.run_id] = KeptRun(record, kept, self.clock())
+        tags = self.runs[record.root].root_tags if record.root in self.runs else start.tags
+        self.runs[start.run_id] = KeptRun(record, kept, self.clock(), self.places, tags)
 
     def newest(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
         """List the runs that are wanted, newest first."""
@@ -192,7 +201,16 @@ class Shelf:
                 self._bury(run, action)
             case TellParent() | StopChild():
                 return self._follow(run, action)
+            case Reserve() | Take() | Queue() | Leave() | PassOn():
+                return self._place(run_id, action)
         return []
+
+    def _place(self, run_id: str, action: PlaceAction) -> list[tuple[KeptRun, Action]]:
+        now, found = self.clock(), list[tuple[KeptRun, Action]]()
+        for other, node in self.places.act(run_id, action, (now, now + self.lease_ms)):
+            run = self.runs[other]
+            found += self._write(run, schedule.pass_on(self.draft(run), node))
+        return found
 
     def _follow(self, run: KeptRun, action: TellParent | StopChild) -> list[tuple[KeptRun, Action]]:
         if isinstance(action, StopChild):

@@ -1,10 +1,13 @@
-"""Copies in stored form: what goes into a store and comes out is never the caller's own object."""
+"""What both stores give out alike: copies in stored form, never the caller's own object, and replies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pydantic_core
+
+from runner.ports import Doorbell, Reply
 
 
 def pack_copy(value: Any) -> Any:
@@ -12,3 +15,9 @@ def pack_copy(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return pydantic_core.from_json(pydantic_core.to_json(value))
+
+
+def replied(word: str, doorbells: Sequence[Doorbell]) -> Reply:
+    """Read a reply; a claim that is put off by a rate says by how many ms."""
+    said, _, delay = word.partition(" ")
+    return Reply(said, doorbells, delay_ms=int(delay or 0))

@@ -20,6 +20,7 @@ from runner.errors import DefinitionError, RunnerError
 from runner.forks import Begin
 from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
+from runner.limits import Limit
 from runner.listings import InterruptQuery, RunQuery
 from runner.maps import MapSpec, item_id, map_of
 from runner.outcomes import NextBatch, Remembered, Saved
@@ -33,6 +34,15 @@ from runner.testing import ManualClock
 
 LEASE = 30
 EXAMPLES = hypothesis.settings.default.max_examples // 10
+
+
+LIMITS = [
+    Limit("one", concurrency=1),
+    Limit("two", concurrency=2, by="graph"),
+    Limit("own", concurrency=1, rate=1, per=20, by="node"),
+    Limit("tenant", concurrency=1, by="tag:tenant"),
+    Limit("slow", rate=1, per=7),
+]
 
 
 @st.composite
@@ -60,6 +70,7 @@ def graphs(draw, name):
                 resume=draw(st.sampled_from(["all", "each"])),
                 priority=draw(st.sampled_from([None, 0, 9])),
                 map=None if node.startswith("@") else draw(st.none() | st.none() | maps),
+                limits=draw(st.sampled_from([(), (), *((each,) for each in LIMITS), tuple(LIMITS)])),
             )
             for node in kept
         },
@@ -119,12 +130,23 @@ class Agreement(RuleBasedStateMachine):
 
     # -- what engines do ---------------------------------------------------------------------------
 
-    @rule(which=st.integers(0, 1), key=st.sampled_from([None, None, "k"]))
-    def start(self, which, key):
+    @rule(
+        which=st.integers(0, 1),
+        key=st.sampled_from([None, None, "k"]),
+        tenant=st.sampled_from([None, "x", "y"]),
+    )
+    def start(self, which, key, tenant=None):
         graph, run_id = self.shapes[which], f"00run{len(self.runs)}"
         reply = self.both(
             "start",
-            Start(run_id, graph.graph_id, None, "t", tags={"t": str(which)}, idempotency_key=key),
+            Start(
+                run_id,
+                graph.graph_id,
+                None,
+                "t",
+                tags={"t": str(which)} | ({"tenant": tenant} if tenant else {}),
+                idempotency_key=key,
+            ),
             self.nonce(),
         )
         if reply.word == "started":
@@ -439,10 +461,7 @@ class Agreement(RuleBasedStateMachine):
         )
         for query in questions:
             self.lists_are_equal("open_interrupts", query)
-        timers = {
-            name.decode(): int(at)
-            for name, at in self.server.zrange("runner:{p00}:timers", 0, -1, withscores=True)
-        }
+        timers = {name: int(at) for name, at in self.zset("timers").items()}
         assert timers == {"|".join(timer): at for timer, at in self.memory._shelf.timers.items()}
 
     def lists_are_equal(self, name, query):
@@ -452,6 +471,39 @@ class Agreement(RuleBasedStateMachine):
             page = getattr(self.memory, name)(query, 2, cursor)
             assert getattr(self.redis, name)(query, 2, cursor) == page
             cursor = page.next
+
+    @invariant()
+    def limits_are_equal(self):
+        places, now = self.memory._shelf.places, self.clock.now
+        rates = {name: at for name, at in self.zset("rates").items() if at > now}
+        assert rates == {key: at for key, at in places.starts.items() if at > now}
+        for kind, kept in (("h", places.holders), ("q", places.waiting)):
+            for key, members in kept.items():
+                found = {"|".join(each): at for each, at in members.items() if kind == "q" or at > now}
+                stored = self.zset(f"limit:{kind}:{key}")
+                assert {name: at for name, at in stored.items() if kind == "q" or at > now} == found
+
+    @invariant()
+    def limits_hold(self):
+        """No limit has more executions than places; who has a place runs, or may begin before it lapses."""
+        for key, members in self.memory._shelf.places.holders.items():
+            running = [each for each in members if self.status_of(each) is Status.RUNNING]
+            most = next(each.concurrency for each in LIMITS if key.partition(":")[0] == each.name)
+            assert len(running) <= most
+            assert all(members[each] == float("inf") for each in running)
+            idle = [each for each in members if each not in running]
+            assert all(self.status_of(each) is Status.READY and members[each] < float("inf") for each in idle)
+        for members in self.memory._shelf.places.waiting.values():
+            for each in members:
+                assert self.status_of(each) is Status.READY
+                assert ("node", *each) in self.memory._shelf.timers
+
+    def status_of(self, member):
+        return self.memory._shelf.runs[member[0]].nodes[member[1]].status
+
+    def zset(self, key):
+        found = self.server.zrange(f"runner:{{p00}}:{key}", 0, -1, withscores=True)
+        return {name.decode(): at for name, at in found}
 
     @invariant()
     def counters_are_what_a_recount_gives(self):

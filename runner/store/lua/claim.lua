@@ -1,26 +1,35 @@
 -- Give a ready visit to one worker, with all that it needs.
 --
--- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; read: g:<fingerprint>,
+-- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; limit:h:<limit>,
+--   limit:q:<limit>, rates, and the nodes, timers and queues of those that get a place; read: g:<fingerprint>,
 --   graphs, r:<run> (inputs), :i and :d (answers), :s and :m (what the node kept).
 -- Arguments: 5 run, 6 node, 7 visit, 8 attempt, 9 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
 --   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),
---   questions (question, decision ...), document, messages, record of its items or nil; or "stale", "cancelled", "unknown".
+--   questions (question, decision ...), document, messages, record of its items or nil; or "stale",
+--   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later).
 -- include: straight_claim
 -- include: claimed
+-- include: limited
 -- include: reply
 local name, visit, attempt, nonce = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local d = open(ARGV[5], name)
 if not d then return {'unknown'} end
 local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end
+if record.status == 'retrying' and record.granted and record.nonce == nonce then return {'limited'} end
 if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt then return {'stale'} end
 if stops(d, name) and name ~= '@after' then
   cancel_node(d, name)
   step(d)
   return reply('cancelled')
 end
-change(d, name, {status = 'running', fence = record.fence + 1, nonce = nonce, unseen = 0, rings = 0})
+local refused = limited(d, name, record, nonce)
+if refused then
+  step(d)
+  return reply(refused)
+end
+change(d, name, {status = 'running', fence = record.fence + 1, nonce = nonce, unseen = 0, rings = 0, granted = false})
 timer(d, 'node', name, now + lease)
 announce(d, 'node.started', name, visit, attempt)
 step(d)

@@ -19,6 +19,7 @@ PARTS = (
     "asking",
     "batching",
     "children",
+    "limiting",
     "listing",
     "mapping",
     "forking",
@@ -40,6 +41,7 @@ from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.forking import ForkingContract
+from runner.testing.contract.limiting import LimitContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.mapping import MapContract
 from runner.testing.contract.reading import ReadingContract
@@ -64,6 +66,7 @@ class StoreContract(
     StoppingContract,
     ChildContract,
     MapContract,
+    LimitContract,
     ReadingContract,
     ListingContract,
     RememberingContract,

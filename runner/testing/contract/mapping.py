@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runner.graph import Topology
 from runner.maps import MapSpec
 from runner.ports import Claim, Store
@@ -10,7 +12,7 @@ from runner.testing.clock import ManualClock
 from runner.testing.contract.worker import Worker, rung, shape, word_of
 
 
-def of_map(window: int | None = None, *, stops: bool = True, edges: str = "m>z", **said: str) -> Topology:
+def of_map(window: int | None = None, *, stops: bool = True, edges: str = "m>z", **said: Any) -> Topology:
     """Build a graph whose node `m` is a map."""
     return shape(edges, maps={"m": MapSpec("function", None, window, stops)}, **said)
 

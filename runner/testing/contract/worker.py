@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.graph import BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, Topology, topology
 from runner.interrupts import Address, Answer, Interrupt, Receipt
+from runner.limits import Limit
 from runner.maps import MapSpec
 from runner.outcomes import Saved
 from runner.ports import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
@@ -27,7 +28,8 @@ def shape(
     each: Sequence[str] = (),
     maps: Mapping[str, MapSpec] | None = None,
     version: str = "",
-    **limits: Any,
+    limits: Mapping[str, Sequence[Limit]] | None = None,
+    **settings: Any,
 ) -> Topology:
     """Build a graph from text like "a>b b>c d"; the first node named is the entry unless given."""
     pairs = [tuple(part.split(">")) for part in edges.split()]
@@ -40,14 +42,17 @@ def shape(
             join=Join.ANY if node in any_join else Join.ALL,
             resume="each" if node in each else "all",
             map=(maps or {}).get(node),
+            limits=tuple((limits or {}).get(node, ())),
         )
         for node in names
     }
     links = tuple(EdgeSpec(pair[0], pair[1]) for pair in pairs if len(pair) == 2)
-    if limits.get("compat"):
+    if settings.get("compat"):
         nodes[BATCH] = NodeSpec(BATCH, None, "batch")
     starts = tuple(entries) or (names[0],)
-    return topology(Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **limits))
+    return topology(
+        Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **settings)
+    )
 
 
 def failure(message: str = "broken") -> dict[str, JSON]:

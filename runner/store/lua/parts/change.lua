@@ -20,6 +20,10 @@ local function change(d, name, fields)
   run.active = run.active + active - less_active
   run.waiting = run.waiting + waiting - less_waiting
   run.held = run.held + held - less_held
+  local stays = new.status == 'running' or (old.status == 'ready' and new.status == 'ready')
+  if old.since > 0 and not stays then
+    new.since, d.follow[#d.follow + 1] = 0, {leaves = name, of = d}
+  end
   d.nodes[name], d.changed[name] = new, true
   local owner, moved = map_of(name), waiting - less_waiting + held - less_held
   if owner and (active ~= less_active or moved ~= 0) then

@@ -1,6 +1,6 @@
--- What a step means for other runs: parents upwards, children downwards, one after another.
+-- What a step means for other runs, one after another: parents, children, those that wait for a place.
 -- include: step
--- include: ring
+-- include: places
 local function cancel(d, reason)
   if FINAL[d.run.status] or d.run.stopping ~= '' then return 'already' end
   stop(d, 'cancelled', reason)
@@ -26,8 +26,12 @@ local function follow_all()
   local place = 1
   while follow[place] do
     local item = follow[place]
-    local d = open(item.run, item.node)
-    if d and item.child then
+    local d = item.run and open(item.run, item.node)
+    if item.leaves then
+      leave_places(item.of, item.leaves, item.first or 1)
+    elseif item.passes then
+      pass_on(item.passes, item.concurrency)
+    elseif d and item.child then
       child_moved(d, item.node, item.child, item.status)
     elseif d then
       cancel(d, 'its parent run stops')

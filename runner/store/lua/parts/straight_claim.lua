@@ -1,4 +1,4 @@
--- The straight way of a claim: a ready node in the first round of its loops, in a run that does not
+-- The straight way of a claim: a ready node without limits in the first round of its loops, in a run that does not
 -- stop. It costs a third of the general way, which follows; anything unusual falls through to it before
 -- anything is written. A property test holds the two equal to the reference.
 -- include: settings
@@ -19,7 +19,7 @@ local function claim_straight()
   local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
   local shape_name = owner and owner .. '[]' or name
   local at = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. shape_name, 'i:' .. name, 'current')
-  local inputs = straight_inputs(key, at[2])
+  local inputs = not at[1]:find('"limits"', 1, true) and straight_inputs(key, at[2])
   if not inputs then return end
   if owner then own[4] = redis.call('HGET', key .. ':f', owner .. '.' .. visit .. '.' .. index) end
   event = event + 1
