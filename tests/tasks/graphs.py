@@ -221,3 +221,42 @@ def mapped():
     builder.add_edge("list", "m")
     builder.add_edge("m", "count")
     return builder.build()
+
+
+def note_start(ctx):
+    """Say that this node was started."""
+    with store() as client:
+        client.rpush(f"ran:{ctx.run_id}", f"{ctx.node_id} {ctx.attempt}")
+
+
+def gather(ctx):
+    note_start(ctx)
+    return {"task": ctx.task}
+
+
+def needs_repair(ctx):
+    """Fail until the test has mended what is broken; the payment before that is made once."""
+    note_start(ctx)
+    with store() as client:
+        ctx.once("pay", lambda: client.incr(f"paid:{ctx.run_id}"))
+        if not client.exists(f"mended:{ctx.run_id}"):
+            raise ValueError("the printer is out of paper")
+    return sorted(ctx.inputs)
+
+
+@graph("repairable")
+def repairable():
+    def late_question(ctx):
+        note_start(ctx)
+        return ctx.interrupt("approval", "still?")
+
+    return build("ab", "bc", "ad", a=gather, b=needs_repair, c=gather, d=late_question)
+
+
+@graph("repairable_inside")
+def repairable_inside():
+    builder = GraphBuilder()
+    builder.add_node(build("xy", x=gather, y=needs_repair), "inner")
+    builder.add_node(lambda ctx: ctx.inputs["inner"], "after")
+    builder.add_edge("inner", "after")
+    return builder.build()
