@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runner import answers, conditions, failures, ids, nodes
+from runner import answers, conditions, failures, ids, nodes, telemetry
 from runner.alarms import Alarms
 from runner.control import Control
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
@@ -157,7 +157,7 @@ class Engine(Control):
     def _run(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
         visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
         began = time.monotonic()
-        outcome = nodes.execute(plan, visit)
+        outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
         spent = round((time.monotonic() - began) * 1000)
         match outcome:
             case Interrupted():

@@ -65,7 +65,7 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     if outcome.saved is not None:
         return visit.wrap(outcome.saved)
     # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
-    return visit.wrap_kept() if visit.tentative is not None or visit.replays else None
+    return visit.wrap_kept() if visit.tentative is not None or visit.replays or visit.trace else None
 
 
 def entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, Any]:

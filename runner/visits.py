@@ -32,10 +32,14 @@ class NodeDocument:
     visit: int
     executor: dict[str, JSON] | None = None
     tentative: dict[str, JSON] | None = None
+    trace: str = ""
 
     def dump(self) -> dict[str, JSON]:
-        """Return the stored form."""
-        return {"v": VERSION, **asdict(self)}
+        """Return the stored form; the trace is only there where traces are made."""
+        stored = {"v": VERSION, **asdict(self)}
+        if not self.trace:
+            del stored["trace"]
+        return stored
 
 
 def load_document(stored: JSON) -> NodeDocument | None:
@@ -46,14 +50,14 @@ def load_document(stored: JSON) -> NodeDocument | None:
     """
     if stored is None:
         return None
-    if not isinstance(stored, dict) or set(stored) != {"v", "visit", "executor", "tentative"}:
+    if not isinstance(stored, dict) or set(stored) - {"trace"} != {"v", "visit", "executor", "tentative"}:
         raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
     if stored["v"] != VERSION:
         raise CorruptDocument(
             f"a stored node document has version {stored['v']!r}, this library reads {VERSION}; "
             "it was left untouched."
         )
-    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"])
+    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"], stored.get("trace", ""))
 
 
 class ClaimedVisit:
@@ -63,7 +67,8 @@ class ClaimedVisit:
         """Wrap a claim; with `reset` a new visit starts without the memory of older ones.
 
         `replays` says that the node has ended and only the hooks after it run; `outage` is set when
-        something that the executor wrote did not reach the store.
+        something that the executor wrote did not reach the store. `trace` names the span of the execution
+        before this one, for observers, which put their own there.
         """
         token = claim.token
         self.claim = claim
@@ -85,6 +90,7 @@ class ClaimedVisit:
         self.messages: list[JSON] = [] if forget else list(claim.messages)
         self.tentative = None if found is None or older else found.tentative
         self.replays = self.tentative is not None
+        self.trace = "" if found is None or older else found.trace
         self.outage: StoreError | None = None
         self._kept, self._kept_messages = self.document, len(self.messages)
         self._lease, self.store = lease, store
@@ -151,12 +157,12 @@ class ClaimedVisit:
 
     def wrap(self, saved: Saved) -> Saved:
         """Put the executor's document into the node's."""
-        document = NodeDocument(self.address.visit, saved.document)
+        document = NodeDocument(self.address.visit, saved.document, trace=self.trace)
         return Saved(document.dump(), saved.keep, saved.messages)
 
     def wrap_kept(self) -> Saved:
         """Write what the executor saved last again, with the tentative outcome or without it."""
-        document = NodeDocument(self.address.visit, self._kept, self.tentative)
+        document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace)
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> None:

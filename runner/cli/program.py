@@ -19,6 +19,7 @@ from runner.cli.exits import Exit, translated
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
+from runner.cli.metrics import metrics
 from runner.cli.output import one_line
 from runner.cli.runs import runs
 from runner.cli.session import Session, shared
@@ -47,11 +48,12 @@ class Program(click.Group):
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
-            code = _report(error, session)
+            code = report(error, session)
         sys.exit(int(code or 0))
 
 
-def _report(error: BaseException, session: Session) -> Exit:
+def report(error: BaseException, session: Session) -> Exit:
+    """Say on stderr what went wrong, and return the code to leave with."""
     said = translated(error)
     if session.debug:
         traceback.print_exception(error)
@@ -86,6 +88,7 @@ for _command in (
     workers,
     dead,
     doctor,
+    metrics,
     config,
     completion,
     version,
