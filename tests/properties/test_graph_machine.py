@@ -270,7 +270,8 @@ LIVE = {"always", "odd visits"}
 def started(process: Process) -> set[tuple[str, str, int]]:
     """List every visit of a function that was started, in all runs."""
     runs = [process.run_id, *process.store.children(process.run_id)]
-    events = [(run_id, event) for run_id in runs for event in process.store.events(run_id)]
+    told = [(run_id, event) for run_id in runs for event in process.store.events(run_id)]
+    events = [(run_id, event) for run_id, event in told if "/" not in event.node]  # else told again
     visits = {(run_id, event.node, event.visit) for run_id, event in events if event.kind == "node.started"}
     graphs = {f"n{number}" for number, kind in enumerate(process.plan.kinds) if kind == "is a graph"}
     return {visit for visit in visits if visit[0] != process.run_id or visit[1] not in graphs}

@@ -184,7 +184,8 @@ def test_installing_adds_to_an_app_and_changes_nothing_else():
     assert {"tasks.node", "tasks.respond", "tasks.start"} <= theirs.tasks.keys()
     assert theirs.conf.task_default_queue == "mine"
     assert theirs.conf.broker_transport_options == {}
-    assert {step.__name__ for step in theirs.steps["worker"]} == {"Announcer", "Responses", "Sweeper"}
+    steps = {step.__name__ for step in theirs.steps["worker"]}
+    assert steps == {"Announcer", "Presence", "Responses", "Sweeper"}
 
 
 def test_a_password_guarded_socket_serves_as_store_and_broker():
