@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import redis
 
-from runner import Agent, GraphBuilder, RetryPolicy, ToolContext, graph, tool
+from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
 from runner.testing import ScriptedModel
 
 GATE_SECONDS = 30
@@ -259,4 +260,30 @@ def repairable_inside():
     builder.add_node(build("xy", x=gather, y=needs_repair), "inner")
     builder.add_node(lambda ctx: ctx.inputs["inner"], "after")
     builder.add_edge("inner", "after")
+    return builder.build()
+
+
+def counted(ctx):
+    """Note how many of these run at once in the run; the first two wait for a person before."""
+    if ctx.node_id in {"n0", "n1"}:
+        ctx.interrupt("ok?")
+    with store() as client:
+        client.zadd(f"most:{ctx.run_id}", {"most": client.incr(f"active:{ctx.run_id}")}, gt=True)
+        threading.Event().wait(0.1)
+        client.decr(f"active:{ctx.run_id}")
+
+
+@graph("limited")
+def limited():
+    builder = GraphBuilder().set_limits([Limit("three at a time", concurrency=3)])
+    for number in range(20):
+        builder.add_node(counted, f"n{number}")
+    return builder.build()
+
+
+@graph("paced")
+def paced():
+    builder = GraphBuilder().set_limits([Limit("five a second", rate=5)])
+    for number in range(6):
+        builder.add_node(lambda ctx: time.time(), f"n{number}")
     return builder.build()

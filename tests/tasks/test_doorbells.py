@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, Queue
 
 import tasks
 from runner import Client, GraphBuilder
@@ -198,3 +198,17 @@ def test_a_password_guarded_socket_serves_as_store_and_broker():
         run_id = ring(store.url, app)
         assert take(app, "runner").headers["id"] == f"{run_id}.a quoted node.1.1"
         app.close()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 9), (5, 4), (9, 0)])
+def test_the_first_priority_is_the_highest_where_the_broker_is_no_redis(ours, theirs):
+    """Priority 0 comes first: RabbitMQ takes the highest number first, so there it is sent as 9."""
+    app = make_app(Settings(broker_url="memory://"))
+    bell = Doorbell("0run", "node", 1, 1, "gpu", ours, "graph")
+    CeleryDispatcher(app).ring([bell])
+
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue(Queue("gpu", routing_key="gpu")).get(timeout=5)
+        assert message.properties["priority"] == theirs
+        assert message.headers["id"] == bell.task_id
+    app.close()
