@@ -47,7 +47,7 @@ def _of(plan: Plan, edge: EdgeSpec, reads: Reads, before: Mapping[str, set[str]]
             "of this graph.",
             f"Use one of its nodes: {', '.join(sorted(nodes)[:8])}{' …' if len(nodes) > 8 else ''}.",
         )
-    known = before.get(edge.source, nodes) | {edge.source}
+    known = before.get(edge.source, nodes) - _running_again(plan, edge.source) | {edge.source}
     for node in sorted(reads.needed & nodes - known):
         yield Finding(
             "missing-result",
@@ -58,6 +58,25 @@ def _of(plan: Plan, edge: EdgeSpec, reads: Reads, before: Mapping[str, set[str]]
             f"have completed when {edge.source!r} has. Then the branch fails with a KeyError.",
             f"Ask `{node!r} in state.results` first, or let an edge lead from {node!r} to {edge.source!r}.",
         )
+
+
+def _running_again(plan: Plan, source: str) -> set[str]:
+    """Name the nodes of loops that may go on while `source` runs behind them: these have no result then.
+
+    Where both the way out and the way back have conditions, these are taken to exclude each other.
+    """
+    shape = plan.topology
+    found: set[str] = set()
+    for number in range(len(shape.loops)):
+        around = {node for node in plan.definition.nodes if number in shape.nodes[node].loops}
+        leaves_anyway = any(
+            edge.condition is None and out.loop == number
+            for node in around
+            for edge, out in zip(plan.edges[node], shape.outgoing[node], strict=True)
+        )
+        if source not in around and leaves_anyway:
+            found |= around
+    return found
 
 
 def _reads(condition: Callable[..., Any] | None) -> Reads:

@@ -94,7 +94,12 @@ def _endless(definition: Definition, header: str, *, has_limit: bool) -> Finding
     if has_limit:
         advice = "Put a condition on the edge that leads back, or on one before it."
         return Finding(
-            "loop-fails", Severity.WARNING, definition.id, header, f"{said}, so every run fails.", advice
+            "loop-fails",
+            Severity.WARNING,
+            definition.id,
+            header,
+            f"{said}, so a run that comes to it fails.",
+            advice,
         )
     advice = "Put a condition on the edge that leads back, and call set_max_node_executions."
     return Finding("endless-loop", Severity.ERROR, definition.id, header, f"{said}, and no limit.", advice)

@@ -219,6 +219,16 @@ def test_joins_decide_what_has_certainly_completed(graph, expected):
     assert [each.node for each in findings(graph) if each.code == "missing-result"] == expected
 
 
+@pytest.mark.parametrize(("out", "expected"), [(None, ["c"]), (lambda state: not holds(state), [])])
+def test_a_loop_that_goes_on_takes_its_results_away(out, expected):
+    """Behind a loop that is left while it repeats, a result of the loop may be missing for a while."""
+    graph = wired(nodes("a b c d"), "a b", ("b a", holds), ("b c", out), ("c d", holds))
+
+    missing = [each.node for each in findings(graph.set_entry_point("a")) if each.code == "missing-result"]
+
+    assert missing == expected
+
+
 # -- questions ---------------------------------------------------------------------------------------
 
 
