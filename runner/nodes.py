@@ -133,7 +133,9 @@ def sink_outputs(child: RunSnapshot) -> Any:
 
 
 def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outcome | None:
-    if hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
+    # Where a child run does the work, the node is started once more when that has ended: it was announced.
+    announced = visit.claim.child is not None
+    if announced or hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
     asker = Asker(visit.address, BEFORE, answers=visit.answers)
     event = BeforeNodeCallEvent(
