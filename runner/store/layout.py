@@ -16,6 +16,7 @@ from runner.errors import CorruptDocument
 from runner.graph import AFTER_GRAPH, BATCH, Join, Topology
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.listings import RunSummary
+from runner.maps import BRACKETS
 from runner.outcomes import Remembered, Saved
 from runner.ports import Event
 from runner.run import MapRecord, NodeRecord, RunRecord, Status
@@ -73,7 +74,11 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
     if coming:
         yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
-    if _is_straight(topology, name):
+    if name.endswith(BRACKETS):
+        if not node.loops:
+            window = topology.nodes[name.removesuffix(BRACKETS)].map
+            yield f"s:{name}", dump([window.window if window else 0, node.queue, node.priority])
+    elif _is_straight(topology, name):
         # In batches nothing follows from one node alone: the last of a batch goes the general way.
         targets = () if topology.batches else (edge.target for edge in leaving)
         yield f"s:{name}", dump([_straight_edge(topology, target) for target in targets])

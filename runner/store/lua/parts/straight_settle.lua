@@ -5,6 +5,7 @@
 -- include: bells
 -- include: straight_targets
 -- include: echo
+-- include: straight_item
 local function settle_straight()
   local run, name, visit, fence = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
   local key = prefix .. 'r:' .. run
@@ -33,6 +34,8 @@ local function settle_straight()
 end
 
 if ARGV[10] == 'completed' and ARGV[15] == '0' and ARGV[16] == '' and #ARGV == 18 then
-  local said = settle_straight()
+  local owner = ARGV[6]:byte(-1) == 93 and ARGV[7] == '1' and ARGV[6]:match('^(.*)%[%d+%]$')
+  local said
+  if owner then said = settle_item(owner) else said = settle_straight() end
   if said then return said end
 end

@@ -1,0 +1,38 @@
+-- The straight way of a settle of an item: completed, in the first visit of a map that goes on, with at
+-- most one other item to begin. Anything unusual falls through to the general way before anything is
+-- written. A property test holds the two equal to the reference.
+-- include: settings
+-- include: bells
+-- include: straight_targets
+-- include: echo
+-- include: straight_place
+
+local function settle_item(owner)
+  local run, name, fence = ARGV[5], ARGV[6], ARGV[8]
+  local key, id = prefix .. 'r:' .. run, name .. '.1'
+  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'lock', 'm:' .. owner)
+  local attempt = (own[1] or ''):match('^running 1 (%d+) ' .. fence .. ' 0 %- %S+ $')
+  if not attempt or (own[4] or '') ~= '' then return end
+  local active, others, event = own[2]:match('^executing (%d+) (%d+ %d+ %d+ %d+) (%d+) %-$')
+  local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
+  local at = active and redis.call('HGET', prefix .. 'g:' .. fp, 's:' .. owner .. '[]')
+  if not at then return end
+  at = cjson.decode(at)
+  local record, item = without_item(key, owner, own[5] or '', at[1])
+  active = active - (item and 0 or 1)
+  if not record or active < 1 then return end
+  event = event + 1
+  redis.call('HSET', key, 'x:' .. id, '0 ' .. ARGV[13], 'o:' .. id, ARGV[12], 'm:' .. owner, record,
+    'run', 'executing ' .. active .. ' ' .. others .. ' ' .. event .. ' -',
+    'n:' .. name, table.concat({'completed', 1, attempt, fence, 0, '-', ARGV[9], ''}, ' '))
+  local done = {kind = 'node.completed', visit = 1, node = name, detail = '', data = told(ARGV[12])}
+  write_event(key, event, done, name)
+  if parent ~= '-' then echo(key, done) end
+  redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)
+  rung_by_task(run, name, 1, attempt)
+  if item then
+    redis.call('HSET', key, 'n:' .. item, 'ready 1 1 0 0 - - ')
+    make_ready(graph, {{item, 0, false, at[2], at[3]}})
+  end
+  return ring_all('settled')
+end
