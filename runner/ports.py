@@ -242,7 +242,7 @@ class Store(Protocol):
     def cancel(self, run_id: str, reason: str) -> Reply:
         """Stop a run: "cancelled", "already" or "unknown"."""
 
-    def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
+    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         """Let ended runs go on, a parent before its children: "reopened" all, "moved" or "unknown" none."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:

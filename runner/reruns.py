@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner import forks, replay
+from runner import forks, ids, replay
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.forks import Begin
 from runner.graph import AFTER_GRAPH, FailurePolicy, Topology
@@ -39,7 +39,7 @@ class Reruns:
         """
         for _ in range(TRIES):
             runs = self.plan(run_id, node)
-            reply = self._store.rewrite(runs)
+            reply = self._store.rewrite(runs, ids.nonce())
             if reply.word == "reopened":
                 return _again(runs[0].records), reply
         raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")

@@ -36,6 +36,7 @@ class KeptRun:
     places: Places
     root_tags: Mapping[str, str]
     ended_at: int = 0
+    reopened: str = ""
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     loops: dict[int, LoopRecord] = field(default_factory=dict)
     maps: dict[str, MapRecord] = field(default_factory=dict)

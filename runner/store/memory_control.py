@@ -27,17 +27,20 @@ class MemoryControl:
         with self._changed:
             return self._shelf.shapes.get(fingerprint)
 
-    def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
+    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         with self._changed:
             found = [self._shelf.runs.get(each.run_id) for each in runs]
             kept = [(run, each) for run, each in zip(found, runs, strict=True) if run is not None]
             if len(kept) < len(runs):
                 return Reply("unknown")
+            if all(run.reopened == nonce for run, _ in kept):
+                return Reply("reopened")
             if any(not run.record.is_final or len(run.events) != each.events for run, each in kept):
                 return Reply("moved")
             bells: list[Doorbell] = []
             for run, each in kept:
                 run.erase(each)
+                run.reopened = nonce
                 bells += self._shelf.apply(each.run_id, schedule.reopen, each.records)[1]
             self._changed.notify_all()
             return Reply("reopened", bells)

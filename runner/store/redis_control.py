@@ -25,8 +25,8 @@ class RedisControl:
         found = self._reader.shape(fingerprint)
         return topology_of(graph_id, fingerprint, found) if found else None
 
-    def rewrite(self, runs: Sequence[Rewrite]) -> Reply:
-        return self._reply("rewrite", *(part for each in runs for part in rewriting.arguments(each)))
+    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
+        return self._reply("rewrite", nonce, *(part for each in runs for part in rewriting.arguments(each)))
 
     def fork(self, fork: Fork) -> Reply:
         reply = self._reply("fork", *rewriting.fork_arguments(fork))

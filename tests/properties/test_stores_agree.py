@@ -352,7 +352,7 @@ class Agreement(RuleBasedStateMachine):
                 return
             if late:
                 self.both("emit", again[-1].run_id, "agent", "a", 1, None)
-            self.both("rewrite", again)
+            self.both("rewrite", again, self.nonce())
 
     @rule(
         seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),

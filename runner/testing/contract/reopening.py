@@ -122,18 +122,20 @@ class ReopeningContract:
             Reruns(store).retry(run_id, None)
 
     def test_a_run_that_moved_since_it_was_read_is_left_alone(self, worker: Worker, store: Store) -> None:
-        """Two retries of one run are one: the second one finds the run going on."""
+        """Two retries of one run are one: a repeated request is told so, another one finds it going on."""
         run_id = worker.start(shape("a"))
         worker.fail(worker.claim(run_id, "a").token)
         again = Reruns(store).plan(run_id)
 
-        assert store.rewrite(again).word == "reopened"
-        assert store.rewrite(again).word == "moved"
+        assert rung(store.rewrite(again, "one")) == ["a.1.2"]
+        repeated = store.rewrite(again, "one")
+        assert (repeated.word, rung(repeated)) == ("reopened", [])
+        assert store.rewrite(again, "two").word == "moved"
 
         worker.fail(worker.claim(run_id, "a", 1, 2).token)
         late = Reruns(store).plan(run_id)
         store.emit(run_id, "agent", "a", 1, None)
-        assert store.rewrite(late).word == "moved"
+        assert store.rewrite(late, "three").word == "moved"
         assert worker.statuses(run_id) == "failed: a failed"
 
     def test_a_loop_goes_on_in_its_round(self, worker: Worker, store: Store) -> None:
