@@ -56,6 +56,7 @@ class InterruptDocument(TypedDict):
     answered_at: str | None
     responder: str | None
     response: Any
+    withdrawal: dict[str, Any] | None
 
 
 class NodeDocument(TypedDict):
@@ -275,6 +276,7 @@ def interrupt_document(asked: Interrupt) -> InterruptDocument:
         answered_at=stamp(asked.answered_at),
         responder=asked.responder,
         response=shown(asked.response),
+        withdrawal=asked.withdrawal,
     )
 
 
