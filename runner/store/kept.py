@@ -16,8 +16,9 @@ from runner.limits import Turn
 from runner.listings import RunSummary
 from runner.maps import index_of, map_of
 from runner.outcomes import Saved
-from runner.ports import Claim, Event, Fork, RunSnapshot, Settlement, Start, Token
+from runner.ports import Claim, Fork, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, Rewrite, RunRecord, Status
+from runner.store.history import History
 from runner.store.places import Places
 from runner.store.stored import pack_copy
 
@@ -52,7 +53,7 @@ class KeptRun:
     questions: dict[str, Interrupt] = field(default_factory=dict)
     winners: dict[str, str] = field(default_factory=dict)
     children: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: History = field(default_factory=History)
 
     # -- the View ----------------------------------------------------------------------------------
 

@@ -79,4 +79,4 @@ class MemoryReader:
                 return []
             start = int(after or 0)
             self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
-            return run.events[start : start + limit]
+            return run.events.after(start, limit)

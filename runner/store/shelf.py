@@ -168,13 +168,12 @@ class Shelf:
         self, run: KeptRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
     ) -> None:
         """Add an event to a run, and to the notices where it is one."""
-        record, position = run.record, str(len(run.events) + 1)
+        record = run.record
         run_id = record.run_id
-        event = Event(position, kind, self.clock(), node, visit, detail, data)
-        run.events.append(event)
+        event = run.events.add(Event("", kind, self.clock(), node, visit, detail, data))
+        position = event.position
         if record.path and not kind.startswith(OF_RUNS):
-            above = self.runs[record.root].events
-            above.append(replace(event, position=str(len(above) + 1), node=record.path + node))
+            self.runs[record.root].events.add(replace(event, node=record.path + node))
         if kind in NOTICES:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
             if kind == EventKind.INTERRUPT_WITHDRAWN and data is not None:

@@ -176,6 +176,18 @@ class ReadingContract:
         event = store.events(run_id)[-1]
         assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
 
+    def test_a_run_keeps_its_last_events(self, worker: Worker, store: Store) -> None:
+        """Old events go, some thousands stay, and their numbers go on."""
+        run_id = worker.start(shape("a"))
+        for number in range(11_500):
+            store.emit(run_id, "progress", "a", 1, number)
+
+        last = store.events(run_id, "11490")
+        assert [event.data for event in last][-1] == 11_499
+        assert int(last[-1].position) - int(last[0].position) == len(last) - 1
+        first = store.events(run_id, limit=1)[0]
+        assert 1 < int(first.position) <= 1_501
+
     def test_a_reader_can_wait_for_the_next_event(self, worker: Worker, store: Store) -> None:
         """A waiting reader gets an event as soon as there is one, and nothing when its time is over."""
         run_id = worker.start(shape("a"))
