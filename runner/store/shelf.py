@@ -5,6 +5,7 @@ One transition is applied whole before another begins: the caller holds the stor
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,7 @@ class Shelf:
         self.current: dict[str, str] = {}
         self.runs: dict[str, KeptRun] = {}
         self.timers: dict[tuple[TimerKind, str, str], int] = {}
+        self._earliest = 0
         self.places = Places()
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
@@ -153,15 +155,22 @@ class Shelf:
 
     def renew(self, run_id: str, node: str) -> None:
         """Let a node's lease begin anew."""
-        self.timers[TimerKind.NODE, run_id, node] = self.clock() + self.lease_ms
+        self._set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
+
+    def _set_timer(self, kind: TimerKind, run_id: str, key: str, at: int) -> None:
+        self.timers[kind, run_id, key] = at
+        self._earliest = min(self._earliest, at)
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
         """Take the timers that are due away, the oldest first."""
         now = self.clock()
+        if now < self._earliest:
+            return []
         found = sorted((at, "|".join(timer), timer) for timer, at in self.timers.items() if at <= now)
         due = [timer for _, _, timer in found[:limit]]
         for timer in due:
             del self.timers[timer]
+        self._earliest = min(self.timers.values(), default=sys.maxsize)
         return due
 
     def event(
@@ -189,7 +198,7 @@ class Shelf:
         run_id = run.record.run_id
         match action:
             case SetTimer():
-                self.timers[action.kind, run_id, action.key] = action.at
+                self._set_timer(action.kind, run_id, action.key, action.at)
             case DropTimer():
                 self.timers.pop((action.kind, run_id, action.key), None)
             case Announce():
@@ -227,7 +236,7 @@ class Shelf:
             run.open(asked)
             if asked.expires_in is not None:
                 at = asked.asked_at + round(asked.expires_in * 1000)
-                self.timers[TimerKind.EXPIRE, run.record.run_id, action.detail] = at
+                self._set_timer(TimerKind.EXPIRE, run.record.run_id, action.detail, at)
         if action.kind is EventKind.RUN_ENDED:
             run.ended_at = self.clock()
         data = self._told.get(action.detail, self._told.get(action.kind))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+from pydantic import BaseModel
 
-from runner import GraphBuilder, RetryPolicy, Status
+from runner import Agent, GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError
+from runner.hooks import AfterNodeCallEvent
+from runner.testing import ScriptedModel
 
 
 def mapped(work, items=None, **said):
@@ -230,3 +233,54 @@ def test_brackets_are_for_items(name):
     """A node's id has no brackets, for those name the items of maps."""
     with pytest.raises(DefinitionError, match="brackets"):
         GraphBuilder().add_node(double, name)
+
+
+def test_agents_work_on_items():
+    """An agent is given its item as the prompt, and each item has a conversation of its own."""
+    agent = Agent(name="greeter", model=ScriptedModel(["hello"]))
+    result = mapped(agent)(["Ana", "Ben"])
+
+    assert result.results["m"].output == ["hello", "hello"]
+    said = [result.results[f"m[{index}]"].result.message["content"] for index in range(2)]
+    assert said == [[{"text": "hello"}]] * 2
+
+
+class Invoice(BaseModel):
+    number: int
+
+
+def test_functions_with_types_work_on_items():
+    """A function that declares its input gets its item as that type; models in the list stay models."""
+
+    def number(invoice: Invoice) -> int:
+        return invoice.number
+
+    result = mapped(number, [Invoice(number=7), Invoice(number=8)])("x")
+
+    assert result.results["m"].output == [7, 8]
+
+
+def test_hooks_see_items_and_the_map():
+    """The events around nodes fire for each item, by its id, and for the map."""
+    seen = []
+
+    class Watch:
+        def register_hooks(self, registry, **_):
+            registry.add_callback(
+                AfterNodeCallEvent, lambda event: seen.append((event.node_id, event.result))
+            )
+
+    builder = GraphBuilder()
+    builder.add_map(double, "m")
+    builder.set_hook_providers([Watch()]).build()([1, 2])
+
+    assert sorted(seen, key=str) == [("m", [2, 4]), ("m[0]", 2), ("m[1]", 4)]
+
+
+def test_a_question_of_the_function_that_gives_the_list():
+    """A person may be asked what to go over."""
+    builder = GraphBuilder()
+    builder.add_map(double, "m", over=lambda ctx: [ctx.interrupt("how much?")])
+    graph = builder.build()
+
+    assert graph(answers(graph("x"), 21)).results["m"].output == [42]
