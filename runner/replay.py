@@ -175,7 +175,8 @@ class Replay:
         draft, page = self._draft(), self._page
         loops = {number: page.loop(number) for number in range(len(self._topology.loops))}
         nodes = {name: draft.node(name) for name in page.nodes}
-        return Records(nodes, loops, dict(page.arrived), page.record.failed)
+        scopes = {name: node.scope for name, node in self._topology.nodes.items() if node.loops}
+        return Records(nodes, loops, dict(page.arrived), page.record.failed, scopes=scopes)
 
     def _draft(self) -> Draft:
         return Draft(self._page, self._topology, 0, 0)

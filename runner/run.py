@@ -125,7 +125,8 @@ class Arrivals:
 @dataclass(frozen=True, slots=True)
 class Records:
     """All records of a run at once, worked out from its history: see `replay.py`. `failed` counts the
-    nodes that have failed; `maps` are those that begin anew.
+    nodes that have failed; `maps` are those that begin anew; `scopes` name the innermost loop of
+    each node that is in one.
     """
 
     nodes: Mapping[str, NodeRecord]
@@ -133,6 +134,7 @@ class Records:
     arrivals: Mapping[tuple[int, str], Arrivals]
     failed: int = 0
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
+    scopes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def started(self) -> int:

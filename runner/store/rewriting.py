@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, fields
 
+from runner.graph import ROOT
+from runner.maps import shape_name
 from runner.ports import Fork
 from runner.run import LoopRecord, NodeRecord, Records, Rewrite
 from runner.store.layout import dump
@@ -66,18 +68,19 @@ def records(found: Records) -> Iterator[Argument]:
     yield len(found.nodes)
     for name, record in found.nodes.items():
         yield name
-        yield _node(record)
+        yield _node(record, found.scopes.get(shape_name(name), ROOT))
 
 
 def _loop(record: LoopRecord) -> bytes:
     return dump({name: value for name, value in asdict(record).items() if value})
 
 
-def _node(record: NodeRecord) -> str:
-    """Write a node's record; the script adds the scope in whose rounds it counts."""
+def _node(record: NodeRecord, scope: int) -> str:
+    """Write a node's record as parts/records.lua does."""
     rest = {
         name: value for name, value in asdict(record).items() if name not in FIXED and value != DEFAULTS[name]
     }
+    rest |= {"scope": scope} if scope != ROOT else {}
     head = (record.status, record.visit, record.attempt, record.fence, record.stamp)
     tail = (record.edges or "-", record.nonce or "-", dump(rest).decode() if rest else "")
     return " ".join(map(str, (*head, *tail)))

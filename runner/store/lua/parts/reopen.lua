@@ -34,9 +34,15 @@ local function put_records(d, found)
   for _, item in ipairs(found.maps) do
     d.maps[item[1]], d.moved[item[1]] = read_map(item[2]), true
   end
+  local settled = {}
   for _, item in ipairs(found.nodes) do
-    local name, record = item[1], read_node(item[2])
-    d.nodes[name] = read_node(nil)
-    if record.status == 'ready' then ring(d, name, record) else change(d, name, record) end
+    local name, status = item[1], item[2]:match('^%a+')
+    if status == 'ready' or status == 'waiting' then
+      d.nodes[name] = read_node(nil)
+      if status == 'ready' then ring(d, name, read_node(item[2])) else change(d, name, read_node(item[2])) end
+    else
+      settled[#settled + 1], settled[#settled + 2] = 'n:' .. name, item[2]
+    end
   end
+  many('HSET', d.key, settled)
 end
