@@ -162,8 +162,9 @@ class MapContract:
         store.sweep()
         assert worker.fail(worker.claim(run_id, "m[0]").token) == "settled"
 
-        assert worker.read(run_id).nodes["m"].status is Status.WAITING
-        assert worker.read(run_id).record.status is Status.EXECUTING
+        found = worker.read(run_id)
+        assert (found.nodes["m"].status, found.nodes["m"].busy) == (Status.WAITING, True)
+        assert found.record.status is Status.EXECUTING
         assert rung(store.sweep()) == ["m.1.1"]
         assert self._map(worker, run_id) == MapRecord(1, 700, 700, failed=1, stopped=True, swept=700)
 
