@@ -10,6 +10,7 @@ import pytest
 from celery import current_app
 
 from runner.cli.process import WorkerProcess, worker_process
+from runner.registry import registry
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,9 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 @pytest.fixture
 def environment(redis_url, monkeypatch):
-    """What the reader has set: a store, and the program on the path."""
+    """What the reader has: a store, the program on the path, and no graphs of other pages."""
+    monkeypatch.setattr(registry, "_factories", {})
+    monkeypatch.setattr(registry, "_plans", {})
     monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return dict(os.environ)
@@ -42,6 +45,8 @@ def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatc
     with ExitStack() as stack:
         if modules:
             stack.enter_context(worker(modules, app, tmp_path)).wait_ready()
+        for module in modules:  # another page may have one of that name
+            stack.callback(sys.modules.pop, module, None)
         blocks.run(page, tmp_path, environment)
 
 
