@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -23,6 +24,11 @@ def environment(redis_url, monkeypatch):
     """What the reader has: a store, the program on the path, and no graphs of other pages."""
     monkeypatch.setattr(registry, "_factories", {})
     monkeypatch.setattr(registry, "_plans", {})
+    if importlib.util.find_spec("django"):
+        from django.conf import settings
+        from django.utils.functional import empty
+
+        monkeypatch.setattr(settings, "_wrapped", empty)  # each page's project has its own
     monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return dict(os.environ)
