@@ -28,7 +28,9 @@ def environment(redis_url, monkeypatch):
         from django.conf import settings
         from django.utils.functional import empty
 
-        monkeypatch.setattr(settings, "_wrapped", empty)  # each page's project has its own
+        # Each page's project has its own; they are kept in the object's dictionary as they are asked for.
+        vars(settings).clear()
+        vars(settings)["_wrapped"] = empty
     monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return dict(os.environ)
