@@ -574,7 +574,10 @@ def advance(draft: Draft, visit: int, fence: int, *, nonce: str, batch: NextBatc
 
 
 def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Step:
-    """Let a running node wait for the child run that does its work."""
+    """Let a running node wait for the child run that does its work, and for nothing else.
+
+    A question that it left open is withdrawn: an answer would wake the node beside its child.
+    """
     record = draft.node(node)
     if record.status is Status.WAITING and record.child == child:
         return draft.refuse("delegated")
@@ -584,7 +587,9 @@ def delegate(draft: Draft, node: str, visit: int, fence: int, child: str) -> Ste
     if _stops(draft, node):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")
-    draft.put(node, replace(record, status=Status.WAITING, child=child, busy=True, crashes=0))
+    draft.add(*_withdraw(node, visit, record.questions))
+    waiting = replace(record, status=Status.WAITING, questions=())
+    draft.put(node, replace(waiting, child=child, busy=True, crashes=0))
     return _close(draft, "delegated")
 
 

@@ -131,6 +131,19 @@ class ChildContract:
         assert events[7].data == {"fraction": 0.5}
         assert {event.node for event in store.events(middle)} == {"", "x"}
 
+    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: Worker, store: Store) -> None:
+        """A question left open when a node delegates is withdrawn: no answer wakes it beside its child."""
+        parent = worker.start(shape("a"))
+        token = worker.claim(parent, "a").token
+        question = worker.asked(token)
+        store.ask(token, [question], None)
+        child = self._child(worker, token)
+
+        assert [str(receipt.status) for receipt in worker.answer(question)] == ["superseded"]
+        assert worker.statuses(parent) == "executing: a waiting"
+        worker.run(child, "x")
+        assert worker.statuses(parent) == "executing: a ready"
+
     def test_a_repeated_delegation_starts_one_child(self, worker: Worker, store: Store) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start(shape("a"))

@@ -1,4 +1,5 @@
--- Let a running node wait for the child run that does its work.
+-- Let a running node wait for the child run that does its work, and for nothing else: a question that
+-- it left open is withdrawn, for an answer would wake the node beside its child.
 -- include: held
 -- include: step
 -- include: stop
@@ -13,7 +14,8 @@ local function delegate(run, name, visit, fence, child)
     cancel_node(d, name)
     word = 'cancelled'
   else
-    change(d, name, {status = 'waiting', child = child, busy = true, crashes = 0})
+    withdraw(d, name, visit, record.questions)
+    change(d, name, {status = 'waiting', questions = {}, child = child, busy = true, crashes = 0})
   end
   step(d)
   return word
