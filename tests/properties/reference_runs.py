@@ -106,10 +106,12 @@ class World:
             run = self.runs[claim[0]]
             if run.stopping:
                 visit.status = "cancelled"
+                self.withdraw(visit)
                 self.after(run)
                 return "cancelled"
             parent = (run.id, visit.node)
             visit.status, visit.child, visit.lost = "waiting", run_id, 0
+            self.withdraw(visit)
         seconds = definition.execution_timeout
         deadline = self.now + round(seconds * 1000) if seconds else None
         self.runs[run_id] = Run(run_id, shape, definition, deadline, parent)
@@ -313,7 +315,7 @@ class World:
         above = self.runs[run.parent[0]]
         for visit in above.open():
             if visit.child == run.id and visit.status == "waiting":
-                visit.status = "cancelled" if above.stopping else "ready"
+                visit.status, visit.child = ("cancelled" if above.stopping else "ready"), ""
                 self.after(above)
 
     # -- time --------------------------------------------------------------------------------------
