@@ -56,6 +56,11 @@ def is_redis(broker_url: str) -> bool:
     return urlsplit(broker_url).scheme.partition("+")[0] in {"redis", "rediss", "valkey", "valkeys"}
 
 
+def is_amqp(broker_url: str) -> bool:
+    """Tell whether a broker URL names a RabbitMQ."""
+    return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
+
+
 def _transport(broker_url: str) -> dict[str, Any]:
     if is_redis(broker_url):
         return {"broker_transport_options": dict(REDIS_OPTIONS)}

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 from tasks.background import Background
+from tasks.engines import pushes
+
+if TYPE_CHECKING:
+    from runner.store.redis import RedisStore
 
 BATCH = 100
 
+SLICE = 1.0
+"""Seconds of one rest, and so the longest that a worker which stops waits for this thread."""
+
 
 class Sweeper(Background):
-    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while there is more than one batch."""
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while there is more than one batch.
+
+    Where programs can't ring the queue (a broker that is not the store), they ask for a sweep instead.
+    """
 
     label = "sweeper"
+
+    def prepare(self, worker: Any) -> None:
+        """See whether others can ring without us."""
+        self._wakes = not pushes(worker.app, self.settings)
 
     def turn(self) -> None:
         """Do what is due, then rest; the rest differs, so that workers don't sweep all at once."""
         while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
             continue
-        self.stopping.wait(self.settings.sweep_interval * random.uniform(0.8, 1.2))  # noqa: S311 - jitter is no secret
+        rest = self.settings.sweep_interval * random.uniform(0.8, 1.2)  # noqa: S311 - jitter is no secret
+        if self._wakes:
+            self._until_woken(time.monotonic() + rest)
+        else:
+            self.stopping.wait(rest)
+
+    def _until_woken(self, ends: float) -> None:
+        store = cast("RedisStore", self.engine.store)
+        while not self.stopping.is_set() and (left := ends - time.monotonic()) > 0:
+            if store.rest(min(left, SLICE)):
+                return

@@ -14,14 +14,16 @@ from runner.errors import RunnerError
 from runner.registry import registry
 from runner.settings import Settings
 from tasks import nodes, responses
+from tasks.amqp import AmqpDoors
 from tasks.announcing import Announcer
-from tasks.config import SETTINGS
+from tasks.config import SETTINGS, is_amqp
 from tasks.engines import load_graphs, queues_of, settings_of
 from tasks.presence import Presence
+from tasks.relay import Relay
 from tasks.responses import Responses
 from tasks.sweeper import Sweeper
 
-THREADS = frozenset({Announcer, Presence, Responses, Sweeper})
+THREADS = frozenset({AmqpDoors, Announcer, Presence, Relay, Responses, Sweeper})
 TASKS = (nodes.run_node, responses.respond, responses.start)
 
 
@@ -29,6 +31,12 @@ def equip(app: Celery) -> None:
     """Add what our workers do besides their tasks. The tasks are there since this was imported."""
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
+
+
+def queue(name: str, broker_url: str) -> Queue:
+    """Declare a queue of nodes: on RabbitMQ a quorum queue, which survives the loss of a server."""
+    kind = {"x-queue-type": "quorum"} if is_amqp(broker_url) else None
+    return Queue(name, routing_key=name, queue_arguments=kind)
 
 
 def _prepare(instance: Any, conf: Any, **_: object) -> None:
@@ -40,7 +48,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
             conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
         for name in queues_of(registry):
-            instance.app.amqp.queues.select_add(Queue(name, routing_key=name))
+            instance.app.amqp.queues.select_add(queue(name, conf.broker_url))
     except (RunnerError, ValidationError) as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on

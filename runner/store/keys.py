@@ -113,6 +113,9 @@ DICTIONARY = (
     Key("rates", "zset", "limits with a rate by the ms at which the next execution may begin", "until then"),
     Key("retiring", "list", "children of ended runs, whose keys must still get their expiry", "until swept"),
     Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
+    Key(
+        "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"
+    ),
     Key("notices", "stream", "what approval services act on", "the last 100,000 or so"),
     Key("dead", "stream", "nodes that used up their crash budget", "the last 10,000 or so"),
     Key("doorbell", "hash", "the task queue's message as a template, queue suffix by priority", "for ever"),
@@ -130,6 +133,7 @@ class Keys:
         self.notices = f"{self.prefix}notices"
         self.dead = f"{self.prefix}dead"
         self.doorbell = f"{self.prefix}doorbell"
+        self.wake = f"{self.prefix}wake"
 
     def shape(self, fingerprint: str) -> str:
         """Name a graph's shape."""

@@ -1,0 +1,88 @@
+"""A real RabbitMQ server for tests: private ports and folders, gone with the session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.guard import Guard
+from tests.waiting import wait_until
+
+PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+"""Where Debian puts the program itself; the one on PATH gives it to a user of its own."""
+
+
+def find_program() -> str | None:
+    return str(PROGRAM) if PROGRAM.exists() else shutil.which("rabbitmq-server")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Rabbit:
+    """One server; `kill` ends it as a power cut would, `start` brings it back with its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, mapper, peers = _free_port(), _free_port(), _free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        (folder / "plugins").write_text("[].\n", encoding="utf-8")
+        (folder / "log").touch()
+        self._environment = {
+            "HOME": str(folder),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(mapper),
+            "RABBITMQ_CONFIG_FILE": str(folder / "none"),
+            "RABBITMQ_DIST_PORT": str(peers),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_NODENAME": f"test{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            # Two busy-waiting schedulers would take both cores of a small machine.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
+        }
+        self.start()
+
+    def start(self) -> None:
+        # It replaces the shell by itself: the guard's child must be the server.
+        command = ["/bin/sh", "-c", 'exec "$0"', str(find_program())]
+        self._guard = Guard(command, log=self.folder / "log", environment=self._environment)
+        wait_until(self._listens, "RabbitMQ listens", seconds=60)
+
+    def _listens(self) -> bool:
+        assert self._guard.alive(), (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        """End the server and wait until its port is free."""
+        pid = (self.folder / "pid").read_text(encoding="utf-8").strip()
+        subprocess.run(["kill", "-KILL", pid], check=False)
+        self._guard.end()
+
+    def end(self) -> None:
+        self.kill()
+        # The port mapper is a daemon of Erlang's; it ends when told so, once nothing is registered.
+        mapper = {**os.environ, **self._environment}
+        if shutil.which("epmd"):
+            subprocess.run(["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=20)
+
+
+@contextmanager
+def rabbitmq(folder: Path) -> Iterator[Rabbit]:
+    server = Rabbit(folder)
+    try:
+        yield server
+    finally:
+        server.end()
