@@ -6,7 +6,9 @@ when they have not come.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
 
 from runner.cli.output import stamp
 from runner.cli.view import shown
