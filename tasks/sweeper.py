@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+from runner.store.wake import Wake
 from tasks.background import Background
 from tasks.engines import pushes
-
-if TYPE_CHECKING:
-    from runner.store.redis import RedisStore
 
 BATCH = 100
 
@@ -28,20 +26,19 @@ class Sweeper(Background):
 
     def prepare(self, worker: Any) -> None:
         """See whether others can ring without us."""
-        self._wakes = not pushes(worker.app, self.settings)
+        self._wake = None if pushes(worker.app, self.settings) else Wake(self.settings.redis_url)
 
     def turn(self) -> None:
         """Do what is due, then rest; the rest differs, so that workers don't sweep all at once."""
         while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
             continue
         rest = self.settings.sweep_interval * random.uniform(0.8, 1.2)  # noqa: S311 - jitter is no secret
-        if self._wakes:
-            self._until_woken(time.monotonic() + rest)
-        else:
+        if self._wake is None:
             self.stopping.wait(rest)
+        else:
+            self._until_woken(self._wake, time.monotonic() + rest)
 
-    def _until_woken(self, ends: float) -> None:
-        store = cast("RedisStore", self.engine.store)
+    def _until_woken(self, wake: Wake, ends: float) -> None:
         while not self.stopping.is_set() and (left := ends - time.monotonic()) > 0:
-            if store.rest(min(left, SLICE)):
+            if wake.wait(min(left, SLICE)):
                 return

@@ -83,10 +83,6 @@ class RedisStore(RedisControl):
         with self._link.translated():
             self._link.client.hset(self._keys.doorbell, mapping=template.fields())
 
-    def rest(self, seconds: float) -> bool:
-        """Wait up to so many seconds (at most 4) for somebody to ask for a sweep; True when one did."""
-        return self._link.call("BRPOP", self._keys.wake, f"{min(seconds, 4.0):.3f}") is not None
-
     # -- transitions -------------------------------------------------------------------------------
 
     def publish(self, topologies: Sequence[Topology]) -> None:

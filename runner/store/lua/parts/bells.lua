@@ -41,15 +41,10 @@ local function push_all()
 end
 
 -- Where no worker has left a template to ring with, one that sweeps is woken: see tasks/sweeper.py.
-local function wake()
-  redis.call('LPUSH', prefix .. 'wake', 1)
-  redis.call('LTRIM', prefix .. 'wake', 0, 0)
-end
-
 local function ring_all(word)
   local said = {word}
   if #bells == 0 or (push and push_all()) then return said end
-  if push then wake() end
+  if push and redis.call('LPUSH', prefix .. 'wake', 1) > 1 then redis.call('RPOP', prefix .. 'wake') end
   for place, bell in ipairs(bells) do said[place + 1] = bell end
   return said
 end
