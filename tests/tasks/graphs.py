@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -286,4 +287,24 @@ def paced():
     builder = GraphBuilder().set_limits([Limit("five a second", rate=5)])
     for number in range(6):
         builder.add_node(lambda ctx: time.time(), f"n{number}")
+    return builder.build()
+
+
+def dies_once(state):
+    """A condition that kills the worker which asks it first."""
+    with store() as client:
+        if client.setnx(f"died:{state.task}", 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+@graph("batches")
+def batches():
+    """Two nodes of one batch, one gated and one that asks; then one after both."""
+    builder = GraphBuilder(compat="strands")
+    for node, function in {"s": name_of, "g": pid_and_gate, "a": ask, "z": name_of}.items():
+        builder.add_node(function, node)
+    for source, target in ("sg", "sa", "az"):
+        builder.add_edge(source, target)
+    builder.add_edge("g", "z", dies_once)
     return builder.build()
