@@ -1,9 +1,8 @@
 -- Doorbells: (run, node, visit, attempt, queue, priority, graph). They are pushed onto the task queue,
 -- or returned after the word where there is no template or the queue is elsewhere.
 -- include: settings
-local bells = {}
--- The task whose end makes this script ring, as JSON: monitors link the tasks of a run by it.
-local rung_by = 'null'
+-- `rung_by` is the task whose end makes this script ring, as JSON: monitors link a run's tasks by it.
+local bells, rung_by = {}, 'null'
 
 -- Text as the inside of a JSON string.
 local function plain(text)
@@ -13,11 +12,10 @@ end
 -- A message of the task queue, by filling in the template that the workers left (see doorbell.py).
 local function message(template, places, bell)
   local id, said = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
-  local values = {
-    id = id, correlation_id = id, root_id = bell[1], delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
+  local values = {id = id, correlation_id = id, root_id = bell[1],
+    delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
     queue = plain(bell[5]), priority = bell[6], parent_id = rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
-    argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4],
-  }
+    argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
   for place in places:gmatch('%S+') do said[#said + 1] = values[place] end
   return template:format(unpack(said))
 end
