@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from runner import Status
+from runner import GraphBuilder, Status
 from runner.store.redis import RedisStore
 from tests.core.graphs import Bench, answer_all, ident, single, wired
 
@@ -99,3 +99,20 @@ def test_a_graph_ends_alike_on_both_stores(on_redis, name):
     assert {node: each.output for node, each in found.results.items()} == {
         node: each.output for node, each in expected.results.items()
     }
+
+
+def test_a_graph_inside_a_cycle_of_batches_runs_anew(on_redis):
+    """Each visit of a graph's node in batches has a child run of its own, in memory and on Redis."""
+    builder = GraphBuilder(compat="strands")
+    builder.add_node(wired({"x": ident, "y": inputs}, "x y").build(), "a")
+    builder.add_node(visit, "b")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", "a", lambda state: state.results["b"].output < 2)
+    builder.set_entry_point("a").set_max_node_executions(9)
+    graph = builder.build()
+    bench = on_redis(graph).start()
+
+    for found in (graph("task"), bench.finish()):
+        assert found.status is Status.COMPLETED
+        assert found.execution_order == ["a", "b", "a", "b"]
+    assert len(bench.store.children(bench.run_id)) == 2
