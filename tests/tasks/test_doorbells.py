@@ -185,7 +185,7 @@ def test_installing_adds_to_an_app_and_changes_nothing_else():
     assert theirs.conf.task_default_queue == "mine"
     assert theirs.conf.broker_transport_options == {}
     steps = {step.__name__ for step in theirs.steps["worker"]}
-    assert steps == {"Announcer", "Presence", "Responses", "Sweeper"}
+    assert steps == {"AmqpDoors", "Announcer", "Presence", "Relay", "Responses", "Sweeper"}
 
 
 def test_a_password_guarded_socket_serves_as_store_and_broker():
