@@ -1,0 +1,38 @@
+"""Random graphs by seed, registered so that every process builds the same ones."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+from runner import graph
+from runner.errors import DefinitionError
+from tests.properties.test_graph_machine import Plan, World, build
+
+KINDS = ("works", "works", "works", "asks", "asks twice", "fails", "is a graph")
+CONDITIONS = ("always", "always", "always", "never", "odd visits", "even visits")
+COUNT = 16
+
+
+def plan(seed: int) -> Plan:
+    """Make the graph of a seed: joins, conditions, loops, nested graphs, questions, failures."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable, no secret
+    while True:
+        size = chance.randint(3, 6)
+        pairs = {(chance.randrange(size), chance.randrange(size)) for _ in range(size + 3)}
+        made = Plan(
+            kinds=tuple(chance.choice(KINDS) for _ in range(size)),
+            anys=frozenset(),
+            edges=tuple((a, b, chance.choice(CONDITIONS)) for a, b in sorted(pairs) if a < b),
+            repeats=tuple((a, b, chance.randint(2, 3)) for a, b in sorted(pairs) if a >= b)[:2],
+            policy="continue",
+        )
+        try:
+            build(made, World())
+        except DefinitionError:
+            continue
+        return made
+
+
+for number in range(COUNT):
+    graph(f"same{number}")(functools.partial(build, plan(number), World()))
