@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
-from runner import graph
+from runner import Graph, GraphBuilder, graph
 from runner.errors import DefinitionError
 from tests.properties.test_graph_machine import Plan, World, build
 
@@ -32,6 +32,33 @@ def plan(seed: int) -> Plan:
         except DefinitionError:
             continue
         return made
+
+
+def items(ctx):
+    """Give a list whose length the task says."""
+    return list(range(ctx.task))
+
+
+def item(ctx):
+    """Double a number; every third one asks a person first."""
+    return [ctx.task * 2, ctx.interrupt("sure?") if ctx.task % 3 == 0 else None]
+
+
+def total(ctx):
+    """Tell all that came in."""
+    return dict(ctx.inputs)
+
+
+@graph("same_map")
+def mapped() -> Graph:
+    """Make a list, run a node for each item of it, three at a time, and join."""
+    builder = GraphBuilder()
+    builder.add_node(items, "items")
+    builder.add_map(item, "map", over="items", concurrency=3)
+    builder.add_node(total, "total")
+    builder.add_edge("items", "map")
+    builder.add_edge("map", "total")
+    return builder.build()
 
 
 for number in range(COUNT):

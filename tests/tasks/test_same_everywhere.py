@@ -7,8 +7,9 @@ import random
 import pytest
 
 from runner.run import FINAL
+from tests.core.graphs import answers
 from tests.properties.test_graph_machine import Process, told
-from tests.tasks.same_graphs import COUNT, plan
+from tests.tasks.same_graphs import COUNT, mapped, plan
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.tasks.same_graphs"}
@@ -94,6 +95,27 @@ def test_workers_give_the_results_of_one_process(site, workers):
     site.ready(workers, **GRAPHS)
 
     assert [told(found) for found in finish(site, start(site, COUNT))] == expected(COUNT)
+
+
+def test_a_map_gives_the_same_everywhere(site):
+    """Maps, the empty one too, end on workers as in process, though their messages are disturbed."""
+    site.ready(1, **GRAPHS)
+    sizes = [0, 1, 7]
+    runs = [site.client.start("same_map", size) for size in sizes]
+
+    found = finish(site, runs, Disturber(site, 2))
+
+    assert [told(each) for each in found] == [in_process(size) for size in sizes]
+
+
+def in_process(size: int) -> tuple:
+    """Run the map here, answering by the fixed rule."""
+    made = mapped()
+    result = made(size)
+    while result.interrupts:
+        given = [(each.id, f"{each.node_id} {each.visit} {each.name}") for each in result.interrupts]
+        result = made(answers(*given))
+    return told(result)
 
 
 @pytest.mark.slow
