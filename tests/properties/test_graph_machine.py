@@ -8,6 +8,7 @@ with code built anew, between every two steps. Both must end alike.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 from collections import Counter
@@ -145,12 +146,12 @@ def read_back(run: KeptRun) -> KeptRun:
     """Bring all of a run through its stored form."""
     records = {name: {at: copied(each) for at, each in getattr(run, name).items()} for name in RECORDS}
     documents = {name: {at: as_stored(each) for at, each in getattr(run, name).items()} for name in DOCUMENTS}
-    plain = {name: type(getattr(run, name))(getattr(run, name)) for name in PLAIN}
+    plain = {name: copy.deepcopy(getattr(run, name)) for name in PLAIN}
     return replace(run, record=copied(run.record), start=copied(run.start), **records, **documents, **plain)
 
 
-RECORDS = ("nodes", "loops", "arrived", "questions")
-DOCUMENTS = ("outputs", "entries", "documents", "messages")
+RECORDS = ("nodes", "loops", "maps", "arrived", "questions")
+DOCUMENTS = ("items", "outputs", "entries", "given", "documents", "messages")
 PLAIN = ("idle", "order", "winners", "children", "events")
 
 
@@ -159,6 +160,7 @@ def reopened(store: MemoryStore, clock: ManualClock) -> MemoryStore:
     new, old = MemoryStore(clock), store._shelf
     shelf = new._shelf
     shelf.shapes, shelf.current, shelf.timers = dict(old.shapes), dict(old.current), dict(old.timers)
+    shelf.places = old.places
     shelf.notices, shelf.dead = as_stored(old.notices), as_stored(old.dead)
     shelf.runs = {run_id: read_back(run) for run_id, run in old.runs.items()}
     new._keys = dict(store._keys)
