@@ -15,7 +15,13 @@ from runner.registry import registry
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+]
+TEST = re.compile(r"\[`(test_\w+)`\]\(([^)#:]+)\)")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -87,3 +93,16 @@ def test_every_link_of_a_page_leads_somewhere(page):
     targets = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_linked_test_exists():
+    """Where a page names a test as proof, that test is in the file that it links to."""
+    links = [(page, *found) for page in PAGES for found in TEST.findall(page.read_text(encoding="utf-8"))]
+    missing = [
+        name
+        for page, name, target in links
+        if f"def {name}(" not in (page.parent / target).read_text(encoding="utf-8")
+    ]
+
+    assert len(links) > 40
+    assert missing == []

@@ -1,0 +1,114 @@
+"""What happens to a waiting run when the graph's code is another one afterwards."""
+
+from __future__ import annotations
+
+from runner import Status
+from runner.engine import Engine
+from runner.interrupts import Answer
+from runner.registry import Registry
+from tests.core.graphs import Bench, ident, wired
+
+
+def ask(name):
+    return lambda ctx: ctx.interrupt(name)
+
+
+def waiting(*edges, **nodes) -> Bench:
+    """Start a run that waits for a person."""
+    bench = Bench(wired(nodes, *edges).build()).start()
+    assert bench.finish().status is Status.INTERRUPTED
+    return bench
+
+
+def deploy(bench: Bench, *edges, publish: bool = True, **nodes) -> None:
+    """Let another version of the graph run on from now on."""
+    registry = Registry()
+    graph = wired(nodes, *edges).build()
+    registry.add("bench", lambda: graph)
+    bench.engine = Engine(bench.store, bench, registry)
+    if publish:
+        bench.engine.publish(["bench"])
+
+
+def test_a_waiting_node_that_is_unchanged_goes_on():
+    """New code and new nodes elsewhere in the graph are no obstacle: the answer is taken and the run ends."""
+    bench = waiting("a b", "a c", a=ident, b=ask("approve"), c=ident)
+
+    deploy(bench, "a b", "a c", "c d", a=ident, b=ask("approve"), c=ident, d=ident)
+    bench.answer("yes")
+
+    result = bench.finish()
+    assert result.status is Status.COMPLETED
+    assert result.results["b"].output == "yes"
+    assert result.execution_order == ["a", "c", "b"]
+
+
+def test_a_waiting_node_that_changed_is_set_aside_with_its_answer():
+    """Where the waiting node has other edges now, the run needs migration, and nothing runs or is lost."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    (question,) = bench.result().interrupts
+
+    deploy(bench, "a b", "b c", a=ident, b=ask("approve"), c=ident)
+    bench.answer("yes")
+
+    assert bench.finish().status is Status.NEEDS_MIGRATION
+    assert bench.store.interrupts([question.id])[0].response == "yes"
+
+
+def test_a_waiting_node_that_is_gone_is_set_aside_with_its_answer():
+    """A renamed node's answer is kept, and the run does not end as if the node had been skipped."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    (question,) = bench.result().interrupts
+
+    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+    bench.answer("yes")
+
+    assert bench.finish().status is Status.NEEDS_MIGRATION
+    assert bench.store.interrupts([question.id])[0].response == "yes"
+
+
+def test_an_answer_goes_to_no_other_question_of_a_new_version():
+    """A question that new code asks before the old one does not get the old one's answer."""
+    bench = waiting(a=ask("approve"))
+    (old,) = bench.result().interrupts
+
+    deploy(bench, a=lambda ctx: [ctx.interrupt("who?"), ctx.interrupt("approve")])
+    bench.engine.answer([Answer(old.id, "yes")])
+
+    (asked,) = bench.finish().interrupts
+    assert asked.name == "who?"
+    bench.answer("ana")
+    assert bench.finish().results["a"].output == ["ana", "yes"]
+
+
+def test_a_worker_with_the_older_graph_leaves_a_newer_run_alone():
+    """During a deploy a node of a newer run is put back until a worker that has its graph takes it."""
+    bench = Bench(wired({"a": ident, "b": ident}, "a b").build()).start()
+    newer = bench.engine
+
+    deploy(bench, publish=False, a=ident)
+    assert bench.deliver("a") == "retrying"
+
+    bench.engine = newer
+    bench.later(2)
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_run_that_was_set_aside_goes_on_with_its_old_graph():
+    """Cancelled and retried where its graph is as it was, it needs no second answer and repeats nothing."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    older = bench.engine
+    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+    bench.answer("yes")
+    assert bench.finish().status is Status.NEEDS_MIGRATION
+
+    bench.engine = older
+    older.publish(["bench"])
+    older.cancel(bench.run_id, "deploy")
+    bench.finish()
+    assert older.retry(bench.run_id) == ["b"]
+
+    result = bench.finish()
+    assert result.status is Status.COMPLETED
+    assert result.results["b"].output == "yes"
+    assert result.execution_order == ["a", "b"]
