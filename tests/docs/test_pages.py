@@ -106,3 +106,12 @@ def test_every_linked_test_exists():
 
     assert len(links) > 40
     assert missing == []
+
+
+def test_the_index_lists_every_page():
+    """Whoever begins at docs/README.md comes to every page, and to none twice."""
+    index = ROOT / "docs" / "README.md"
+    listed = [(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))]
+
+    assert len(set(listed)) == len(listed)
+    assert {page.resolve() for page in PAGES} - {index, ROOT / "README.md"} <= set(listed)
