@@ -177,9 +177,8 @@ def _page(session: Session, asked: Interrupt) -> None:
 
 @interrupts.command()
 @click.argument("interrupt_id", metavar="INTERRUPT")
-@click.option(
-    "--response", required=True, metavar="JSON", help="The answer: JSON, @file, or - for standard input."
-)
+@click.option("--response", metavar="JSON", help="The answer: JSON, @file, or - for standard input.")
+@click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
 @click.option("--responder", metavar="NAME", help="Who answers.")
 @click.option("--digest", metavar="DIGEST", help="Refuse unless this is what was asked.")
 @click.option("--idempotency-key", metavar="TEXT", help="The same text again gets the first receipt again.")
@@ -189,7 +188,8 @@ def respond(
     session: Session,
     *,
     interrupt_id: str,
-    response: str,
+    response: str | None,
+    edit: bool,
     responder: str | None,
     digest: str | None,
     idempotency_key: str | None,
@@ -203,20 +203,47 @@ def respond(
     \b
     Example:
       runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
+      runner interrupts respond ID --edit
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    value = read_json(response, "--response")
+    if edit == (response is not None):
+        raise click.UsageError("Give the answer with --response, or --edit it: one of the two.")
+    more = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
+    if response is not None:
+        return _respond(session, interrupt_id, response, more)
+    return _respond_edited(session, interrupt_id, more)
+
+
+def _respond(session: Session, interrupt_id: str, given: str, more: dict[str, str | None]) -> int:
+    value = read_json(given, "--response", commented=True)
     if value is None:
         raise click.UsageError('null is no answer; nothing was sent. Write false, 0 or "" if you mean that.')
-    receipt = session.client.respond(
-        interrupt_id, value, responder=responder, digest=digest, idempotency_key=idempotency_key
-    )
+    receipt = session.client.respond(interrupt_id, value, **more)
     if session.output.as_json:
         from runner.cli.documents import receipt_document
 
         session.output.data(receipt_document(receipt))
     else:
         session.output.lines([(receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)])
-    return _code(session, receipt, digest)
+    return _code(session, receipt, more["digest"])
+
+
+def _respond_edited(session: Session, interrupt_id: str, more: dict[str, str | None]) -> int:
+    from runner.cli.editing import edited
+
+    asked = session.client.interrupt(interrupt_id)
+    path = edited(asked)
+    # Who writes in the editor answers what the editor showed, and nothing else.
+    more = {**more, "digest": more["digest"] or asked.digest}
+    code: int | None = None
+    try:
+        code = _respond(session, interrupt_id, f"@{path}", more)
+    finally:
+        if code == exits.Exit.DONE:
+            path.unlink(missing_ok=True)
+        else:
+            again = f"runner interrupts respond {interrupt_id} --response @{path}"
+            session.output.note(f"The answer is kept in {path}. When it is mended, send it with: {again}")
+    return code
 
 
 @interrupts.command()

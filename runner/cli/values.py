@@ -16,16 +16,20 @@ from runner.cli.exits import CommandError, Exit
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def read_json(given: str, option: str) -> Any:
+def read_json(given: str, option: str, *, commented: bool = False) -> Any:
     """Read JSON from the text itself, from `@file`, or from standard input for `-`.
+
+    With `commented`, lines that begin with // are left out.
 
     Raises:
         CommandError: the file can't be read, or what was given is not JSON.
     """
     from runner import codec
+    from runner.cli.editing import without_comments
     from runner.errors import CorruptDocument
 
     text = _text(given, option)
+    text = without_comments(text) if commented else text
     try:
         return codec.load_json(text)
     except CorruptDocument as error:
