@@ -43,12 +43,16 @@ class VisitDocument(TypedDict):
 
 
 class ExportDocument(RunLine):
-    """Everything about a run; `runs` are the child runs, in the same form."""
+    """Everything about a run; `runs` are the child runs, in the same form.
+
+    `signatures` has for each node what a deploy must leave as it is.
+    """
 
     v: int
     ended_at: str | None
     reason: str
     fingerprint: str
+    signatures: dict[str, str]
     parent: str | None
     parent_node: str | None
     root: str
@@ -68,6 +72,7 @@ def export_document(store: Store, run_id: str) -> ExportDocument | None:
     if found is None:
         return None
     record = found.record
+    shape = store.topology(record.graph_id, record.fingerprint)
     inside = [export_document(store, child) for child in store.children(run_id)]
     return ExportDocument(
         v=VERSION,
@@ -79,6 +84,7 @@ def export_document(store: Store, run_id: str) -> ExportDocument | None:
         ended_at=stamp(found.ended_at),
         reason=record.reason,
         fingerprint=record.fingerprint,
+        signatures={name: node.signature for name, node in shape.nodes.items()} if shape else {},
         parent=record.parent or None,
         parent_node=record.parent_node or None,
         root=record.root,

@@ -54,6 +54,11 @@ class MemoryStore(MemoryControl, MemoryReader):
         """The nodes that used up their crash budget, oldest first."""
         return self._shelf.dead
 
+    def next_due(self, after: int) -> int | None:
+        """Return the time of the next timer after that one, in milliseconds; None where there is none."""
+        with self._changed:
+            return min((at for at in self._shelf.timers.values() if at > after), default=None)
+
     # -- transitions -----------------------------------------------------------------------------
 
     def publish(self, topologies: Sequence[Topology]) -> None:

@@ -1,0 +1,72 @@
+"""The pytest plugin: fixtures for tests of graphs. Installed with the package; imports only pytest.
+
+`run_graph`, `clock` and `crash_at` need nothing. `runner_store` and `runner_worker` start real
+processes; without a Valkey or Redis server they skip on a laptop and fail where `CI` is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from runner.client import Client
+    from runner.embedded import EmbeddedStore
+    from runner.testing.clock import ManualClock
+    from runner.testing.stage import Stage
+
+
+@pytest.fixture
+def run_graph() -> Iterator[Stage]:
+    """Run graphs in process, one node at a time, by a clock that the test turns."""
+    from runner.testing.stage import Stage  # noqa: PLC0415 - only those pay who use it
+
+    stage = Stage()
+    yield stage
+    if missed := stage.missed():
+        pytest.fail(f"crash_at planned crashes that never came: {', '.join(missed)}. Is the name right?")
+
+
+@pytest.fixture
+def clock(run_graph: Stage) -> ManualClock:
+    """Turn the time of the runs of `run_graph`: `clock.advance(seconds)`."""
+    return run_graph.clock
+
+
+@pytest.fixture
+def crash_at(run_graph: Stage) -> Callable[..., None]:
+    """Let workers die: `crash_at("node", "after_effect")`, before the run begins."""
+    return run_graph.crash_at
+
+
+@pytest.fixture(scope="module")
+def runner_store() -> Iterator[EmbeddedStore]:
+    """Give a real, private Valkey or Redis for the tests of one module; `.url` is its address."""
+    from runner.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
+    from runner.errors import StoreError  # noqa: PLC0415 - as above
+
+    try:
+        find_server()
+    except StoreError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    with embedded_store() as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def runner_worker(runner_store: EmbeddedStore) -> Iterator[Callable[..., Client]]:
+    """Start a real worker with the graphs of the modules named, and give a client of its store.
+
+    `client = runner_worker("refunds")`. The tests of one module share it: the second call with the same
+    modules starts nothing. Settings are given like this: `runner_worker("refunds", RUNNER_LEASE="2")`.
+    """
+    from runner.testing.workers import Workers  # noqa: PLC0415 - only those pay who use it
+
+    with ExitStack() as stack:
+        yield Workers(runner_store.url, stack).client

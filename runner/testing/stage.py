@@ -1,0 +1,181 @@
+"""Rehearsals: runs in a test's own thread, one node at a time, by a clock that the test turns.
+
+The same engine as on workers, on the memory store. Nothing waits in real time: retries, expiries and
+lost leases are due when the test turns the clock. Only a node's own timeout goes by the real one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from runner import ids, loops
+from runner.engine import Engine
+from runner.errors import ResponseError
+from runner.interrupts import Interrupt, ReceiptStatus, answers_from
+from runner.local import Graph
+from runner.ports import Doorbell, Event
+from runner.registry import Registry, registry
+from runner.results import GraphResult, graph_result
+from runner.run import Status
+from runner.store.sessions import Sessions
+from runner.testing.answering import answer
+from runner.testing.clock import ManualClock
+from runner.testing.crashes import Crashes, CrashingStore, WorkerDied
+
+LEASE = 30.0
+"""Seconds after which the visit of a worker that died runs again: as on workers."""
+
+
+class StageClock(ManualClock):
+    """A ManualClock that lets every rehearsal go on: what gets due on the way happens at its time."""
+
+    def __init__(self, rehearsals: Sequence[Rehearsal]) -> None:
+        """Turn for these, and for those that are added to them later."""
+        super().__init__()
+        self._rehearsals = rehearsals
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and do what gets due."""
+        until = self.now + round(seconds * 1000)
+        while self.now < until:
+            due = (each.store.next_due(self.now) for each in self._rehearsals)
+            self.now = min([until, *(at for at in due if at is not None)])
+            for rehearsal in self._rehearsals:
+                rehearsal.go_on()
+
+
+class Rehearsal:
+    """One run in a test; made by `run_graph`."""
+
+    def __init__(self, store: CrashingStore, clock: ManualClock, graph: Graph) -> None:
+        """Begin with `start`."""
+        self.store, self.id = store, ids.run_id()
+        self._clock, self._graph_id = clock, graph.definition.id
+        self._bells: deque[Doorbell] = deque()
+        known = Registry()
+        known.add(self._graph_id, lambda: graph)
+        self._engine = Engine(store, self, known, lease=float("inf"))
+
+    def start(self, task: object, state: Mapping[str, object] | None) -> None:
+        """Begin the run, and go on until it has ended or waits.
+
+        Raises:
+            UsageError: the task can't be stored.
+        """
+        self._engine.start(self._graph_id, task, invocation_state=state, run_id=self.id)
+        self.go_on()
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Take doorbells; they are served one at a time, in their order."""
+        self._bells.extend(doorbells)
+
+    def go_on(self) -> None:
+        """Run all nodes that are ready, and those behind them, until nothing more is due now."""
+        with loops.waiting():
+            while self._bells or (self._engine.sweep() and self._bells):
+                bell = self._bells.popleft()
+                try:
+                    self._engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+                except WorkerDied:
+                    self._bells.clear()  # the queue of a worker that died rings again by the store's timers
+                    self._clock.now += round(LEASE * 1000)
+
+    @property
+    def result(self) -> GraphResult:
+        """The run as it stands."""
+        snapshot = self.store.read(self.id)
+        assert snapshot is not None  # noqa: S101 - this object started it
+        return graph_result(self.store, snapshot)
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands; it is executing while a retry waits for its time."""
+        return self.result.status
+
+    @property
+    def interrupts(self) -> list[Interrupt]:
+        """The open questions, those of graphs inside included."""
+        return self.result.interrupts
+
+    @property
+    def events(self) -> list[Event]:
+        """All that has happened, in order."""
+        found: list[Event] = []
+        while more := self.store.events(self.id, found[-1].position if found else ""):
+            found += more
+        return found
+
+    def answer(self, response: object, name: str | None = None) -> GraphResult:
+        """Answer the open question, or that of this name, and go on.
+
+        Raises:
+            UsageError: it is not clear which question is meant. ResponseError: the answer is refused.
+        """
+        receipts = self._engine.answer(answers_from(answer(self.result, response, name)))
+        for receipt in receipts:
+            if receipt.status is not ReceiptStatus.ACCEPTED:
+                raise ResponseError(f"{receipt.status}: {receipt.detail}; no answer was applied.")
+        self.go_on()
+        return self.result
+
+    def cancel(self, reason: str = "cancelled by the test") -> GraphResult:
+        """Stop the run."""
+        self._engine.cancel(self.id, reason)
+        self.go_on()
+        return self.result
+
+    def export(self) -> dict[str, object]:
+        """Write the run as `runner runs export` does, for `replay`."""
+        from runner.cli.export import export_document  # noqa: PLC0415 - few tests want it
+
+        document = export_document(self.store, self.id)
+        assert document is not None  # noqa: S101 - this object started it
+        return dict(document)
+
+
+class Stage:
+    """What the fixture `run_graph` gives: call it with a graph and a task."""
+
+    def __init__(self) -> None:
+        """Start with no run."""
+        self.rehearsals: list[Rehearsal] = []
+        self.clock = StageClock(self.rehearsals)
+        self._crashes, self._sessions = Crashes(), Sessions()
+
+    def __call__(
+        self,
+        graph: Graph | Callable[[], Graph] | str,
+        task: object = None,
+        *,
+        invocation_state: Mapping[str, object] | None = None,
+    ) -> Rehearsal:
+        """Run a graph, the factory of one, or a registered one by its name, until it has ended or waits.
+
+        Raises:
+            UsageError: the task can't be stored. NotFoundError: no graph of that name is registered.
+        """
+        store = CrashingStore(self._crashes, clock=self.clock, lease=LEASE, sessions=self._sessions)
+        rehearsal = Rehearsal(store, self.clock, built(graph))
+        self.rehearsals.append(rehearsal)
+        rehearsal.start(task, invocation_state)
+        return rehearsal
+
+    def crash_at(self, node: str, point: str, *, times: int = 1) -> None:
+        """Let the worker of a node die at a CrashPoint; its visit runs again when its lease is over.
+
+        Raises:
+            UsageError: there is no such point.
+        """
+        self._crashes.plan(node, point, times)
+
+    def missed(self) -> list[str]:
+        """Name the crashes that were planned and did not come."""
+        return self._crashes.missed()
+
+
+def built(graph: Graph | Callable[[], Graph] | str) -> Graph:
+    """Give the graph that is meant: itself, what a factory builds, or the registered one of a name."""
+    if isinstance(graph, str):
+        return Graph(registry.get(graph).definition)
+    return graph if isinstance(graph, Graph) else graph()

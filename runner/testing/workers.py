@@ -1,0 +1,44 @@
+"""Real worker processes for tests, on a store of their own, gone with the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+
+from runner.cli.process import worker_process
+from runner.client import Client
+
+SLOTS = 4
+
+SETTINGS = {"RUNNER_LEASE": "5", "RUNNER_SWEEP_INTERVAL": "0.2"}
+"""Shorter than in production, so that what a lost worker left goes on while the test looks on."""
+
+
+class Workers:
+    """Starts a worker for each set of modules that is asked for, once."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        """The workers end with the stack."""
+        self._url, self._stack = url, stack
+        self._clients: dict[tuple[object, ...], Client] = {}
+
+    def client(self, *modules: str, **settings: str) -> Client:
+        """Have a worker with the graphs of these modules, and give a client of its store.
+
+        Raises:
+            WorkerEnded: the worker did not get ready; the message has the end of its log.
+        """
+        wanted = (*modules, *sorted(settings.items()))
+        if wanted not in self._clients:
+            environment = {
+                **SETTINGS,
+                "RUNNER_REDIS_URL": self._url,
+                "RUNNER_GRAPHS": ",".join(modules),
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # it imports what the test can import
+                **settings,
+            }
+            worker = self._stack.enter_context(worker_process(environment, concurrency=SLOTS))
+            worker.wait_ready()
+            self._clients[wanted] = Client(redis_url=self._url)
+        return self._clients[wanted]
