@@ -34,9 +34,14 @@ def watch(store: Store, run_id: str, output: Output, *, timeout: float | None = 
         TimeoutError: it was still executing then; the run goes on.
         CommandError: there is no such run.
     """
-    pictured = output.shows_progress and not output.as_json
-    shown = _live(store, run_id, output.errors) if pictured else _lines(store, run_id, output.note)
-    _look(store, run_id, shown, timeout=timeout)
+    _look(store, run_id, teller(store, run_id, output), timeout=timeout)
+
+
+def teller(store: Store, run_id: str, output: Output) -> AbstractContextManager[Tell]:
+    """Choose how events are told on stderr: as a live picture, or line by line."""
+    if output.shows_progress and not output.as_json:
+        return _live(store, run_id, output.errors)
+    return _lines(store, run_id, output.note)
 
 
 def look_on(store: Store, run_id: str, output: Output, *, follow: bool, timeout: float | None = None) -> None:
