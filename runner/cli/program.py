@@ -24,7 +24,7 @@ from runner.cli.output import one_line
 from runner.cli.runs import runs
 from runner.cli.session import Session, shared
 from runner.cli.start import run
-from runner.cli.steering import again, fork, retry
+from runner.cli.steering import again, cancel, fork, retry
 from runner.cli.version import version
 from runner.cli.worker import worker
 from runner.cli.workers import workers
@@ -94,5 +94,5 @@ for _command in (
     version,
 ):
     runner.add_command(_command)
-for _command in (retry, fork, again):
+for _command in (cancel, retry, fork, again):
     runs.add_command(_command)

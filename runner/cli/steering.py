@@ -1,4 +1,4 @@
-"""`runner runs retry`, `fork` and `again`: runs that go on, or begin from another one."""
+"""`runner runs cancel`, `retry`, `fork` and `again`: runs that stop, go on, or begin from another one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,32 @@ import click
 
 from runner.cli.session import Session, pass_session, shared
 from runner.cli.values import read_json, read_tags
+from runner.errors import ConflictError
 
 if TYPE_CHECKING:
     from runner.client import Run
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--reason", default="cancelled by an operator", show_default=True, help="Why; kept with the run."
+)
+@shared
+@pass_session
+def cancel(session: Session, run_id: str, reason: str) -> None:
+    """Stop a run and the graphs inside it.
+
+    Nodes that run may end, nothing else begins, and open questions are withdrawn. It writes how the run
+    stands then. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
+    """
+    run = session.client.run(run_id)
+    if not run.cancel(reason):
+        raise ConflictError(f"run {run_id} has ended or is stopping already; nothing was changed.")
+    if session.output.as_json:
+        session.output.data({"run_id": run_id, "status": str(run.status)})
+    else:
+        session.output.lines([(str(run.status),)])
 
 
 @click.command()

@@ -113,6 +113,23 @@ def test_a_failed_run_is_retried(cli):
     assert cli("runs", "retry", "00none").exit_code == 4
 
 
+def test_a_run_that_waits_is_cancelled(cli, waiting):
+    """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
+    run_id, question = waiting
+
+    done = cli("runs", "cancel", run_id, "--reason", "ordered twice", "--json")
+
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["run_id"] == run_id
+    wait_until(lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends")
+    assert json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"] == "ordered twice"
+    assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "withdrawn"
+    again = cli("runs", "cancel", run_id)
+    assert again.exit_code == 5
+    assert "nothing was changed" in again.stderr
+    assert cli("runs", "cancel", "00none").exit_code == 4
+
+
 def gave(cli, run_id):
     """Wait for a run of one node, and give its output."""
     wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
