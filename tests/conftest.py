@@ -10,6 +10,10 @@ import redis
 
 from runner.embedded import embedded_store, find_server
 from runner.errors import StoreError
+from runner.testing.plugin import clock, crash_at, run_graph
+
+# The plugin's fixtures, also in a checkout that was installed before there was a plugin.
+__all__ = ["clock", "crash_at", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
 # `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a tenth of it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from runner import ids, loops
 from runner.engine import Engine
@@ -106,13 +107,16 @@ class Rehearsal:
             found += more
         return found
 
-    def answer(self, response: object, name: str | None = None) -> GraphResult:
-        """Answer the open question, or that of this name, and go on.
+    def answer(
+        self, response: object, name: str | None = None, *, responder: str | None = None
+    ) -> GraphResult:
+        """Answer the open question, or that of this name, and go on; `responder` says who answers.
 
         Raises:
             UsageError: it is not clear which question is meant. ResponseError: the answer is refused.
         """
-        receipts = self._engine.answer(answers_from(answer(self.result, response, name)))
+        given = answers_from(answer(self.result, response, name))
+        receipts = self._engine.answer([replace(each, responder=responder) for each in given])
         for receipt in receipts:
             if receipt.status is not ReceiptStatus.ACCEPTED:
                 raise ResponseError(f"{receipt.status}: {receipt.detail}; no answer was applied.")

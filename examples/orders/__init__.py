@@ -1,0 +1,1 @@
+"""Orders from a file, each checked by itself; one of them needs a person."""

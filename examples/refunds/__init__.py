@@ -1,0 +1,1 @@
+"""An agent that pays refunds; above a limit, two desks must agree."""

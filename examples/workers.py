@@ -1,0 +1,20 @@
+"""A private store and a real worker for an example, gone when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from runner import Client
+from runner.cli.process import worker_process
+from runner.embedded import embedded_store
+
+
+@contextmanager
+def client_with_worker(module: str) -> Iterator[Client]:
+    """Give a client whose worker has the graphs of a module."""
+    with embedded_store() as store:
+        settings = {"RUNNER_REDIS_URL": store.url, "RUNNER_GRAPHS": module}
+        with worker_process(settings, concurrency=4, grace=2) as worker:
+            worker.wait_ready()
+            yield Client(redis_url=store.url)
