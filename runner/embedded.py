@@ -162,6 +162,8 @@ class EmbeddedStore:
             "dir": str((self._directory or self._folder).absolute()),
             "save": "",
             "appendonly": "yes" if self._appendonly else "no",
+            # With "everysec" a server acknowledges before it writes while the disk is busy.
+            "appendfsync": "always",
             "requirepass": self._password,
         }
         # The server reads quoted text as JSON writes it.

@@ -125,6 +125,12 @@ def test_a_crash_loses_only_what_was_not_to_be_kept(appendonly, kept):
         assert client.get("key") == kept
 
 
+def test_what_is_acknowledged_is_on_disk():
+    """An append-only store writes before it replies, also while the disk is slow."""
+    with embedded_store(appendonly=True) as store, redis.Redis.from_url(store.url) as client:
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
+
+
 def test_a_directory_keeps_its_data_and_serves_one_store(tmp_path):
     """Data in a named directory is there the next time; a second server on it is refused meanwhile."""
     with embedded_store(appendonly=True, directory=tmp_path) as store:
