@@ -209,8 +209,8 @@ class KeptRun:
         return self.given.get((node, visit), self.start.task)
 
     def fetch(self, draft: Draft, node: str) -> tuple[NodeRecord, JSON, dict[str, JSON] | None]:
-        """Give a node with its latest output and entry."""
-        record = draft.node(node)
+        """Give a node with its latest output and entry; one without a record has no round either."""
+        record = draft.node(node) if node in self.nodes else NodeRecord()
         at = (node, record.visit)
         return record, pack_copy(self.outputs.get(at)), pack_copy(self.entries.get(at))
 

@@ -7,7 +7,7 @@ from typing import Any
 from runner.graph import Topology
 from runner.maps import MapSpec
 from runner.ports import Claim, Store
-from runner.run import MapRecord, Status
+from runner.run import MapRecord, NodeRecord, Status
 from runner.testing.clock import ManualClock
 from runner.testing.contract.worker import Worker, rung, shape, word_of
 
@@ -230,3 +230,15 @@ class MapContract:
         assert word_of(store.claim(run_id, "m[1]", 1, 1, worker.nonce())) == "stale"
         assert worker.settle(claim.token) == "settled"
         assert isinstance(worker.claim(run_id, "m", visit=2), Claim)
+
+    def test_an_item_that_was_never_made_reads_alike_in_every_round(
+        self, worker: Worker, store: Store
+    ) -> None:
+        """In a later round of a loop, too, an item without a record reads as a node that never ran."""
+        run_id = worker.start(of_map(edges="a>m m>a"))
+        before = store.fetch(run_id, ["m[0]"])
+        worker.run(run_id, "a")
+        worker.settle(worker.claim(run_id, "m").token, [], "1")
+        worker.claim(run_id, "a", 2)
+
+        assert store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
