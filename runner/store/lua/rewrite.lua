@@ -28,7 +28,8 @@ for _, each in ipairs(runs) do
   if not FINAL[each.d.run.status] or each.d.run.events ~= each.events then return {'moved'} end
 end
 for _, each in ipairs(runs) do
-  local d = each.d
+  -- Opened anew: what was done to the runs before this one may have written in it.
+  local d = open(each.run)
   revive(d)
   erase(d, each.undone, each.forgets)
   redis.call('HSET', d.key, 'again', ARGV[5])

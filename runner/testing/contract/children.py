@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.ports import Start, Store, Token
+from runner.reruns import Reruns
 from runner.run import Status
 from runner.testing.contract.worker import Worker, rung, shape
 
@@ -167,6 +168,28 @@ class ChildContract:
 
         assert (reply.word, store.read("00child")) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
+
+    def test_events_of_a_retried_family_keep_their_numbers(self, worker: Worker, store: Store) -> None:
+        """A root tells in one row of numbers what its retry does in all runs inside it."""
+        root = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
+        runs = [root]
+        for node in "ab":
+            inner = worker.start(shape("m", name="middle"), parent=worker.claim(root, node).token)
+            leaf = worker.start(INNER, parent=worker.claim(inner, "m").token)
+            for run_id, name in ((leaf, "x"), (inner, "m"), (root, node)):
+                worker.fail(worker.claim(run_id, name).token)
+            runs += [inner, leaf]
+        before = worker.read(root).events
+
+        Reruns(store).retry(root, None)
+        for leaf in runs[2::2]:
+            worker.claim(leaf, "x", 1, 2)
+
+        numbers = [int(event.position.partition("-")[0]) for event in store.events(root)]
+        assert numbers == list(range(1, worker.read(root).events + 1))
+        assert {worker.read(each).record.status for each in runs} == {Status.EXECUTING}
+        told = [(event.kind, event.node) for event in store.events(root)[before:]]
+        assert told[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
 
     def test_a_retried_node_forgets_its_child(self, worker: Worker, store: Store) -> None:
         """A retried node delegates anew: its former child counts no more."""
