@@ -73,27 +73,45 @@ def show(session: Session, letter_id: str) -> None:
 @shared
 @pass_session
 def replay(session: Session, letter_ids: tuple[str, ...]) -> None:
-    """Send messages again, when what was wrong is mended.
+    """Send messages again and retry nodes, when what was wrong is mended.
 
-    Each goes back to the stream that it came from, and is no dead letter any more. Of a node, retry the
-    run instead: a failed run is final until somebody asks for more. For each: letter and new place,
-    separated by a tab.
+    A message goes back to the stream that it came from. Of a node, the run is retried, as `runner runs
+    retry` does. Neither is a dead letter any more. For each: letter and its new place or run, separated
+    by a tab. Exit codes: 0 all were sent; 2 a message can't be; 4 no such letter or run; 5 the run goes
+    on or has completed. What comes after a letter that fails is left as it is.
     """
     letters = _letters(session)
     # All are looked up first, so that a typing error sends nothing.
     found = [letters.get(each) for each in letter_ids]
-    for letter in found:
-        if letter.kind == "node":
-            raise CommandError(
-                Exit.USAGE,
-                f"Letter {letter.id} is a node; nothing was sent.",
-                f"Retry its run: runner runs retry {letter.run_id}; then drop the letter.",
-            )
-    sent = [(letter.id, letters.replay(letter)) for letter in found]
-    if session.output.as_json:
-        session.output.data({"replayed": [{"id": old, "sent": new} for old, new in sent]})
-    else:
-        session.output.lines(sent)
+    sent: list[tuple[str, str]] = []
+    retried: set[str] = set()
+    try:
+        for letter in found:
+            place = _retry(session, letter, retried) if letter.kind == "node" else letters.replay(letter)
+            letters.drop(letter.id)
+            sent.append((letter.id, place))
+    finally:
+        # Also when one fails: what was sent before it was sent.
+        if session.output.as_json:
+            session.output.data({"replayed": [{"id": old, "sent": new} for old, new in sent]})
+        else:
+            session.output.lines(sent)
+
+
+def _retry(session: Session, letter: Letter, retried: set[str]) -> str:
+    """Retry the run of a node, once for all its letters; a graph inside another goes on with that one."""
+    record = session.client.engine.store.peek(letter.run_id)
+    if record is None:
+        raise CommandError(
+            Exit.NOT_FOUND,
+            f"The run {letter.run_id} of letter {letter.id} is not kept any more; nothing was retried.",
+            f"Start it again, then: runner dead drop {letter.id}.",
+        )
+    root = record.root or record.run_id
+    if root not in retried:
+        session.client.run(root).retry()
+        retried.add(root)
+    return root
 
 
 @dead.command()

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from runner.store.keys import DEAD_MESSAGES, RESPONSES, Keys
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,14 +51,32 @@ def test_a_message_is_sent_again_as_it_came(letters):
     assert call("show", "message:1000-0").exit_code == 4
 
 
-def test_a_node_is_not_sent_again_but_its_run_retried(letters):
-    """Replaying a node's letter sends nothing, and the hint names what to do instead."""
+def test_a_nodes_letter_lets_its_run_go_on(cli, shop_url):
+    """Replaying letters of nodes retries their run, once, and they are no dead letters any more."""
+    run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
+    lost = {"run_id": run_id, "node": "fail_once", "visit": 1, "reason": "5 workers lost"}
+    with redis.Redis.from_url(shop_url) as client:
+        places = [f"node:{client.xadd(Keys().dead, lost).decode()}" for _ in range(2)]
+
+    done = cli("dead", "replay", *places)
+
+    assert (done.exit_code, done.stdout) == (0, "".join(f"{place}\t{run_id}\n" for place in places))
+    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    assert [cli("dead", "show", place).exit_code for place in places] == [4, 4]
+
+
+def test_a_run_that_cannot_go_on_keeps_its_letter(letters):
+    """What was sent before is told; the letter whose run is gone stays, and the hint says what to do."""
     call, client = letters
 
     done = call("replay", "message:1000-0", "node:2000-0")
-    assert done.exit_code == 2
-    assert "runs retry 00run" in done.stderr
-    assert client.xlen(RESPONSES) == 0
+
+    assert done.exit_code == 4
+    assert "00run" in done.stderr
+    assert "dead drop node:2000-0" in done.stderr
+    assert done.stdout.startswith("message:1000-0\t")
+    assert client.xlen(RESPONSES) == 1
+    assert client.xlen(Keys().dead) == 1
 
 
 def test_dropping_asks_first(letters):
