@@ -38,6 +38,8 @@ def environment(redis_url, monkeypatch):
         vars(settings).clear()
         vars(settings)["_wrapped"] = empty
     monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
+    # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
+    monkeypatch.setenv("PYTEST_PLUGINS", "runner.testing.plugin")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return dict(os.environ)
 
