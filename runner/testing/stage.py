@@ -58,13 +58,15 @@ class Rehearsal:
         known.add(self._graph_id, lambda: graph)
         self._engine = Engine(store, self, known, lease=float("inf"))
 
-    def start(self, task: object, state: Mapping[str, object] | None) -> None:
+    def start(
+        self, task: object, *, state: Mapping[str, object] | None, tags: Mapping[str, str] | None
+    ) -> None:
         """Begin the run, and go on until it has ended or waits.
 
         Raises:
             UsageError: the task can't be stored.
         """
-        self._engine.start(self._graph_id, task, invocation_state=state, run_id=self.id)
+        self._engine.start(self._graph_id, task, invocation_state=state, tags=tags, run_id=self.id)
         self.go_on()
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -153,6 +155,7 @@ class Stage:
         task: object = None,
         *,
         invocation_state: Mapping[str, object] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Rehearsal:
         """Run a graph, the factory of one, or a registered one by its name, until it has ended or waits.
 
@@ -162,7 +165,7 @@ class Stage:
         store = CrashingStore(self._crashes, clock=self.clock, lease=LEASE, sessions=self._sessions)
         rehearsal = Rehearsal(store, self.clock, built(graph))
         self.rehearsals.append(rehearsal)
-        rehearsal.start(task, invocation_state)
+        rehearsal.start(task, state=invocation_state, tags=tags)
         return rehearsal
 
     def crash_at(self, node: str, point: str, *, times: int = 1) -> None:
