@@ -26,6 +26,7 @@ from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
 from runner.starts import Starts
+from runner.unserved import Unserved
 from runner.visits import ClaimedVisit
 
 JSON = Any
@@ -70,6 +71,7 @@ class Engine(Control):
         self._dispatcher = dispatcher
         self._leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starts = Starts(store, registry)
+        self._unserved = Unserved(store)
         self._alarms = Alarms(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
@@ -283,7 +285,10 @@ class Engine(Control):
                 claim.graph_id,
             )
             return self._ring(self.store.hold(claim.token)).word
-        return self._ring(self.store.retry(claim.token, PUT_BACK_MS, None, None)).word
+        word = self._ring(self.store.retry(claim.token, PUT_BACK_MS, None, None)).word
+        if word == "retrying":
+            self._unserved.tell(claim, plan)
+        return word
 
     def _ring(self, reply: Reply) -> Reply:
         if reply.doorbells:

@@ -167,6 +167,14 @@ def _same_graphs(facts: Facts) -> Iterator[Check]:
         for name, fingerprint in worker.graphs.items():
             shapes.setdefault(name, set()).add(fingerprint)
     differ = sorted(name for name, found in shapes.items() if len(found) > 1)
+    others = sorted(name for name, found in shapes.items() if facts.graphs.get(name, "") not in {*found, ""})
+    if others:
+        yield Check(
+            WARN,
+            "deploy",
+            f"the store's {_names(others)} is another graph than every worker's: runs of it are put back",
+            "Start a worker that has it; or, if the workers' is the right one, restart them.",
+        )
     if differ:
         yield Check(
             WARN,

@@ -48,6 +48,7 @@ CASES = [
     ("workers", WARN, replace(WELL, workers=[WORKER, other(seen=NOW - 60_000)])),
     ("graphs", WARN, replace(WELL, graphs={"refund": "f1", "hire": "f3"})),
     ("deploy", WARN, replace(WELL, workers=[WORKER, other(graphs={"refund": "f9"})])),
+    ("deploy", WARN, replace(WELL, graphs={"refund": "f9"})),
     ("queues", FAIL, replace(WELL, workers=[replace(WORKER, wants=["gpu", "runner"])])),
     ("sweep", WARN, replace(WELL, vitals=replace(VITALS, overdue=60_000))),
     ("intervals", WARN, replace(WELL, workers=[replace(WORKER, sweep_interval=60.0)])),

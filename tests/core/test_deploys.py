@@ -94,6 +94,27 @@ def test_a_worker_with_the_older_graph_leaves_a_newer_run_alone():
     assert bench.finish().status is Status.COMPLETED
 
 
+def test_a_run_whose_graph_is_not_here_says_so_once(caplog):
+    """A node that no worker can run is seen in the log, once for its graph, and in its run's events."""
+    bench = Bench(wired({"a": ident, "b": ident}, "a b").build()).start()
+
+    deploy(bench, publish=False, a=ident)
+    for _ in range(3):
+        assert bench.deliver("a") == "retrying"
+        bench.later(2)
+    bench.engine = Engine(bench.store, bench, Registry())
+    bench.deliver("a")
+
+    told = [event for event in bench.store.events(bench.run_id) if event.kind == "node.unserved"]
+    assert [(event.node, event.data["graph"], event.data["reason"]) for event in told] == [
+        ("a", "bench", "another graph has this name here"),
+        ("a", "bench", "no graph of this name can be built here"),
+    ]
+    lines = [line for line in caplog.messages if line.startswith("node.unserved")]
+    assert len(lines) == 2
+    assert "runner doctor" in lines[0]
+
+
 def test_a_run_that_was_set_aside_goes_on_with_its_old_graph():
     """Cancelled and retried where its graph is as it was, it needs no second answer and repeats nothing."""
     bench = waiting("a b", a=ident, b=ask("approve"))
