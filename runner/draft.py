@@ -56,6 +56,9 @@ class View(Standings, Protocol):
         stopped waiting, or retracted when somebody withdrew it.
         """
 
+    def reported(self, reference: str) -> bool:
+        """Tell whether another system has said how the work of that name ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

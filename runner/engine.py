@@ -19,9 +19,10 @@ from runner.alarms import Alarms
 from runner.control import Control
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.failures import ErrorRecord
+from runner.handover import Handover
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.leases import Lease, Leases
-from runner.outcomes import Delegated, Expanded, Failed, Interrupted, NextBatch, Succeeded
+from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
@@ -49,18 +50,20 @@ PUT_BACK_MS = 2_000
 class Delivery:
     """What became of a doorbell: the store's word, and why the node waits or failed, when it does.
 
-    `child` is the run that a node which is a graph waits for; `retry_in` is in seconds.
+    `child` is the run that a node which is a graph waits for, `reference` names the work of another system
+    that a node waits for, or that may stop; `retry_in` is in seconds.
     """
 
     word: str
     graph_id: str = ""
     interrupts: Sequence[Interrupt] = ()
     child: str = ""
+    reference: str = ""
     error: ErrorRecord | None = None
     retry_in: float = 0.0
 
 
-class Engine(Control):
+class Engine(Control, Handover):
     """Runs graphs on a store. Thread-safe; share one per process."""
 
     def __init__(
@@ -111,7 +114,7 @@ class Engine(Control):
         if isinstance(claim, Reply):
             if claim.delay_ms:
                 self._alarms.ring_in(claim.delay_ms / 1000)
-            return Delivery(self._ring(claim).word)
+            return Delivery(self._ring(claim).word, reference=claim.reference)
         plan = self._find(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
@@ -167,6 +170,9 @@ class Engine(Control):
             case Delegated():
                 begun = self._ring(self._starts.child(claim, outcome.task))
                 return Delivery(begun.word, claim.graph_id, child=begun.run_id)
+            case Handed():
+                word = self._hand(claim.token, outcome, lease.timeout)
+                return Delivery(word, claim.graph_id, reference=outcome.reference)
             case Expanded():
                 given = self._ring(self.store.expand(claim.token, outcome.items))
                 return Delivery(given.word, claim.graph_id)

@@ -133,8 +133,8 @@ def sink_outputs(child: RunSnapshot) -> Any:
 
 
 def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outcome | None:
-    # Where a child run does the work, the node is started once more when that has ended: it was announced.
-    announced = visit.claim.child is not None
+    # Where others do the work, the node is started once more when they have ended: it was announced.
+    announced = visit.claim.child is not None or visit.work is not None
     if announced or hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
     asker = Asker(visit.address, BEFORE, answers=visit.answers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -110,7 +110,29 @@ class Expanded:
     items: list[JSON] | None
 
 
-Outcome = Succeeded | Failed | Interrupted | Delegated | Expanded | NextBatch
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Another system does the work under the name `reference`; `send` tells it, once the node waits.
+
+    `send` may be called again under the same name; what it raises is logged, and it is called again later.
+    """
+
+    reference: str
+    send: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work that a node has handed out in this attempt: `report` is what the system said of it, packed,
+    or None; `late` says that it said nothing in time.
+    """
+
+    reference: str
+    report: JSON = None
+    late: bool = False
+
+
+Outcome = Succeeded | Failed | Interrupted | Delegated | Expanded | Handed | NextBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +164,7 @@ class Visit(Protocol):
     answers: Mapping[str, Interrupt]
     document: dict[str, JSON] | None
     messages: list[JSON]
+    work: Work | None
 
     @property
     def idempotency_key(self) -> str:

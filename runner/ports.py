@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runner.graph import Topology
+from runner.handing import Handing
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Remembered, Saved, Session
@@ -74,12 +75,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a transition answered, with doorbells to ring, and how long a rate puts a claim off."""
+    """What a transition answered: bells to ring, how long a claim is put off, which handed work may stop."""
 
     word: str
     doorbells: Sequence[Doorbell] = ()
     run_id: str = ""
     delay_ms: int = 0
+    reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Claim:
 
     `fingerprint` and `signature` are those of the run's graph and node, `current` is the
     fingerprint last published under the graph's name. An item's `task` is the item itself; `map` is
-    what has become of a map's items, where this visit has some.
+    what has become of a map's items, where this visit has some; `report` how handed work ended.
     """
 
     token: Token
@@ -105,6 +107,7 @@ class Claim:
     messages: Sequence[JSON]
     child: RunSnapshot | None = None
     map: MapRecord | None = None
+    report: JSON = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A whole run as read in one go. `outputs` and `entries` are by (node, visit); `events` is the
-    number of its last event.
-    """
+    """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event."""
 
     record: RunRecord
     nodes: Mapping[str, NodeRecord]
@@ -178,7 +179,7 @@ class RunSnapshot:
     events: int = 0
 
 
-class Store(Protocol):
+class Store(Handing, Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
     `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` how large one

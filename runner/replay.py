@@ -126,6 +126,11 @@ class Page:
         del interrupt_id
         return ""
 
+    def reported(self, reference: str) -> bool:
+        """Know of no work of another system."""
+        del reference
+        return False
+
     def tag(self, name: str) -> str:
         """Know of no tag."""
         del name

@@ -50,6 +50,8 @@ class NodeRecord:
     `items` says that a map waits while its items do its work.
     `since` is when it first asked for the places of its limits, while it has them or waits for them;
     `granted` says that a rate has given its next execution a time.
+    `handed` names the work that another system does for the node; `sent` says that the system has it,
+    `late` that it said nothing in time.
     """
 
     status: Status = Status.PENDING
@@ -70,6 +72,15 @@ class NodeRecord:
     items: bool = False
     since: int = 0
     granted: bool = False
+    handed: str = ""
+    sent: bool = False
+    late: bool = False
+
+    @property
+    def is_out(self) -> bool:
+        """Tell whether the node waits for another system, and for nothing else."""
+        waits = self.status is Status.WAITING and self.busy
+        return waits and bool(self.handed) and not (self.items or self.child)
 
     @property
     def ended(self) -> tuple[int, str]:

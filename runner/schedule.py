@@ -8,9 +8,9 @@ grow with the graph.
 The life of a node:
 
     pending -> ready -> running -> completed | failed
-                 ^         |-> waiting   (it asked, or a child run works for it)
+                 ^         |-> waiting   (it asked, or a child run or another system works for it)
                  |         |-> retrying  (its policy says again, later)
-                 +---------+             (answered, due, child ended, lease lost)
+                 +---------+             (answered, due, child ended, reported, lease lost)
     ready -> retrying       a rate gives it a time (see `limits.py`)
     pending -> skipped      every way to it is dead
     ready, waiting, retrying -> cancelled   its run stops
@@ -50,7 +50,7 @@ from runner.draft import Draft, Step
 from runner.events import EventKind
 from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import address_of
-from runner.maps import item_id, map_of
+from runner.maps import item_id, map_of, shape_name
 from runner.outcomes import NextBatch
 from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Records, Status, status_of
 
@@ -248,9 +248,16 @@ def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
 def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step:
     """Give a ready node to one worker: "claimed", or "stale", or "cancelled" when the run stops.
 
-    "limited" means that it waits for a place, "limited <ms>" that it begins so much later.
+    "limited" means that it waits for a place, "limited <ms>" that it begins so much later. "revoked
+    <reference>" says that its run stopped while another system was at work: that may stop, too.
     """
     record = draft.node(node)
+    if (
+        record.status is Status.CANCELLED
+        and record.handed
+        and (record.visit, record.attempt) == (visit, attempt)
+    ):
+        return draft.refuse(f"revoked {record.handed}")
     if record.status is Status.RUNNING and record.nonce == nonce:
         return draft.refuse("claimed")
     if record.status is Status.RETRYING and record.granted and record.nonce == nonce:
@@ -504,8 +511,8 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
         return _close(draft, "cancelled")
     if counts:
         _rewind(draft, node)
-    child = "" if counts else record.child
-    draft.put(node, replace(record, status=Status.RETRYING, attempt=record.attempt + counts, child=child))
+    again = replace(_fresh(record), attempt=record.attempt + 1) if counts else record
+    draft.put(node, replace(again, status=Status.RETRYING))
     draft.add(
         SetTimer(TimerKind.NODE, node, draft.now + delay_ms),
         Announce(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
@@ -531,7 +538,7 @@ def _open_batch(draft: Draft, following: Sequence[tuple[str, Sequence[tuple[str,
     begun = []
     for node, inputs in following:
         record = draft.node(node)
-        again = replace(record, visit=record.visit + 1, attempt=1, via=tuple(inputs), edges="", child="")
+        again = replace(_fresh(record), visit=record.visit + 1, attempt=1, via=tuple(inputs), edges="")
         _ring(draft, node, again)
         begun.append((node, again.visit))
     draft.run = replace(draft.run, started=draft.run.started + len(begun))
@@ -607,6 +614,67 @@ def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
     return _close(draft, "moved")
 
 
+# -- work of another system ------------------------------------------------------------------------------
+
+
+HANDED = {Status.WAITING: "handed", Status.READY: "ready", Status.CANCELLED: "cancelled"}
+
+
+def hand(draft: Draft, node: str, visit: int, fence: int, reference: str) -> Step:
+    """Let a running node wait for another system, which is told next: "handed", or "ready" if it reported.
+
+    Until `sent` says that the system has it, the node is rung after a lease to tell it again.
+    """
+    record = draft.node(node)
+    if not holds(record, visit, fence):
+        return draft.refuse(refusal(record, visit, fence, HANDED if record.handed == reference else {}))
+    draft.add(DropTimer(TimerKind.NODE, node))
+    if _stops(draft, node):
+        _cancel_node(draft, node)
+        return _close(draft, "cancelled")
+    handed = replace(_fresh(record), status=Status.WAITING, handed=reference, busy=True, crashes=0)
+    if draft.view.reported(reference):
+        _ring(draft, node, handed)
+        return _close(draft, "ready")
+    draft.put(node, handed)
+    draft.add(SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms))
+    return _close(draft, "handed")
+
+
+def sent(draft: Draft, node: str, visit: int, fence: int, reference: str, *, timeout_ms: int) -> Step:
+    """Note that another system has the work: with a `timeout_ms` above 0 it must report within that."""
+    record = draft.node(node)
+    if not record.is_out or (record.visit, record.fence, record.handed) != (visit, fence, reference):
+        return draft.refuse("stale")
+    draft.put(node, replace(record, sent=True))
+    if timeout_ms:
+        draft.add(SetTimer(TimerKind.NODE, node, draft.now + timeout_ms))
+    else:
+        draft.add(DropTimer(TimerKind.NODE, node))
+    return _close(draft, "sent")
+
+
+def report(draft: Draft, node: str, visit: int, reference: str) -> Step:
+    """Take what another system says of a node's work: "reported" (a repeat too), or "stale" and not kept."""
+    if shape_name(node) not in draft.topology.nodes:
+        return draft.refuse("stale")
+    record = draft.node(node)
+    if (record.visit, record.handed) != (visit, reference):
+        return draft.refuse("stale")
+    if draft.view.reported(reference):
+        return draft.refuse("reported")
+    if record.status not in LIVE:
+        return draft.refuse("stale")
+    if record.is_out:
+        _ring(draft, node, record)
+    return _close(draft, "reported")
+
+
+def _fresh(record: NodeRecord) -> NodeRecord:
+    """Forget who works for a node: its next execution begins anew."""
+    return replace(record, child="", handed="", sent=False, late=False)
+
+
 # -- maps ------------------------------------------------------------------------------------------------
 
 
@@ -668,9 +736,9 @@ def _begin_item(draft: Draft, item: str, visit: int) -> None:
     """Make an item ready, unless it has completed in this visit: then its map runs again without it."""
     record = draft.node(item)
     if record.visit != visit:
-        _ring(draft, item, replace(record, visit=visit, attempt=1, crashes=0, child=""))
+        _ring(draft, item, replace(_fresh(record), visit=visit, attempt=1, crashes=0))
     elif record.status in {Status.FAILED, Status.CANCELLED}:
-        _ring(draft, item, replace(record, attempt=record.attempt + 1, crashes=0, child=""))
+        _ring(draft, item, replace(_fresh(record), attempt=record.attempt + 1, crashes=0))
 
 
 def _drop_items(draft: Draft, name: str) -> bool:
@@ -753,7 +821,11 @@ def _drop(draft: Draft, node: str) -> None:
     record = draft.node(node)
     if record.child:
         draft.add(StopChild(record.child, node))
-    if record.items or not record.busy:
+    if record.is_out:
+        # Whoever hears it tells the other system, if it can: see `claim`.
+        shape = draft.shape(node)
+        draft.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
+    if record.items or record.is_out or not record.busy:
         _cancel_node(draft, node)
 
 
@@ -801,6 +873,9 @@ def _due_node(draft: Draft, node: str) -> Step:
             return _close(draft, "ready")
         case Status.RUNNING:
             return _lost(draft, node, record)
+        case Status.WAITING if record.is_out:
+            _ring(draft, node, replace(record, late=record.sent))
+            return _close(draft, "ready")
     return draft.refuse("stale")
 
 

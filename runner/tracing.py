@@ -26,11 +26,19 @@ from opentelemetry.trace import (
 )
 
 from runner import telemetry
-from runner.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
+from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Outcome, Succeeded
 from runner.visits import ClaimedVisit
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-WORDS = {Succeeded: "completed", Failed: "failed", Interrupted: "waiting", Delegated: "delegated"}
+WORDS = {
+    Succeeded: "completed",
+    Failed: "failed",
+    Interrupted: "waiting",
+    Delegated: "delegated",
+    Expanded: "expanded",
+    Handed: "handed",
+    NextBatch: "advanced",
+}
 
 
 def trace_id(run_id: str) -> str:

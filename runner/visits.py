@@ -16,7 +16,7 @@ from runner.errors import CorruptDocument, LeaseLost, StoreError
 from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
-from runner.outcomes import Failed, Input, Interrupted, Outcome, Remembered, Saved, Session, Succeeded
+from runner.outcomes import Failed, Input, Interrupted, Outcome, Remembered, Saved, Session, Succeeded, Work
 from runner.ports import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,8 @@ class ClaimedVisit:
         self.tentative = None if found is None or older else found.tentative
         self.replays = self.tentative is not None
         self.trace = "" if found is None or older else found.trace
+        at = claim.record
+        self.work = Work(at.handed, claim.report, at.late) if at.handed else None
         self.outage: StoreError | None = None
         self._kept, self._kept_messages = self.document, len(self.messages)
         self._lease, self.store = lease, store

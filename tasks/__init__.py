@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tasks.celery_task import CeleryTask
+
 if TYPE_CHECKING:
     from celery import Celery
+
+__all__ = ["CeleryTask", "install"]
 
 
 def install(app: Celery) -> None:

@@ -40,6 +40,11 @@ def engine_of(app: Celery) -> Engine:
         return _engines[app]
 
 
+def app_with(store: object) -> Celery | None:
+    """Find the app whose engine in this process works on a store; None where no worker does."""
+    return next((app for app, engine in list(_engines.items()) if engine.store is store), None)
+
+
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
     store = open_store(

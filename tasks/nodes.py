@@ -11,6 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from runner.engine import Delivery
 from runner.errors import ConflictError, NodeFailed, StoreError, UsageError
 from runner.failures import ErrorRecord
+from tasks.celery_task import revoke
 from tasks.doorbells import NODE_TASK
 from tasks.engines import engine_of
 
@@ -25,6 +26,8 @@ def run_node(self: Any) -> None:
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", self.request.id, error)
         raise Reject(str(error), requeue=False) from error
+    if delivery.word == "revoked":
+        revoke(self.app, delivery.reference)
     show(self, delivery)
 
 
@@ -42,6 +45,8 @@ def show(task: Any, delivery: Delivery) -> None:
             show_waiting(task, f"a person: {', '.join(each.name for each in delivery.interrupts)}")
         case Delivery(child=str(child)) if child:
             show_waiting(task, f"run {child} of its graph")
+        case Delivery(word="handed" | "ready", reference=str(reference)) if reference:
+            show_waiting(task, f"task {reference}")
         case Delivery(word="expanded"):
             show_waiting(task, "its items")
     # Neither a success nor a failure: it waits, comes again, or was somebody else's.

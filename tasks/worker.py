@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from runner.errors import RunnerError
 from runner.registry import registry
 from runner.settings import Settings
-from tasks import nodes, responses
+from tasks import nodes, reports, responses
 from tasks.amqp import AmqpDoors
 from tasks.announcing import Announcer
 from tasks.config import SETTINGS, is_amqp
@@ -24,7 +24,7 @@ from tasks.responses import Responses
 from tasks.sweeper import Sweeper
 
 THREADS = frozenset({AmqpDoors, Announcer, Presence, Relay, Responses, Sweeper})
-TASKS = (nodes.run_node, responses.respond, responses.start)
+TASKS = (nodes.run_node, reports.report, reports.report_error, responses.respond, responses.start)
 
 
 def equip(app: Celery) -> None:

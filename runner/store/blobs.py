@@ -79,4 +79,4 @@ def _place(field: bytes, value: bytes) -> int:
     """Say where in a field a reference would begin: an entry comes after its place in the order."""
     if field.startswith(b"x:"):
         return value.find(b" ") + 1
-    return 0 if field in {b"task", b"given"} or field.startswith(b"o:") else -1
+    return 0 if field in {b"task", b"given"} or field.startswith((b"o:", b"h:")) else -1

@@ -14,9 +14,12 @@ def claimed(
     run_id: str, node: str, said: list[Any], blobs: Blobs, read: Callable[[str], RunSnapshot | None]
 ) -> Claim:
     """Build the claim; large values are read with it, and so is the child run that the node waits for."""
-    _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages, items = said
+    _, graph, fingerprint, current, at, own, task, given, inputs, asked, document, messages, items, report = (
+        said
+    )
     record, _ = layout.node_record(own)
-    task, given, *outputs = map(_load, blobs.get([task, given, *(output for _, _, output in inputs)]))
+    large = [task, given, report, *(output for _, _, output in inputs)]
+    task, given, report, *outputs = map(_load, blobs.get(large))
     return Claim(
         token=Token(run_id, node, record.visit, record.fence),
         graph_id=graph.decode(),
@@ -34,6 +37,7 @@ def claimed(
         messages=[layout.load(message) for message in messages],
         child=read(record.child) if record.child else None,
         map=layout.map_of_visit(items, record.visit),
+        report=report,
     )
 
 

@@ -49,6 +49,7 @@ class KeptRun:
     entries: dict[tuple[str, int], dict[str, JSON]] = field(default_factory=dict)
     given: dict[tuple[str, int], JSON] = field(default_factory=dict)
     documents: dict[str, JSON] = field(default_factory=dict)
+    reports: dict[str, JSON] = field(default_factory=dict)
     messages: dict[str, list[JSON]] = field(default_factory=dict)
     questions: dict[str, Interrupt] = field(default_factory=dict)
     winners: dict[str, str] = field(default_factory=dict)
@@ -100,6 +101,10 @@ class KeptRun:
     def turn(self, key: str, node: str, since: int, now: int) -> Turn:
         """Return how a node stands at a limit."""
         return self.places.turn(key, (self.record.run_id, node), since, now)
+
+    def reported(self, reference: str) -> bool:
+        """Tell whether another system has said how the work of that name ended."""
+        return reference in self.reports
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -199,6 +204,7 @@ class KeptRun:
             messages=pack_copy(self.messages.get(node, [])),
             child=child,
             map=self.maps[node] if self.map(node).visit == record.visit else None,
+            report=pack_copy(self.reports.get(record.handed)),
         )
 
     def _task(self, node: str, visit: int) -> JSON:

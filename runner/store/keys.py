@@ -59,7 +59,8 @@ DICTIONARY = (
         "ended, task, given, tags, idem; n:<node>, l:<loop> records; a<scope>:<node> arrivals; "
         "o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and entry (JSON), "
         "large: @<root> <digest>; q:<node> questions of its visit; k:<node> when it keeps a document or "
-        "has a task of its own, t:<node>.<visit> (JSON); m:<map> record of its items; wide makes it a table",
+        "has a task of its own, t:<node>.<visit> (JSON); m:<map> record of its items; h:<reference> how the "
+        "work of that name ended, which another system does (JSON); wide makes it a table",
         _ENDED,
     ),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),

@@ -1,24 +1,26 @@
-"""What people do to runs that have ended or wait, in the memory store."""
+"""What people do to runs that have ended or wait, and other systems for nodes, in the memory store."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from runner import schedule
+from runner.draft import Step
 from runner.events import EventKind
 from runner.graph import Topology
-from runner.ports import Doorbell, Fork, Reply
+from runner.ports import Doorbell, Fork, Reply, Token
 from runner.run import Rewrite
 from runner.store.shelf import Shelf
+from runner.store.stored import pack_copy
 
 JSON = Any
 
 
 class MemoryControl:
-    """The part of the memory store that lets runs go on with other records."""
+    """The part of the memory store that lets runs go on with other records, or by other systems' work."""
 
     _shelf: Shelf
     _changed: threading.Condition
@@ -80,3 +82,28 @@ class MemoryControl:
             run.questions[interrupt_id] = closed
             self._changed.notify_all()
             return Reply("withdrawn", bells)
+
+    def hand(self, token: Token, reference: str) -> Reply:
+        with self._changed:
+            at = (token.node, token.visit, token.fence)
+            return self._moved(token.run_id, schedule.hand, *at, reference)
+
+    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
+        with self._changed:
+            at = (token.node, token.visit, token.fence)
+            return self._moved(token.run_id, schedule.sent, *at, reference, timeout_ms=timeout_ms)
+
+    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
+        with self._changed:
+            run = self._shelf.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            reply = self._moved(run_id, schedule.report, node, visit, reference)
+            if reply.word == "reported":
+                run.reports.setdefault(reference, pack_copy(outcome))
+            return reply
+
+    def _moved(self, run_id: str, transition: Callable[..., Step], *arguments: object, **named: Any) -> Reply:
+        moved = Reply(*self._shelf.apply(run_id, transition, *arguments, **named))
+        self._changed.notify_all()
+        return moved

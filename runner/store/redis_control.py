@@ -1,23 +1,28 @@
-"""What people do to runs that have ended or wait, in the Redis store."""
+"""What people do to runs that have ended or wait, and other systems for nodes, in the Redis store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from runner.graph import Topology
 from runner.interrupts import address_of
-from runner.ports import Fork, Reply
+from runner.ports import Fork, Reply, Token
 from runner.run import Rewrite
 from runner.store import rewriting
+from runner.store.blobs import Blobs
 from runner.store.layout import dump
 from runner.store.reader import Reader
 from runner.store.shapes import topology_of
 
+JSON = Any
+
 
 class RedisControl:
-    """The part of the Redis store that lets runs go on with other records."""
+    """The part of the Redis store that lets runs go on with other records, or by other systems' work."""
 
+    _blobs: Blobs
     _reader: Reader
     _reply: Callable[..., Reply]
 
@@ -39,3 +44,14 @@ class RedisControl:
         given = dump({"reason": reason, "reask": reask})
         where = (address.run_id, address.node_id, address.visit, interrupt_id)
         return self._reply("withdraw", *where, given, "1" if reask else "0")
+
+    def hand(self, token: Token, reference: str) -> Reply:
+        return self._reply("hand", token.run_id, token.node, token.visit, token.fence, reference)
+
+    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
+        at = (token.run_id, token.node, token.visit, token.fence)
+        return self._reply("sent", *at, reference, timeout_ms)
+
+    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
+        data = self._blobs.put(run_id, dump(outcome))
+        return self._reply("report", run_id, node, visit, reference, data)

@@ -18,6 +18,8 @@ def pack_copy(value: Any) -> Any:
 
 
 def replied(word: str, doorbells: Sequence[Doorbell]) -> Reply:
-    """Read a reply; a claim that is put off by a rate says by how many ms."""
-    said, _, delay = word.partition(" ")
-    return Reply(said, doorbells, delay_ms=int(delay or 0))
+    """Read a reply; a claim that is put off says by how many ms, a revoked one what may stop."""
+    said, _, rest = word.partition(" ")
+    if said == "revoked":
+        return Reply(said, doorbells, reference=rest)
+    return Reply(said, doorbells, delay_ms=int(rest or 0))

@@ -100,6 +100,7 @@ class Agreement(RuleBasedStateMachine):
         self.memory = MemoryStore(clock=self.clock, lease=LEASE)
         self.redis = RedisStore(self.url, clock=self.clock, lease=LEASE, push=False)
         self.shapes, self.runs, self.bells, self.tokens, self.questions = [], [], [], [], []
+        self.handed = []
         self.count = 0
         self.last = None
 
@@ -279,6 +280,42 @@ class Agreement(RuleBasedStateMachine):
     def retry(self, data, delay, counts):
         if self.tokens:
             self.both("retry", self.pick(data, self.tokens), delay, {"v": 1} if counts else None, None)
+
+    @rule(data=st.data(), work=st.sampled_from(["x", "x", "y"]))
+    def hand(self, data, work):
+        """Another system is to do the work of a node."""
+        if self.tokens:
+            token = self.pick(data, self.tokens)
+            self.both("hand", token, f"{token.node} {token.visit}.{work}")
+            self.handed.append((token, f"{token.node} {token.visit}.{work}"))
+
+    @rule(data=st.data(), timeout=st.sampled_from([0, 700, 40_000]))
+    def sent(self, data, timeout):
+        if self.handed:
+            self.both("sent", *self.pick(data, self.handed), timeout)
+
+    @rule(data=st.data(), size=st.sampled_from([1, 1, 70_000]))
+    def report(self, data, size):
+        """Another system says how its work ended, perhaps late or once more."""
+        if self.handed:
+            token, work = self.pick(data, self.handed)
+            self.both("report", token.run_id, token.node, token.visit, work, {"result": "x" * size})
+
+    @rule(data=st.data(), timeout=st.sampled_from([0, 700]), reports=st.booleans(), cancels=st.booleans())
+    def claim_and_hand(self, data, timeout, reports, cancels):
+        """A node's work is handed out as it should be."""
+        if self.bells:
+            bell = self.pick(data, self.bells)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim):
+                work = claim.record.handed or f"{bell.node} {bell.visit}.{bell.attempt}"
+                self.both("hand", claim.token, work)
+                self.both("sent", claim.token, work, timeout)
+                self.handed.append((claim.token, work))
+                if reports:
+                    self.both("report", bell.run_id, bell.node, bell.visit, work, {"result": None})
+                elif cancels:
+                    self.both("cancel", bell.run_id, "enough")
 
     @rule(data=st.data())
     def hold(self, data):

@@ -6,8 +6,9 @@
 -- Arguments: 5 run, 6 node, 7 visit, 8 attempt, 9 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
 --   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),
---   questions (question, decision ...), document, messages, record of its items or nil; or "stale",
---   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later).
+--   questions (question, decision ...), document, messages, record of its items or nil, report or nil; or "stale",
+--   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later),
+--   "revoked <reference>" (its run stopped while another system was at work for it).
 -- include: straight_claim
 -- include: claimed
 -- include: limited
@@ -18,6 +19,9 @@ if not d then return {'unknown'} end
 local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end
 if record.status == 'retrying' and record.granted and record.nonce == nonce then return {'limited'} end
+if record.status == 'cancelled' and record.handed ~= '' and record.visit == visit and record.attempt == attempt then
+  return {'revoked ' .. record.handed}
+end
 if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt then return {'stale'} end
 if stops(d, name) and name ~= '@after' then
   cancel_node(d, name)

@@ -24,12 +24,8 @@ if stops(d, name) then
   cancel_node(d, name)
   word = 'cancelled'
 else
-  local attempt, child = record.attempt, record.child
-  if counts then
-    attempt, child = attempt + 1, ''
-    rewind(d, name)
-  end
-  change(d, name, {status = 'retrying', attempt = attempt, child = child})
+  if counts then rewind(d, name) end
+  change(d, name, counts and fresh({status = 'retrying', attempt = record.attempt + 1}) or {status = 'retrying'})
   timer(d, 'node', name, now + tonumber(ARGV[9]))
   announce(d, 'node.retrying', name, visit, ARGV[9], ARGV[11])
 end

@@ -13,7 +13,7 @@ from typing import Any
 from runner import codec
 from runner.errors import CorruptDocument, LeaseLost
 from runner.interrupts import Address, Interrupt
-from runner.outcomes import Executor, Input, Interrupted, Outcome, Saved, Session
+from runner.outcomes import Executor, Input, Interrupted, Outcome, Saved, Session, Work
 
 JSON = Any
 
@@ -133,6 +133,7 @@ class _StoredVisit:
 
     graph_id = "contract"
     attempt = 1
+    work: Work | None = None
 
     def __init__(self, node: StoredNode, kept: _Kept) -> None:
         self._node = node

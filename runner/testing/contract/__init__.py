@@ -19,6 +19,7 @@ PARTS = (
     "asking",
     "batching",
     "children",
+    "handing",
     "limiting",
     "listing",
     "mapping",
@@ -41,6 +42,7 @@ from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.forking import ForkingContract
+from runner.testing.contract.handing import HandContract
 from runner.testing.contract.limiting import LimitContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.mapping import MapContract
@@ -67,6 +69,7 @@ class StoreContract(
     ChildContract,
     MapContract,
     LimitContract,
+    HandContract,
     ReadingContract,
     ListingContract,
     RememberingContract,

@@ -8,7 +8,7 @@ local function open_batch(d, following)
     local name, via = item, {}
     if type(item) == 'table' then name, via = item[1], item[2] end
     local visit = node(d, name).visit + 1
-    ring(d, name, {visit = visit, attempt = 1, via = via, edges = '', child = ''})
+    ring(d, name, fresh({visit = visit, attempt = 1, via = via, edges = ''}))
     begun[place] = {name, visit}
   end
   d.run.started = d.run.started + #begun

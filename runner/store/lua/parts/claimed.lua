@@ -35,5 +35,6 @@ local function claimed(d, name)
   d.shapes['i:' .. at] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
     shapes[1], write_node(record), task(d, name, record.visit), run[2], inputs(d, name, record),
-    answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name), run[1]}
+    answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name), run[1],
+    record.handed ~= '' and redis.call('HGET', d.key, 'h:' .. record.handed)}
 end

@@ -20,6 +20,7 @@ function DUE.node(d, name)
   local record = node(d, name)
   if record.status == 'running' then return lost(d, name, record) end
   if record.status == 'retrying' then return ring(d, name, {}) end
+  if is_out(record) then return ring(d, name, {late = record.sent}) end
   if record.status ~= 'ready' then return end
   local rings = record.rings + 1
   dispatch(d, name, change(d, name, {rings = rings}))

@@ -17,9 +17,9 @@ end
 local function begin_item(d, item, visit)
   local record = node(d, item)
   if record.visit ~= visit then
-    ring(d, item, {visit = visit, attempt = 1, crashes = 0, child = ''})
+    ring(d, item, fresh({visit = visit, attempt = 1, crashes = 0}))
   elseif record.status == 'failed' or record.status == 'cancelled' then
-    ring(d, item, {attempt = record.attempt + 1, crashes = 0, child = ''})
+    ring(d, item, fresh({attempt = record.attempt + 1, crashes = 0}))
   end
 end
 

@@ -4,6 +4,7 @@ local NODE = {__index = {
   status = 'pending', visit = 0, attempt = 0, fence = 0, stamp = 0, crashes = 0, edges = '',
   via = {}, questions = {}, unseen = 0, child = '', busy = false, held = false, nonce = '',
   rings = 0, scope = -1, items = false, since = 0, granted = false,
+  handed = '', sent = false, late = false,
 }}
 local LOOP = {__index = {round = 0, settled = 0, asked = {}, taken = {}}}
 

@@ -1,10 +1,5 @@
 -- Making a node ready, and ringing for it.
 -- include: stop
-local function dispatch(d, name, record)
-  local at = shape(d, 'n:' .. name)
-  d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, at.queue, at.priority, d.run.graph}
-end
-
 -- When a doorbell is rung again: at the next sweep where no worker has left a template to ring with.
 local function ring_again()
   local unheard = push and redis.call('EXISTS', prefix .. 'doorbell') == 0

@@ -1,6 +1,7 @@
 -- A run that stops: what waits is cancelled, what runs is recorded when it ends.
 -- include: questions
 -- include: idle
+-- include: handed
 local DRAIN = 500
 
 local function cancel_node(d, name)
@@ -15,7 +16,10 @@ end
 local function drop(d, name)
   local record = node(d, name)
   if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
-  if record.items or not record.busy then cancel_node(d, name) end
+  local out = is_out(record)
+  -- Whoever hears it tells the other system, if it can: see claim.lua.
+  if out then dispatch(d, name, record) end
+  if record.items or out or not record.busy then cancel_node(d, name) end
 end
 
 -- Cancel the first of some nodes; those that one step doesn't get to are kept in r:<run>:q.

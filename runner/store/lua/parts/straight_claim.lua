@@ -30,7 +30,7 @@ local function claim_straight()
   if parent ~= '-' then echo(key, started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
   return {'claimed', graph, fp, at[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
-    own[4], own[5], inputs, {}, false, {}, false}
+    own[4], own[5], inputs, {}, false, {}, false, false}
 end
 
 local said = claim_straight()

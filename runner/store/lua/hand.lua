@@ -1,0 +1,32 @@
+-- Let a running visit wait for another system, which is told next.
+--
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 the name of the work.
+-- Words: "handed"; "ready" when the system has reported already; "cancelled" when the run stops; "stale".
+-- include: held
+-- include: handed
+-- include: reply
+local HANDED = {waiting = 'handed', ready = 'ready', cancelled = 'cancelled'}
+local name, visit, fence, reference = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local d = open(ARGV[5], name)
+if not d then return {'stale'} end
+local record, word = node(d, name), 'handed'
+if not holds(record, visit, fence) then
+  return {refusal(record, visit, fence, record.handed == reference and HANDED or {})}
+end
+timer(d, 'node', name, false)
+local handed = fresh({status = 'waiting', busy = true, crashes = 0})
+handed.handed = reference
+if stops(d, name) then
+  cancel_node(d, name)
+  word = 'cancelled'
+elseif redis.call('HEXISTS', d.key, 'h:' .. reference) == 1 then
+  ring(d, name, handed)
+  word = 'ready'
+else
+  change(d, name, handed)
+  -- Until it is noted as sent it may not be: then another worker tells the system again.
+  timer(d, 'node', name, now + lease)
+end
+step(d)
+return reply(word)

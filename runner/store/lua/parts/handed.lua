@@ -1,0 +1,18 @@
+-- Nodes whose work another system does.
+-- include: shape
+
+local function dispatch(d, name, record)
+  local at = shape(d, 'n:' .. name)
+  d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, at.queue, at.priority, d.run.graph}
+end
+
+-- Tell whether a node waits for another system, and for nothing else.
+local function is_out(record)
+  return record.status == 'waiting' and record.busy and record.handed ~= '' and not record.items and record.child == ''
+end
+
+-- Forget who works for a node: its next execution begins anew.
+local function fresh(fields)
+  fields.child, fields.handed, fields.sent, fields.late = '', '', false, false
+  return fields
+end
