@@ -28,6 +28,7 @@ def commands_per_item(url, count, window):
     return sum(stat["calls"] for stat in ran.values()) / count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 5])
 def test_an_item_costs_the_same_in_a_long_list(redis_url, window):
     """A list thirty times as long costs no more commands for each item."""

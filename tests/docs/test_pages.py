@@ -44,14 +44,19 @@ def environment(redis_url, monkeypatch):
     return dict(os.environ)
 
 
+def case(page: Path):
+    """The how-tos boot workers of their own, one after the other: that is long for the quick suite."""
+    marks = [pytest.mark.slow] if page.parent.name == "how-to" else []
+    return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        page
+        case(page)
         for page in PAGES
         if page.is_file() and any(b.language in {"python", "console"} for b in blocks.read(page))
     ],
-    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatch):
     """What a page shows works when it is typed in, from its first block to its last."""
