@@ -7,23 +7,41 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.cli import documents
+from runner.cli import documents, forms
 
 DRAFT = GenerateJsonSchema.schema_dialect
 
 DOCUMENTS: dict[str, tuple[str, type]] = {
+    "config show": ("settings", forms.SettingForm),
+    "dead drop": ("dropped", forms.DroppedForm),
     "dead list": ("letters", documents.LetterDocument),
+    "dead replay": ("replayed", forms.ReplayedForm),
     "dead show": ("", documents.LetterDocument),
+    "doctor": ("checks", forms.CheckForm),
+    "graphs check": ("findings", documents.FindingDocument),
+    "graphs draw": ("", documents.DrawingDocument),
     "graphs list": ("graphs", documents.GraphLine),
     "graphs show": ("", documents.GraphDocument),
     "interrupts list": ("interrupts", documents.InterruptDocument),
     "interrupts respond": ("", documents.ReceiptDocument),
     "interrupts show": ("", documents.InterruptDocument),
+    "interrupts withdraw": ("", forms.WithdrawnForm),
+    "metrics": ("metrics", forms.GaugeForm),
+    "run": ("", forms.StartedForm),
+    "runs again": ("", forms.StandingForm),
+    "runs cancel": ("", forms.StandingForm),
+    "runs events": ("", documents.EventDocument),
+    "runs fork": ("", forms.StandingForm),
     "runs list": ("runs", documents.RunLine),
+    "runs retry": ("", forms.RetriedForm),
     "runs show": ("", documents.RunDocument),
+    "version": ("", forms.VersionForm),
     "workers list": ("workers", documents.WorkerDocument),
 }
 """By command: the key of its list, or "" where it writes one document, and the form of each."""
+
+PAGED = {"interrupts list", "runs list"}
+"""Commands whose list goes on: `next` is what `--cursor` takes, empty or null at the end."""
 
 
 def schema(command: str) -> dict[str, Any]:
@@ -32,7 +50,9 @@ def schema(command: str) -> dict[str, Any]:
     made = TypeAdapter(form).json_schema(ref_template="#/$defs/{model}")
     if key:
         parts = made.pop("$defs", {})
-        listed = {"type": "object", "properties": {key: {"type": "array", "items": made}}, "required": [key]}
+        properties = {key: {"type": "array", "items": made}}
+        properties |= {"next": {"type": ["string", "null"]}} if command in PAGED else {}
+        listed = {"type": "object", "properties": properties, "required": list(properties)}
         made = {**listed, "$defs": parts} if parts else listed
     return {
         "$schema": DRAFT,

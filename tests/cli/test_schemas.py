@@ -5,8 +5,10 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
+import redis
 
 from runner.cli.schemas import DOCUMENTS, schema
+from runner.store.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
@@ -26,16 +28,26 @@ def test_the_reference_has_no_other_schemas():
     assert set(FOLDER.glob("*.json")) == {file_of(command) for command in DOCUMENTS}
 
 
-def test_what_commands_write_fits_their_schemas(cli, waiting):
+def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch):
     """The real output of each command is what its schema says."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
     run, question = waiting
     calls = {
+        "config show": (),
         "dead list": (),
+        "doctor": (),
+        "graphs check": ("--graphs", "shop"),
+        "graphs draw": ("shop-refund", "--graphs", "shop"),
         "graphs list": (),
         "interrupts list": (),
         "interrupts show": (question,),
+        "metrics": (),
+        "runs again": (run,),
+        "runs fork": (run, "--from", "stock"),
         "runs list": (),
         "runs show": (run,),
+        "run": ("shop-refund",),
+        "version": (),
         "workers list": (),
     }
     for command, more in calls.items():
@@ -44,3 +56,26 @@ def test_what_commands_write_fits_their_schemas(cli, waiting):
     given = ("--response", '{"decision": "approve"}', "--responder", "ana", "--json")
     receipt = json.loads(cli("interrupts", "respond", question, *given).stdout)
     assert jsonschema_rs.is_valid(schema("interrupts respond"), receipt)
+
+
+def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
+    """Commands that take back, stop, retry, send again and delete write what their schemas say."""
+    run, question = waiting
+    broken = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
+    with redis.Redis.from_url(shop_url) as client:
+        lost = {"run_id": broken, "node": "fail_once", "visit": 1, "reason": "lost"}
+        letters = [f"node:{client.xadd(Keys().dead, lost).decode()}" for _ in range(2)]
+    failed = cli("run", "shop-fail", "--wait").stdout.split("\t")[1]
+    calls = [
+        ("interrupts withdraw", question),
+        ("runs cancel", cli("run", "shop-endless").stdout.strip()),
+        ("runs retry", failed),
+        ("dead replay", letters[0]),
+        ("dead drop", letters[1], "--yes"),
+    ]
+    for command, *more in calls:
+        written = json.loads(cli(*command.split(), *more, "--json").stdout)
+        assert jsonschema_rs.is_valid(schema(command), written), command
+    events = cli("runs", "events", run, "--json").stdout.splitlines()
+    assert events
+    assert all(jsonschema_rs.is_valid(schema("runs events"), json.loads(line)) for line in events)

@@ -1,0 +1,89 @@
+"""The forms of small answers that commands write with `--json`; the greater ones are in `documents`.
+
+Their keys only ever grow, too. They are here for the JSON Schemas, which a test holds against what
+the commands write.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+
+class CheckForm(TypedDict):
+    """One thing that `runner doctor` looked at; `fix` is empty where all is well."""
+
+    result: Literal["pass", "warn", "fail"]
+    name: str
+    found: str
+    fix: str
+
+
+class GaugeForm(TypedDict):
+    """One number of `runner metrics`."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class SettingForm(TypedDict):
+    """One setting that counts, and where it comes from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+class VersionForm(TypedDict):
+    """What is installed."""
+
+    version: str
+    python: str
+    celery: str
+    kombu: str
+    redis: str
+
+
+class StartedForm(TypedDict):
+    """A run that was started."""
+
+    run_id: str
+    graph: str
+    status: str
+
+
+class StandingForm(TypedDict):
+    """A run and its status."""
+
+    run_id: str
+    status: str
+
+
+class RetriedForm(TypedDict):
+    """A run that goes on, and the nodes that run again."""
+
+    run_id: str
+    nodes: list[str]
+
+
+class WithdrawnForm(TypedDict):
+    """A question that was taken back."""
+
+    interrupt_id: str
+    status: Literal["withdrawn"]
+
+
+class ReplayedForm(TypedDict):
+    """A dead letter and where it went: a place in a stream, or the run of a node."""
+
+    id: str
+    sent: str
+
+
+class DroppedForm(TypedDict):
+    """A dead letter, and whether it was there."""
+
+    id: str
+    status: Literal["dropped", "unknown"]
