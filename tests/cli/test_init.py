@@ -21,12 +21,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def project(tmp_path):
-@pytest.mark.slow
     """A fresh project, as the command writes it."""
     folder = tmp_path / "My Shop"
     done = CliRunner().invoke(runner, ["init", str(folder)])
     assert done.exit_code == 0, done.stderr
     return folder
+
+
+@pytest.mark.slow
 def test_the_project_s_own_tests_pass(project):
     """What is written works as it is, without Redis and without a worker."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]

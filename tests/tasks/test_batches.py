@@ -11,11 +11,13 @@ from tests.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def pair(databases):
-@pytest.mark.slow
     """Two workers that tests may kill; the next test gets new ones."""
     site = next(databases)
     yield site
     site.end()
+
+
+@pytest.mark.slow
 def test_a_batch_outlives_the_workers_that_run_and_choose(pair):
     """A worker dies in the middle of a batch that also waits for a person, and one while it chooses the
     next batch: every node completes once, and the join comes once, after both.

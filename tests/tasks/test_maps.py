@@ -13,11 +13,13 @@ WITHIN = RECOVERY + MARGIN
 
 @pytest.fixture(scope="module")
 def pair(databases):
-@pytest.mark.slow
     """Two workers, one of which the test kills."""
     site = next(databases)
     yield site
     site.end()
+
+
+@pytest.mark.slow
 def test_a_map_survives_a_killed_worker(pair):
     """After kill -9 in the middle of a map the lost item runs again, and the results are in order."""
     pair.ready(2)

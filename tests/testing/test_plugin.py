@@ -67,9 +67,11 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture
 def project(tmp_path):
-@pytest.mark.slow
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     return tmp_path
+
+
+@pytest.mark.slow
 def test_users_test_their_graphs_in_process_and_on_a_worker(project):
     """In a project of one's own the fixtures are there; a module's tests share one worker."""
     (project / "test_shop.py").write_text(TESTS, encoding="utf-8")
