@@ -11,16 +11,16 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from runner import answers, conditions, failures, ids, nodes, telemetry
 from runner.alarms import Alarms
 from runner.control import Control
+from runner.delivery import Delivery
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
-from runner.failures import ErrorRecord
 from runner.handover import Handover
-from runner.interrupts import Answer, Interrupt, Receipt
+from runner.interrupts import Answer, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
@@ -44,23 +44,6 @@ LOCKED = 0.01
 
 PUT_BACK_MS = 2_000
 """How long a node waits that this process has no code for: another worker may have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of a doorbell: the store's word, and why the node waits or failed, when it does.
-
-    `child` is the run that a node which is a graph waits for, `reference` names the work of another system
-    that a node waits for, or that may stop; `retry_in` is in seconds.
-    """
-
-    word: str
-    graph_id: str = ""
-    interrupts: Sequence[Interrupt] = ()
-    child: str = ""
-    reference: str = ""
-    error: ErrorRecord | None = None
-    retry_in: float = 0.0
 
 
 class Engine(Control, Handover):

@@ -8,7 +8,7 @@ from typing import Any
 from celery import shared_task
 from celery.exceptions import Ignore, Reject, Retry
 
-from runner.engine import Delivery
+from runner.delivery import Delivery
 from runner.errors import ConflictError, NodeFailed, StoreError, UsageError
 from runner.failures import ErrorRecord
 from tasks.celery_task import revoke
