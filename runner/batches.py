@@ -123,13 +123,7 @@ class Crossroads:
     def _holds(self, node: str, place: int) -> bool:
         if (node, place) not in self._asked:
             edge = self._plan.edges[node][place]
-            try:
-                self._asked[node, place] = edge.condition is None or holds(edge, self._state(node))
-            except StoreError:
-                raise
-            except Exception as error:
-                error.add_note(f"raised by the condition of the edge from {node!r} to {edge.target!r}")
-                raise
+            self._asked[node, place] = edge.condition is None or holds(edge, self._state(node))
         return self._asked[node, place]
 
     def _state(self, node: str) -> BatchState:

@@ -123,12 +123,16 @@ def decided(edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopolo
 
 
 def holds(edge: EdgeSpec, state: GraphState) -> bool:
-    """Ask an edge's condition; one without a condition holds. Raises what the condition raises."""
+    """Ask an edge's condition; one without a condition holds. What it raises gets a note of the edge."""
     if edge.condition is None:
         return True
-    if _wants_state(edge.condition):
-        return bool(edge.condition(state, invocation_state=state.invocation_state))
-    return bool(edge.condition(state))
+    try:
+        if _wants_state(edge.condition):
+            return bool(edge.condition(state, invocation_state=state.invocation_state))
+        return bool(edge.condition(state))
+    except Exception as error:
+        error.add_note(f"raised by the condition of the edge from {edge.source!r} to {edge.target!r}")
+        raise
 
 
 def state_after(

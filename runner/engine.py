@@ -203,7 +203,6 @@ class Engine(Control, Handover):
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
-                error.add_note(f"raised by the condition of an edge that leaves node {node!r}")
                 return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
             entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
             settlement = Settlement(

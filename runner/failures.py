@@ -53,8 +53,9 @@ class ErrorRecord:
         return self.type.rpartition(":")[2].rpartition(".")[2]
 
     def __str__(self) -> str:
-        """Return the line a traceback would end with."""
-        return f"{self.name}: {self.message}" if self.message else self.name
+        """Return the line a traceback would end with, and of its notes the last one."""
+        line = f"{self.name}: {self.message}" if self.message else self.name
+        return f"{line} ({self.notes[-1]})" if self.notes else line
 
 
 def record(error: BaseException, depth: int = 0) -> ErrorRecord:

@@ -422,7 +422,9 @@ def test_a_condition_that_raises_fails_its_source():
 
     assert statuses(result) == {"a": "failed"}
     assert isinstance(result.results["a"].result, KeyError)
-    assert result.results["a"].result.__notes__ == ["raised by the condition of an edge that leaves node 'a'"]
+    where = "raised by the condition of the edge from 'a' to 'b'"
+    assert result.results["a"].result.__notes__ == [where]
+    assert str(result.results["a"].error) == f"KeyError: \"'nobody' is not a node of this graph\" ({where})"
 
 
 # -- retries -------------------------------------------------------------------------------------------
