@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from runner.events import EventKind
 
+END = "@end"
+"""Where the doorbell of an ended run rings that has somebody to tell: its visit is which end it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
@@ -23,7 +26,8 @@ class TimerKind(enum.StrEnum):
     """What time does: each kind has one entry per node, interrupt or run.
 
     A node's entry says, by its status, to ring again, to try again, or that its lease has run out; a
-    map's, that it has more items to begin or to cancel than one step takes.
+    map's, that it has more items to begin or to cancel than one step takes; a callback's, that nobody was
+    told yet of the run's end.
     """
 
     NODE = "node"
@@ -31,6 +35,7 @@ class TimerKind(enum.StrEnum):
     DRAIN = "drain"
     DEADLINE = "deadline"
     MAP = "map"
+    CALLBACK = "callback"
 
 
 @dataclass(frozen=True, slots=True)

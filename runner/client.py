@@ -29,6 +29,10 @@ class LeftToSweeper:
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
         """Leave each doorbell to its timer in the store, which is due at once."""
 
+    def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
+        """Leave it to a worker."""
+        return False
+
 
 class Run(Steering):
     """One run: its state is in the store, this object only names it."""
@@ -138,14 +142,23 @@ class Client:
         invocation_state: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
         tags: Mapping[str, str] | None = None,
+        on_end: str | None = None,
     ) -> Run:
         """Begin a run of a graph that a worker or this program has registered.
 
+        `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
+
         Raises:
             NotFoundError: nobody knows the graph. UnstorableError: the task can't be stored.
+            UsageError: a tag or `on_end` can't be used.
         """
         started = self.engine.start(
-            graph_id, task, invocation_state=invocation_state, idempotency_key=idempotency_key, tags=tags
+            graph_id,
+            task,
+            invocation_state=invocation_state,
+            idempotency_key=idempotency_key,
+            tags=tags,
+            on_end=on_end or "",
         )
         return Run(started, self.engine)
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from runner import codec, ids
+from runner import answers, codec, ids
 from runner.errors import ConflictError, NotFoundError
 from runner.forks import Begin
+from runner.interrupts import Answer, Receipt
 from runner.ports import Reply, Store
 from runner.reruns import Reruns
 
 
 class Control:
-    """The part of the engine that steers runs."""
+    """The part of the engine that answers and steers runs."""
 
     store: Store
     _ring: Callable[[Reply], Reply]
+
+    def answer(self, given: Sequence[Answer]) -> list[Receipt]:
+        """Apply a set of answers, all or none; each gets a receipt."""
+        found = self.store.interrupts([each.interrupt_id for each in given])
+        refused = answers.refusals(given, found, self.store.max_bytes)
+        if refused:
+            return answers.refuse(given, found, refused)
+        receipts, reply = self.store.answer(given, ids.nonce())
+        self._ring(reply)
+        return receipts
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> None:
         """Take an open question back.

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner import answers, conditions, failures, ids, nodes, telemetry
+from runner import conditions, endings, failures, ids, nodes, telemetry
+from runner.actions import END
 from runner.alarms import Alarms
 from runner.control import Control
 from runner.delivery import Delivery
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.handover import Handover
-from runner.interrupts import Answer, Receipt
 from runner.leases import Lease, Leases
 from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
@@ -71,6 +71,7 @@ class Engine(Control, Handover):
         idempotency_key: str | None = None,
         tags: Mapping[str, str] | None = None,
         run_id: str | None = None,
+        on_end: str = "",
     ) -> str:
         """Begin a run and return its id; the same idempotency key returns the same run.
 
@@ -80,7 +81,7 @@ class Engine(Control, Handover):
         """
         run_id = run_id or ids.run_id()
         reply = self._starts.run(
-            run_id, graph_id, task, state=invocation_state, key=idempotency_key, tags=tags
+            run_id, graph_id, task, state=invocation_state, key=idempotency_key, tags=tags, on_end=on_end
         )
         return self._ring(reply).run_id or run_id
 
@@ -93,6 +94,8 @@ class Engine(Control, Handover):
 
         A doorbell that is stale, doubled or of an unknown run changes nothing.
         """
+        if node == END:
+            return Delivery(endings.tell(self.store, self._dispatcher, run_id, visit))
         claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
@@ -113,16 +116,6 @@ class Engine(Control, Handover):
                 return Delivery(self._ring(self.store.hold(claim.token)).word, claim.graph_id)
             except RunStopped:
                 return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
-
-    def answer(self, given: Sequence[Answer]) -> list[Receipt]:
-        """Apply a set of answers, all or none; each gets a receipt."""
-        found = self.store.interrupts([each.interrupt_id for each in given])
-        refused = answers.refusals(given, found, self.store.max_bytes)
-        if refused:
-            return answers.refuse(given, found, refused)
-        receipts, reply = self.store.answer(given, ids.nonce())
-        self._ring(reply)
-        return receipts
 
     def cancel(self, run_id: str, reason: str) -> str:
         """Stop a run: "cancelled", or "already" when it ends or has ended.

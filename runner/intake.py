@@ -83,6 +83,7 @@ def judge_start(engine: Engine, sent: Sent) -> Verdict:
             invocation_state=message.invocation_state,
             idempotency_key=message.idempotency_key or sent.key,
             tags=message.tags,
+            on_end=message.on_end or "",
         )
     except UsageError as error:
         status = ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED

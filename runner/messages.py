@@ -72,6 +72,12 @@ class StartMessage(Message):
     idempotency_key: str | None = Text
     invocation_state: dict[str, Any] | None = None
     tags: dict[str, str] | None = None
+    on_end: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="the Celery task to call when the run has ended: its name, or name@queue",
+    )
     reply_to: str | None = ReplyTo
 
 

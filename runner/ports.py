@@ -57,9 +57,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data.
-
-    With `parent` set it is a child run, and that node waits for it.
+    """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data. With `parent` set
+    it is a child run, whose node waits for it; `on_end` names a task to call at its end.
     """
 
     run_id: str
@@ -71,6 +70,7 @@ class Start:
     idempotency_key: str | None = None
     parent: Token | None = None
     root: str = ""
+    on_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,8 @@ class Settlement:
 class Fork:
     """A run to begin from what another has done.
 
-    `kept` are the (node, visit) whose results are copied, each with its place in the order (below 0;
-    0 for none); nodes in `remembers` also keep their documents. `input` is packed: what the visit `at`
-    is given instead of the task.
+    `kept` are the (node, visit) whose results are copied, with their place in the order (below 0; 0: none);
+    nodes in `remembers` also keep their documents. The visit `at` is given `input` (packed) as its task.
     """
 
     start: Start
@@ -182,8 +181,7 @@ class RunSnapshot:
 class Store(Handing, Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
-    `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` how large one
-    value may be: the engine refuses larger ones.
+    `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` bounds one value.
     """
 
     lease_ms: int
@@ -223,10 +221,7 @@ class Store(Handing, Protocol):
         """Run a visit again later; with an `entry` (its error) that is a new attempt."""
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        """Let a map wait for its items: "expanded", "cancelled", "no_items" or "stale".
-
-        `items` are packed; None goes on with those that this visit has.
-        """
+        """Let a map wait for items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
 
     def hold(self, token: Token) -> Reply:
         """Set a visit aside until its run is migrated."""
@@ -251,6 +246,9 @@ class Store(Handing, Protocol):
 
     def sweep(self, limit: int = 100) -> Reply:
         """Do what is due; the word is the number of timers handled."""
+
+    def told(self, run_id: str, end: int) -> Reply:
+        """Note that an end of a run was told: "told", or "stale" when the run has ended again or is gone."""
 
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
         """Add an event to a run's stream."""
@@ -293,6 +291,9 @@ class Dispatcher(Protocol):
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
         """Ring each; raising is safe, for the sweeper rings again."""
+
+    def call(self, task: str, kwargs: Mapping[str, JSON], task_id: str) -> bool:
+        """Send a Celery task, `name` or `name@queue`; False leaves it to another process."""
 
 
 Ids = Callable[[], str]

@@ -173,7 +173,9 @@ class RunRecord:
     """A run's own counters. `active` counts nodes that are ready, running or retrying and
     executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
     `lock` is "" or "until owner": only that node may settle before that time (ms). A child run has
-    its `path`, the nodes that lead to it from its root, each with "/".
+    its `path`, the nodes that lead to it from its root, each with "/". `on_end` is the task that is
+    called when the run ends, `ends` counts how often it has; `untold` is how often workers were rung to
+    tell its last end, 0 when that was done.
     """
 
     run_id: str
@@ -192,6 +194,9 @@ class RunRecord:
     parent_node: str = ""
     root: str = ""
     path: str = ""
+    on_end: str = ""
+    ends: int = 0
+    untold: int = 0
 
     @property
     def is_final(self) -> bool:

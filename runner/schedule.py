@@ -36,7 +36,8 @@ map.
 
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
 stops (a failure under fail_fast, a limit, a cancel) makes nothing ready any more; what waits is
-cancelled at once, what runs is recorded, and the last one ends the run.
+cancelled at once, what runs is recorded, and the last one ends the run. A run with `on_end` rings at
+its end for a worker that tells so, and again until that is done.
 """
 
 from __future__ import annotations
@@ -45,7 +46,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runner import limits
-from runner.actions import Action, Announce, Bury, Close, Dispatch, DropTimer, SetTimer, StopChild, TimerKind
+from runner.actions import (
+    END,
+    Action,
+    Announce,
+    Bury,
+    Close,
+    Dispatch,
+    DropTimer,
+    SetTimer,
+    StopChild,
+    TimerKind,
+)
 from runner.draft import Draft, Step
 from runner.events import EventKind
 from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
@@ -97,8 +109,8 @@ def reopen(draft: Draft, records: Records) -> Step:
     if not draft.run.is_final:
         return draft.refuse("moved")
     counted = replace(draft.run, failed=records.failed, started=records.started)
-    draft.run = replace(counted, stopping="", reason="", lock="")
-    draft.add(Announce(EventKind.RUN_RETRIED))
+    draft.run = replace(counted, stopping="", reason="", lock="", untold=0)
+    draft.add(DropTimer(TimerKind.CALLBACK, ""), Announce(EventKind.RUN_RETRIED))
     _fill(draft, records)
     return _close(draft, "reopened")
 
@@ -781,7 +793,31 @@ def _close(draft: Draft, reply: str) -> Step:
         record = draft.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
             _ring(draft, AFTER_GRAPH, replace(record, visit=record.visit + 1, attempt=1))
+    status = status_of(draft.run)
+    if draft.run.on_end and status is not draft.before and status in FINAL:
+        draft.run = replace(draft.run, ends=draft.run.ends + 1, untold=0)
+        _ring_end(draft)
     return draft.step(reply)
+
+
+def _ring_end(draft: Draft) -> None:
+    """Ring for somebody who tells that the run has ended, where its first nodes ring; again if need be."""
+    run, shape = draft.run, draft.shape(draft.topology.entries[0])
+    wait = min(MAX_RING_MS, draft.lease_ms * 2 ** min(run.untold, 16))
+    draft.run = replace(run, untold=run.untold + 1)
+    draft.add(
+        Dispatch(END, run.ends, 1, shape.queue, shape.priority),
+        SetTimer(TimerKind.CALLBACK, "", draft.now + wait),
+    )
+
+
+def told(draft: Draft, end: int) -> Step:
+    """Note that a run's end was told: "told", or "stale" when it was another end."""
+    if not end or draft.run.ends != end:
+        return draft.refuse("stale")
+    draft.run = replace(draft.run, untold=0)
+    draft.add(DropTimer(TimerKind.CALLBACK, ""))
+    return draft.step("told")
 
 
 def cancel(draft: Draft, reason: str) -> Step:
@@ -843,6 +879,9 @@ def _cancel_node(draft: Draft, node: str) -> None:
 
 def due(draft: Draft, kind: TimerKind, key: str) -> Step:
     """Do what a timer was set for; one that no longer applies changes nothing."""
+    if kind is TimerKind.CALLBACK and draft.run.untold:
+        _ring_end(draft)
+        return draft.step("rung")
     if draft.run.is_final:
         return draft.refuse("stale")
     match kind:
@@ -860,6 +899,7 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
         case TimerKind.MAP:
             draft.maps[key] = draft.map(key)
             return _close(draft, "advanced")
+    return draft.refuse("stale")
 
 
 def _due_node(draft: Draft, node: str) -> Step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import codec, ids, sizes
+from runner import codec, endings, ids, sizes
 from runner.errors import NotFoundError
 from runner.listings import checked_tags
 from runner.maps import map_of
@@ -42,13 +42,14 @@ class Starts:
         state: Mapping[str, object] | None,
         key: str | None,
         tags: Mapping[str, str] | None,
+        on_end: str = "",
     ) -> Reply:
         """Begin a run.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: one is too large.
-            UsageError: a tag can't be used.
+            UsageError: a tag, or the task to call at the end, can't be used.
         """
         plan = self._registry.find(graph_id)
         packed, given = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
@@ -62,6 +63,7 @@ class Starts:
             given=given,
             tags=codec.pack(checked_tags(tags or {}), "tags"),
             idempotency_key=key,
+            on_end=endings.checked(on_end),
         )
         reply = self._write(start, plan)
         if reply.word == "unknown_graph":

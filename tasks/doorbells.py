@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -78,6 +78,22 @@ class CeleryDispatcher:
                     _publish(self._app, bell, producer)
         except (OperationalError, OSError) as error:
             raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+    def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:
+        """Send a task of somebody's by name, `task` or `task@queue`; without a queue the app's routes decide.
+
+        Raises:
+            BrokerError: the broker can't be reached.
+        """
+        name, _, queue = task.partition("@")
+        to = {"queue": queue} if queue else {}
+        try:
+            with self._app.producer_or_acquire() as producer:
+                producer.connection.ensure_connection(**CONNECT)
+                self._app.send_task(name, kwargs=dict(kwargs), task_id=task_id, producer=producer, **to)
+        except (OperationalError, OSError) as error:
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+        return True
 
 
 def _publish(app: Celery, bell: Doorbell, producer: Any) -> None:

@@ -34,7 +34,7 @@ def run_node(self: Any) -> None:
 def show(task: Any, delivery: Delivery) -> None:
     """Let the task end as its node did, for monitors: the store knows already, nothing is sent again."""
     match delivery:
-        case Delivery(word="settled", error=None):
+        case Delivery(word="settled" | "told", error=None):
             return
         case Delivery(word="settled", error=ErrorRecord() as error):
             raise failure(error)

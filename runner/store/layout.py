@@ -130,6 +130,9 @@ def run_record(run_id: str, found: Mapping[bytes, bytes]) -> RunRecord:
         parent_node=found[b"parent_node"].decode(),
         root=found[b"root"].decode(),
         path=found.get(b"path", b"").decode(),
+        on_end=found.get(b"on_end", b"").decode(),
+        ends=int(found.get(b"ends", 0)),
+        untold=int(found.get(b"untold", 0)),
     )
 
 

@@ -29,6 +29,10 @@ class MemoryControl:
         with self._changed:
             return self._shelf.shapes.get(fingerprint)
 
+    def told(self, run_id: str, end: int) -> Reply:
+        with self._changed:
+            return Reply(*self._shelf.apply(run_id, schedule.told, end))
+
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         with self._changed:
             found = [self._shelf.runs.get(each.run_id) for each in runs]

@@ -17,7 +17,19 @@ from runner.store.link import TIMEOUT, Link
 
 JSON = Any
 
-RECORD = (b"v", b"run", b"of", b"reason", b"lock", b"parent_node", b"root", b"path")
+RECORD = (
+    b"v",
+    b"run",
+    b"of",
+    b"reason",
+    b"lock",
+    b"parent_node",
+    b"root",
+    b"path",
+    b"on_end",
+    b"ends",
+    b"untold",
+)
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""

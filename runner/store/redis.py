@@ -106,6 +106,7 @@ class RedisStore(RedisControl):
             layout.dump(dict(start.tags)),
             start.idempotency_key or "",
             start.root,
+            start.on_end,
             *parent,
         )
         if said[0] == b"exists":

@@ -30,6 +30,9 @@ class RedisControl:
         found = self._reader.shape(fingerprint)
         return topology_of(graph_id, fingerprint, found) if found else None
 
+    def told(self, run_id: str, end: int) -> Reply:
+        return self._reply("told", run_id, end)
+
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         return self._reply("rewrite", nonce, *(part for each in runs for part in rewriting.arguments(each)))
 

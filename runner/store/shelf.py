@@ -89,6 +89,7 @@ class Shelf:
             parent_node=parent.node if parent else "",
             root=start.root or (above.root if above else start.run_id),
             path=f"{above.path}{parent.node}/" if above and parent else "",
+            on_end=start.on_end,
         )
         kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
         tags = self.runs[record.root].root_tags if record.root in self.runs else start.tags

@@ -122,6 +122,42 @@ def test_children_expire_with_their_root(worker, store, client):
     assert all(client.pttl(key) > 0 for key in keys(client, f"*{child}*"))
 
 
+def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
+    """The expiry of a run with a task to call begins when that was called; its shape waits, too."""
+    graph = shape("a")
+    run_id = worker.start(graph, idempotency_key="k", on_end="shop.done")
+    child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
+    worker.run(child, "x")
+    worker.run(run_id, "a")
+    store.publish([shape("a>b")])
+    clock.advance(3600)
+    store.sweep()
+    found = [*keys(client, f"*{run_id}*"), *keys(client, f"*:r:{child}*"), *keys(client, "*:idem:*")]
+    found = [*(key for key in found if client.type(key) != b"none"), KEYS.shape(graph.fingerprint)]
+    assert len(found) > 5
+    assert {client.pttl(key) for key in found} == {-1}
+    assert all(declared(key) for key in keys(client, KEYS.prefix + "*"))
+
+    assert store.told(run_id, 1).word == "told"
+
+    store.sweep()
+    assert all(0 < client.pttl(key) <= 60_000 for key in found)
+    assert not client.zrange(f"{KEYS.prefix}timers", 0, -1)
+
+
+def test_a_run_retried_before_its_end_was_told_counts_once(worker, store, client):
+    """A run that goes on before its end was told uses its shape as one run, and leaves it as one."""
+    graph = shape("a")
+    run_id = worker.start(graph, on_end="shop.done")
+    worker.fail(worker.claim(run_id, "a").token)
+    Reruns(store).retry(run_id, None)
+    assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"1"
+
+    worker.settle(worker.claim(run_id, "a", 1, 2).token)
+    store.told(run_id, 2)
+    assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"0"
+
+
 def test_a_retried_run_stays(worker, store, clock, client):
     """A run that goes on loses its expiry, with its children, its shape and its idempotency key."""
     graph = shape("a>b")

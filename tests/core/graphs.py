@@ -53,12 +53,21 @@ class Bench:
         registry = Registry()
         registry.add("bench", lambda: graph)
         self.bells: list = []
+        self.calls: list = []
+        self.outage: Exception | None = None
         self.engine = Engine(self.store, self, registry)
         self.run_id = ""
 
     def ring(self, doorbells):
         """Keep the doorbells for later."""
         self.bells += doorbells
+
+    def call(self, task, kwargs, task_id):
+        """Keep the tasks called at ends of runs."""
+        if self.outage:
+            raise self.outage
+        self.calls.append((task, kwargs, task_id))
+        return True
 
     def start(self, task: object = "task", **options) -> Bench:
         """Begin a run."""

@@ -73,6 +73,7 @@ def test_a_start_is_read_with_every_field():
         "idempotency_key": "k",
         "invocation_state": {"user": "ann"},
         "tags": {"team": "a"},
+        "on_end": "shop.done@shop",
         "reply_to": "runner:replies:mine",
     }
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runner import replay
+from runner.actions import END
 from runner.cycles import reach
 from runner.errors import DefinitionError, RunnerError
 from runner.forks import Begin
@@ -101,6 +102,7 @@ class Agreement(RuleBasedStateMachine):
         self.redis = RedisStore(self.url, clock=self.clock, lease=LEASE, push=False)
         self.shapes, self.runs, self.bells, self.tokens, self.questions = [], [], [], [], []
         self.handed = []
+        self.ends = []
         self.count = 0
         self.last = None
 
@@ -118,7 +120,8 @@ class Agreement(RuleBasedStateMachine):
         said, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
         assert comparable(other) == comparable(said)
         for reply in said if isinstance(said, tuple) else [said]:
-            self.bells += getattr(reply, "doorbells", [])
+            for bell in getattr(reply, "doorbells", []):
+                (self.ends if bell.node == END else self.bells).append(bell)
         if isinstance(said, Claim) and said.token not in self.tokens:
             self.tokens.append(said.token)
         return said
@@ -135,8 +138,9 @@ class Agreement(RuleBasedStateMachine):
         which=st.integers(0, 1),
         key=st.sampled_from([None, None, "k"]),
         tenant=st.sampled_from([None, "x", "y"]),
+        on_end=st.sampled_from(["", "shop.done"]),
     )
-    def start(self, which, key, tenant=None):
+    def start(self, which, key, tenant=None, on_end="shop.done"):
         graph, run_id = self.shapes[which], f"00run{len(self.runs)}"
         reply = self.both(
             "start",
@@ -147,6 +151,7 @@ class Agreement(RuleBasedStateMachine):
                 "t",
                 tags={"t": str(which)} | ({"tenant": tenant} if tenant else {}),
                 idempotency_key=key,
+                on_end=on_end,
             ),
             self.nonce(),
         )
@@ -335,6 +340,13 @@ class Agreement(RuleBasedStateMachine):
             token = self.pick(data, self.tokens)
             self.both("emit", token.run_id, kind, token.node, token.visit, {"note": "half"})
 
+    @rule(data=st.data())
+    def tell(self, data):
+        """Note that an end was told, which may be an older one than the run's last."""
+        if self.ends:
+            bell = self.pick(data, self.ends)
+            self.both("told", bell.run_id, bell.visit)
+
     # -- what people and time do -------------------------------------------------------------------
 
     @rule(data=st.data(), many=st.booleans(), nonce=st.sampled_from(["", "", "n"]))
@@ -443,6 +455,15 @@ class Agreement(RuleBasedStateMachine):
                 if found.nodes[name].items and not found.record.stopping:
                     assert not own.has_ended
                     assert found.nodes[name].busy == (own.stopped or own.next < own.total)
+
+    @invariant()
+    def ends_are_told(self):
+        """A run that has ended and not told so has a timer that rings for it; no other run has one."""
+        timers = self.memory._shelf.timers
+        for run_id in self.runs:
+            record = self.memory.peek(run_id)
+            assert (("callback", run_id, "") in timers) == bool(record.untold)
+            assert record.is_final or not record.untold
 
     @invariant()
     def runs_are_equal(self):

@@ -3,8 +3,8 @@
 -- Keys touched: graphs, g:<fingerprint> (counts its runs), idem:<graph>:<key> (-> run id), r:<run> and
 --   its parts, runs and runs:* (indexes), timers, notices; the parent's r:<run>, queues.
 -- Arguments: 5 run, 6 graph, 7 fingerprint ("": the current one), 8 task, 9 state given, 10 tags (JSON),
---   11 idempotency key or "", 12 root run or "", then for a child: 13 parent run, 14 node, 15 visit,
---   16 fence.
+--   11 idempotency key or "", 12 root run or "", 13 the task to call at its end or "", then for a child:
+--   14 parent run, 15 node, 16 visit, 17 fence.
 -- Words: "started", "exists" (and that run's id), "unknown_graph"; for a child also "stale", "cancelled".
 -- include: reply
 -- include: delegate
@@ -22,16 +22,17 @@ if ARGV[11] ~= '' then
 end
 if redis.call('EXISTS', key) == 1 then return {'started'} end
 local root, path = ARGV[12] ~= '' and ARGV[12] or run, ''
-if ARGV[13] then
-  local word = delegate(ARGV[13], ARGV[14], tonumber(ARGV[15]), tonumber(ARGV[16]), run)
+if ARGV[14] then
+  local word = delegate(ARGV[14], ARGV[15], tonumber(ARGV[16]), tonumber(ARGV[17]), run)
   if word ~= 'delegated' then return reply(word) end
-  local above = redis.call('HMGET', prefix .. 'r:' .. ARGV[13], 'root', 'path')
-  root, path = ARGV[12] ~= '' and ARGV[12] or above[1], (above[2] or '') .. ARGV[14] .. '/'
-  redis.call('RPUSH', prefix .. 'r:' .. ARGV[13] .. ':c', run)
+  local above = redis.call('HMGET', prefix .. 'r:' .. ARGV[14], 'root', 'path')
+  root, path = ARGV[12] ~= '' and ARGV[12] or above[1], (above[2] or '') .. ARGV[15] .. '/'
+  redis.call('RPUSH', prefix .. 'r:' .. ARGV[14] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
-local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[13], node = ARGV[14], root = root, path = path,
-  task = ARGV[8], given = ARGV[9], tags = ARGV[10], idem = idem})
+local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[14], node = ARGV[15], root = root, path = path,
+  task = ARGV[8], given = ARGV[9], tags = ARGV[10], idem = idem,
+  on_end = ARGV[13]})
 local meta = shape(d, 'meta')
 if meta.timeout > 0 then timer(d, 'deadline', '', now + meta.timeout) end
 if meta.batches then open_batch(d, meta.entries) end

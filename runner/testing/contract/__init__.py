@@ -19,6 +19,7 @@ PARTS = (
     "asking",
     "batching",
     "children",
+    "ending",
     "handing",
     "limiting",
     "listing",
@@ -41,6 +42,7 @@ from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
+from runner.testing.contract.ending import EndingContract
 from runner.testing.contract.forking import ForkingContract
 from runner.testing.contract.handing import HandContract
 from runner.testing.contract.limiting import LimitContract
@@ -67,6 +69,7 @@ class StoreContract(
     TimingContract,
     StoppingContract,
     ChildContract,
+    EndingContract,
     MapContract,
     LimitContract,
     HandContract,

@@ -41,6 +41,7 @@ end
 
 local function due(kind, run, key)
   local d = open(run)
+  if d and kind == 'callback' then return ring_end_again(d) end
   if not d or FINAL[d.run.status] then return end
   DUE[kind](d, key)
   step(d)

@@ -34,12 +34,17 @@ local function release(d)
   end
 end
 
+-- A run that has ended, and has told so where it must, is no longer in use.
+local function let_go(d)
+  release(d)
+  if outlived(d.run.parent) then retire(d.id) end
+end
+
 local function index_status(d, before, status)
   local created = redis.call('HGET', d.key, 'created')
   redis.call('ZREM', prefix .. 'runs:' .. before, d.id)
   redis.call('ZADD', prefix .. 'runs:' .. status, created, d.id)
   if not FINAL[status] then return end
   redis.call('HSET', d.key, 'ended', now)
-  release(d)
-  if outlived(d.run.parent) then retire(d.id) end
+  if redis.call('HEXISTS', d.key, 'untold') == 0 then let_go(d) end
 end

@@ -2,6 +2,7 @@
 -- include: commit
 -- include: ended
 -- include: mapping
+-- include: telling
 local function status_of(run)
   if run.active > 0 then return 'executing' end
   if run.held > 0 then return 'needs_migration' end
@@ -31,6 +32,7 @@ local function step(d)
     run.status = status
     announce(d, FINAL[status] and 'run.ended' or 'run.status', '', 0, status)
     if FINAL[status] and shape(d, 'meta').timeout > 0 then timer(d, 'deadline', '', false) end
+    if FINAL[status] then note_end(d) end
     if run.parent ~= '' then
       local name = redis.call('HGET', d.key, 'parent_node')
       d.follow[#d.follow + 1] = {run = run.parent, node = name, child = d.id, status = status}

@@ -1,0 +1,26 @@
+-- A run with `on_end` that ends: workers are rung for its node @end until one has told so.
+-- include: commit
+-- include: ring
+local LONGEST_WAIT = 300000
+
+local function ring_end(d, number, again)
+  local at = shape(d, 'n:' .. shape(d, 'meta').entries[1])
+  d.bells[#d.bells + 1] = {d.id, '@end', number, 1, at.queue, at.priority, d.run.graph}
+  timer(d, 'callback', '', again)
+end
+
+-- Ring at the end itself: the run counts its ends, so that none is taken for another.
+local function note_end(d)
+  if redis.call('HEXISTS', d.key, 'on_end') == 0 then return end
+  redis.call('HSET', d.key, 'untold', 1)
+  ring_end(d, redis.call('HINCRBY', d.key, 'ends', 1), ring_again())
+end
+
+-- Nobody has told it so far.
+local function ring_end_again(d)
+  local found = redis.call('HMGET', d.key, 'untold', 'ends')
+  if not found[1] then return end
+  redis.call('HINCRBY', d.key, 'untold', 1)
+  ring_end(d, tonumber(found[2]), now + math.min(LONGEST_WAIT, lease * 2 ^ math.min(tonumber(found[1]), 16)))
+  commit(d)
+end
