@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import runner
 from tests.properties.test_graph_against_model import Against, AgainstRedis
 
-EXAMPLES = {Against: 400, AgainstRedis: 200}
+EXAMPLES = {Against: 700, AgainstRedis: 200}
 BROKEN = 3
 """What the program ends with when a property does not hold."""
 
