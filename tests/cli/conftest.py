@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from runner.cli.process import worker_process
 from runner.cli.program import runner
 from runner.embedded import embedded_store
+from runner.registry import registry
 
 HERE = Path(__file__).parent
 QUICK = {"RUNNER_LEASE": "1.5", "RUNNER_SWEEP_INTERVAL": "0.5"}
@@ -32,8 +33,10 @@ def shop_url(store_server):
 
 
 @pytest.fixture
-def cli(shop_url):
-    """Call the command line as a program without a terminal does."""
+def cli(shop_url, monkeypatch):
+    """Call the command line as a program without a terminal and without graphs of its own does."""
+    monkeypatch.setattr(registry, "_factories", {})
+    monkeypatch.setattr(registry, "_plans", {})
 
     def call(*arguments: str, url: str = shop_url, stdin: str | None = None):
         return CliRunner().invoke(runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK})

@@ -106,6 +106,17 @@ def test_nothing_is_overwritten(project):
 
 def test_what_is_written_keeps_to_our_own_style(project):
     """Newcomers learn from it: it is formatted, and has no fault that our linter knows."""
-    command = ["ruff", "check", "--isolated", "--select", "E,F,I,B,UP", "--line-length", "110", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "E,F,I,B,UP",
+        "--line-length",
+        "110",
+        ".",
+    ]
 
     assert subprocess.run(command, cwd=project, capture_output=True, check=False).returncode == 0
