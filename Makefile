@@ -32,8 +32,11 @@ format: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
+# released a day apart.
 extras: $(STAMP) ## Install what adapters and model providers need
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[mcp,openai,pydantic-ai,strands]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev,mcp,openai,pydantic-ai,strands]'
 
 bench: $(STAMP) ## Compare the cost per node with bare Celery
 	$(BIN)/python -m bench.overhead
