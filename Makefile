@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all check format extras bench clean
+.PHONY: help run test test-slow test-all chaos chaos-sample check format extras bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,10 +14,16 @@ run: $(STAMP) ## Run the release example on a real worker, to the end
 	$(BIN)/python -m examples.release
 
 test: $(STAMP) ## Run the quick test suite
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not chaos"
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 2 --dist loadfile -m slow
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos"
+
+chaos: $(STAMP) ## Run every real fault and its control; takes minutes
+	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 180 -m chaos tests/chaos
+
+chaos-sample: $(STAMP) ## Run one fault of every kind
+	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 180 -m sample tests/chaos
 
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough

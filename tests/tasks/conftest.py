@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from runner.embedded import embedded_store
-from tests.tasks.workers import Site
+from tests.tasks.workers import Databases
 
 POOLS = ("threads", "prefork", "solo")
-COUNT = 16  # databases of a server
-
-
-class Databases:
-    """Gives out sites, each with a database and a folder of its own; an ended site's is used again."""
-
-    def __init__(self, url, folders) -> None:
-        self._url, self._folders, self._given = url, folders, []
-
-    def __next__(self) -> Site:
-        taken = {site.number for site in self._given if not site.ended}
-        number = min(set(range(COUNT)) - taken)
-        url = self._url.replace("db=0", f"db={number}")
-        with redis.Redis.from_url(url) as client:
-            client.flushdb()
-        self._given.append(Site(url, self._folders.mktemp(f"site{number}-"), number))
-        return self._given[-1]
 
 
 @pytest.fixture(scope="session")

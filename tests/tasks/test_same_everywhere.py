@@ -22,6 +22,7 @@ class Disturber:
     def __init__(self, site, seed: int) -> None:
         self.redis, self.chance = site.redis, random.Random(seed)  # noqa: S311 - repeatable, no secret
         self.withheld: list[tuple[bytes, bytes]] = []
+        self.met: set[bytes] = set()
         self.touched = 0
 
     def disturb(self) -> None:
@@ -34,14 +35,18 @@ class Disturber:
                 self.mix(key)
 
     def mix(self, key: bytes) -> None:
-        """Take all messages of a queue; one in three is doubled, one in three comes later."""
+        """Take all messages of a queue; of those met first one in three is doubled, one in three comes later.
+
+        A message is met once: doubled at every look, they would grow faster than workers can take them.
+        """
         found = []
         while (message := self.redis.rpop(key)) is not None:
             found.append(message)
         self.touched += len(found)
         self.chance.shuffle(found)
         for message in found:
-            fate = self.chance.randrange(3)
+            fate = 1 if message in self.met else self.chance.randrange(3)
+            self.met.add(message)
             if fate == 0:
                 self.withheld.append((key, message))
             else:

@@ -29,6 +29,9 @@ SETTINGS = {
     "RUNNER_EARLY_ANSWER": "2",
 }
 
+DATABASES = 16
+"""So many has a server."""
+
 
 class Worker:
     """One `celery worker` process; kill it, freeze it or let it stop."""
@@ -144,6 +147,22 @@ class Site:
             worker.end()
         self.redis.close()
         self.ended = True
+
+
+class Databases:
+    """Gives out sites, each with a database and a folder of its own; an ended site's is used again."""
+
+    def __init__(self, url, folders) -> None:
+        self._url, self._folders, self._given = url, folders, []
+
+    def __next__(self) -> Site:
+        taken = {site.number for site in self._given if not site.ended}
+        number = min(set(range(DATABASES)) - taken)
+        url = self._url.replace("db=0", f"db={number}")
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        self._given.append(Site(url, self._folders.mktemp(f"site{number}-"), number))
+        return self._given[-1]
 
 
 def script(text: str, *arguments: str) -> str:
