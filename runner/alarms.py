@@ -1,4 +1,4 @@
-"""A sweep at a given time: for nodes that a rate has put off by less than a sweeper's rest.
+"""A sweep at a given time: for nodes that a retry or a rate puts off by less than a sweeper's rest.
 
 One thread per process waits for the next time and ends when there is none, so that after a fork each
 process has its own. An alarm that is lost with its process costs time only: the next sweep of any

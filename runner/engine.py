@@ -99,7 +99,7 @@ class Engine(Control, Handover):
         claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
-                self._alarms.ring_in(claim.delay_ms / 1000)
+                self.sweep_in(claim.delay_ms / 1000)
             return Delivery(self._ring(claim).word, reference=claim.reference)
         plan = self._find(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
@@ -132,6 +132,10 @@ class Engine(Control, Handover):
     def sweep(self, limit: int = 100) -> int:
         """Do what is due (lost leases, retries, lost doorbells, expiries) and return how much it was."""
         return int(self._ring(self.store.sweep(limit)).word)
+
+    def sweep_in(self, seconds: float) -> None:
+        """Sweep once more after so many seconds, for what is due before a sweeper looks again."""
+        self._alarms.ring_in(seconds)
 
     # -- one delivery ------------------------------------------------------------------------------
 

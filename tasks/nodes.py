@@ -21,11 +21,14 @@ log = logging.getLogger(__name__)
 @shared_task(bind=True, name=NODE_TASK, ignore_result=True, acks_late=True, throws=(NodeFailed,))
 def run_node(self: Any) -> None:
     """Claim the visit that this task's id names, run its node and commit how it ended."""
+    engine = engine_of(self.app)
     try:
-        delivery = engine_of(self.app).deliver(*visit_of(self.request.id))
+        delivery = engine.deliver(*visit_of(self.request.id))
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", self.request.id, error)
         raise Reject(str(error), requeue=False) from error
+    if delivery.retry_in:
+        engine.sweep_in(delivery.retry_in)
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
     show(self, delivery)

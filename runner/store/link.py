@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
-from runner.errors import StoreError
+from runner.errors import StoreError, UsageError
 
 Argument = bytes | str | int
 
@@ -29,15 +29,12 @@ class Link:
     """One Redis database. Thread-safe, and usable after a fork."""
 
     def __init__(self, url: str) -> None:
-        """Take a redis-py URL: redis://, rediss:// or unix://. Nothing is connected yet."""
-        # Any: its annotations allow for text, but without decode_responses every reply is bytes.
-        self.client: Any = redis.Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT,
-            socket_connect_timeout=TIMEOUT,
-            health_check_interval=30,
-            protocol=2,
-        )
+        """Take a redis-py URL: redis://, rediss:// or unix://. Nothing is connected yet.
+
+        Raises:
+            UsageError: it is no such URL.
+        """
+        self.client = _client(url)
         self._place = _place(url)
         self._own = threading.local()
 
@@ -96,6 +93,24 @@ class Link:
         if connection is not None:
             connection.disconnect()
         self.client.close()
+
+
+def _client(url: str) -> Any:
+    """Any: its annotations allow for text, but without decode_responses every reply is bytes."""
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            health_check_interval=30,
+            protocol=2,
+        )
+    except ValueError as error:
+        # Without the URL, which may hold a password.
+        raise UsageError(
+            f"the address of the store can't be read ({error}), so nothing was done. Give RUNNER_REDIS_URL "
+            "or --redis-url a URL such as redis://localhost:6379/0 or unix:///run/redis.sock?db=0."
+        ) from error
 
 
 def _place(url: str) -> str:

@@ -18,6 +18,7 @@ from runner.outcomes import Remembered
 from runner.ports import Settlement, Start
 from runner.reruns import Reruns
 from runner.run import Status
+from runner.store import open_store
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import RUN_PARTS, Keys, declared
 from runner.store.redis import RedisStore
@@ -538,3 +539,12 @@ def test_partitions_do_not_meet(redis_url):
     run_id = worker.start(shape("a"))
 
     assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
+
+
+@pytest.mark.parametrize("url", ["htp://ann:secret@x", "redis://x:port/0", "unix:///s.sock?db=zero"])
+def test_an_address_that_can_not_be_read_is_a_mistake_of_the_caller(url):
+    """The message names the setting and shows no password."""
+    with pytest.raises(UsageError, match="RUNNER_REDIS_URL") as told:
+        open_store(url)
+
+    assert "secret" not in str(told.value)

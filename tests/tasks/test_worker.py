@@ -150,6 +150,15 @@ def test_a_worker_that_stops_lets_its_node_finish(empty_site):
 
 
 @pytest.mark.slow
+def test_a_retry_does_not_wait_for_the_next_sweep(empty_site):
+    """A backoff shorter than the rest between two sweeps is kept, in a child process, too."""
+    empty_site.add("prefork", slots=1, RUNNER_SWEEP_INTERVAL="3600").wait_ready()
+
+    result = empty_site.client.start("retry", "go").wait(20)
+
+    assert result.results["flaky"].output == 2
+
+
 def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     """After `tasks.install(app)` the workers of an app serve their own queue and ours."""
     worker = empty_site.add(app="tests.tasks.theirs:app")
