@@ -130,7 +130,7 @@ class InEdge:
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """What a transition must know of one node; its edges are kept apart, as they may be many."""
+    """What is stored of one node; edges are apart, as they may be many. `kind` is "" in old shapes."""
 
     needs: int
     join: Join
@@ -141,6 +141,8 @@ class NodeTopology:
     signature: str
     map: MapTopology | None = None
     limits: tuple[LimitShape, ...] = ()
+    kind: str = ""
+    version: str = ""
 
     @property
     def scope(self) -> int:
@@ -186,9 +188,7 @@ AFTER_GRAPH = "@after"
 """The hidden node that fires AfterGraphEvent: it becomes ready when a run would end."""
 
 BATCH = "@batch"
-"""The hidden node of a graph that runs in batches: it becomes ready when a batch has ended, and its
-worker chooses the next one.
-"""
+"""The hidden node of a graph that runs in batches: ready when one has ended, to choose the next."""
 
 DEFAULT_QUEUE = "runner"
 DEFAULT_PRIORITY = 5
@@ -243,9 +243,8 @@ def topology(definition: Definition) -> Topology:
 
 def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
     """Number the loops around a node, innermost first."""
-    return tuple(
-        sorted((k for k, (_, body) in enumerate(loops) if node in body), key=lambda k: len(loops[k][1]))
-    )
+    inside = [k for k, (_, body) in enumerate(loops) if node in body]
+    return tuple(sorted(inside, key=lambda k: len(loops[k][1])))
 
 
 def _limit(definition: Definition) -> int:
@@ -283,6 +282,8 @@ def _node(
         signature=signature,
         map=maps.shape_of(spec.map),
         limits=shapes(spec.limits, definition.id, spec.id),
+        kind=spec.kind,
+        version=spec.version,
     )
 
 

@@ -53,13 +53,14 @@ class Page(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One line of a listing of runs."""
+    """One line of a listing of runs; `fingerprint` is that of its graph's shape."""
 
     run_id: str
     graph_id: str
     status: Status
     created_at: int
     tags: Mapping[str, str]
+    fingerprint: str = ""
 
     @property
     def place(self) -> tuple[int, str]:

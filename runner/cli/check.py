@@ -10,33 +10,75 @@ from runner.cli.exits import Exit
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runner.cli.documents import FindingDocument
+    from runner.cli.forms import HeldForm
+    from runner.cli.output import Output
     from runner.findings import Finding
 
 
 @click.command()
 @click.argument("names", metavar="[GRAPH]...", nargs=-1)
 @click.option("--strict", is_flag=True, help="Warnings count like errors.")
+@click.option(
+    "--against-waiting", "against", is_flag=True, help="Also ask the store whose runs would be held."
+)
 @shared
 @pass_session
-def check(session: Session, names: tuple[str, ...], strict: bool) -> int:  # noqa: FBT001 - click gives flags so
+def check(session: Session, names: tuple[str, ...], *, strict: bool, against: bool) -> int:
     """Look for mistakes in graphs of RUNNER_GRAPHS here, in all of them by default.
 
-    Nothing is run, and no store is needed. The exit code is 1 when there are errors. Without a terminal,
-    lines of tab-separated cells: severity, code, graph, node, message, advice.
+    Nothing is run. With --against-waiting the runs of the store that wait or run are compared with the
+    graphs here: which of their nodes would this code set aside, were it deployed now, and why? Without
+    it, no store is needed.
+
+    Without a terminal, lines of tab-separated cells: severity, code, graph, node, message, advice; for
+    a node that would be set aside: held, run, graph, node, visit, status, reason. Exit codes: 1 there are
+    errors; 5 there are none, but a node would be set aside.
     """
     from runner.registry import registry
 
     session.load_graphs()
-    found = [finding for name in names or registry.names() for finding in _look(name)]
-    if session.output.as_json:
-        session.output.data({"findings": [_document(finding) for finding in found]})
-    else:
-        cells = [tuple(_document(finding).values()) for finding in found]
-        headings = ("SEVERITY", "CODE", "GRAPH", "NODE", "WHAT", "WHAT TO DO")
-        session.output.table(headings, cells, "Nothing was found.")
+    wanted = names or tuple(registry.names())
+    found = [finding for name in wanted for finding in _look(name)]
+    held = _held(session, wanted) if against else None
+    _write(session.output, [_document(finding) for finding in found], held)
     bad = {"error", "warning"} if strict else {"error"}
-    return Exit.RUN_FAILED if any(str(finding.severity) in bad for finding in found) else Exit.DONE
+    if any(str(finding.severity) in bad for finding in found):
+        return Exit.RUN_FAILED
+    return Exit.CONFLICT if held else Exit.DONE
+
+
+def _write(output: Output, found: list[FindingDocument], held: list[HeldForm] | None) -> None:
+    if output.as_json:
+        output.data({"findings": found} if held is None else {"findings": found, "held": held})
+        return
+    headings = ("SEVERITY", "CODE", "GRAPH", "NODE", "WHAT", "WHAT TO DO")
+    output.table(headings, [tuple(each.values()) for each in found], "Nothing was found.")
+    if held is not None:
+        rows = [("held", *each.values()) for each in held]
+        named = ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "WHY")
+        output.table(named, rows, "No node of a run would be set aside.")
+
+
+def _held(session: Session, names: Sequence[str]) -> list[HeldForm]:
+    """List what the graphs here would set aside; a graph that can't be built is told as a finding."""
+    from runner.deploys import held
+    from runner.registry import registry
+
+    built = [name for name in names if not any(each.code == "not-built" for each in _look(name))]
+    return [
+        {
+            "run_id": each.run_id,
+            "graph": each.graph_id,
+            "node": each.node,
+            "visit": each.visit,
+            "status": str(each.status),
+            "reason": each.reason,
+        }
+        for each in held(session.client.engine.store, registry, built)
+    ]
 
 
 def _look(name: str) -> list[Finding]:

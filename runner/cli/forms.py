@@ -6,9 +6,11 @@ the commands write.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
+
+from runner.cli.documents import FindingDocument
 
 
 class CheckForm(TypedDict):
@@ -26,6 +28,24 @@ class GaugeForm(TypedDict):
     name: str
     labels: dict[str, str]
     value: float
+
+
+class HeldForm(TypedDict):
+    """A node that a deploy would set aside; `status` is where it stands in its run."""
+
+    run_id: str
+    graph: str
+    node: str
+    visit: int
+    status: str
+    reason: str
+
+
+class CheckedForm(TypedDict):
+    """What `runner graphs check` found; `held` is there with --against-waiting."""
+
+    findings: list[FindingDocument]
+    held: NotRequired[list[HeldForm]]
 
 
 class SettingForm(TypedDict):

@@ -18,7 +18,7 @@ DOCUMENTS: dict[str, tuple[str, type]] = {
     "dead replay": ("replayed", forms.ReplayedForm),
     "dead show": ("", documents.LetterDocument),
     "doctor": ("checks", forms.CheckForm),
-    "graphs check": ("findings", documents.FindingDocument),
+    "graphs check": ("", forms.CheckedForm),
     "graphs draw": ("", documents.DrawingDocument),
     "graphs list": ("graphs", documents.GraphLine),
     "graphs show": ("", documents.GraphDocument),

@@ -242,8 +242,9 @@ class KeptRun:
     def summary(self) -> RunSummary:
         """Give one line of a listing."""
         record = self.record
+        tags = dict(self.start.tags)
         return RunSummary(
-            record.run_id, record.graph_id, record.status, self.created_at, dict(self.start.tags)
+            record.run_id, record.graph_id, record.status, self.created_at, tags, record.fingerprint
         )
 
 

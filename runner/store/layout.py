@@ -69,6 +69,7 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         at["map"] = [node.map.window, node.map.stops]
     if node.limits:
         at["limits"] = [[each.start, each.tag, each.concurrency, each.interval] for each in node.limits]
+    at |= {key: value for key in ("kind", "version") if (value := getattr(node, key))}
     yield f"n:{name}", dump(at)
     if leaving:
         yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
@@ -138,8 +139,8 @@ def run_record(run_id: str, found: Mapping[bytes, bytes]) -> RunRecord:
 
 def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes) -> RunSummary:
     """Read one line of a listing."""
-    status, graph = run.split(b" ", 1)[0].decode(), of.split(b" ", 2)[2].decode()
-    return RunSummary(run_id, graph, Status(status), int(created), load(tags))
+    status, (fingerprint, _, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
+    return RunSummary(run_id, graph, Status(status), int(created), load(tags), fingerprint)
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 
 from runner.cli.documents import DrawingDocument, FindingDocument, GraphDocument, GraphLine
+from runner.cli.forms import HeldForm
+from runner.cli.schemas import schema
 
 HERE = Path(__file__).parent
 
@@ -107,6 +110,49 @@ def test_graphs_are_checked(graphs):
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert document == {"findings": []}
+
+
+LATER = """
+from runner import GraphBuilder, graph
+
+
+@graph("shop-refund")
+def refund():
+    builder = GraphBuilder()
+    for name in ("look_up", "stock", "approve"):
+        builder.add_node(lambda ctx: 1, name)
+    builder.add_edge("look_up", "stock")
+    builder.add_edge("look_up", "approve")
+    return builder.build()
+"""
+
+
+def test_a_deploy_is_checked_against_the_runs_that_wait(shop_url, waiting, tmp_path):
+    """`--against-waiting` names what this code would set aside, and exits with 5."""
+    run_id, _ = waiting
+    (tmp_path / "later_shop.py").write_text(LATER)
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "RUNNER_REDIS_URL": shop_url}
+
+    def call(*arguments, modules="later_shop"):
+        command = [sys.executable, "-m", "runner.cli", "graphs", "check", "--graphs", modules, *arguments]
+        return subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+
+    told = call("--against-waiting")
+    document = json.loads(call("--against-waiting", "--json").stdout)
+    same = call("--against-waiting", "--json", modules="shop")
+
+    mine = [line.split("\t") for line in told.stdout.splitlines() if run_id in line]
+    assert told.returncode == 5
+    assert [cells[:1] + cells[2:6] for cells in mine] == [
+        ["held", "shop-refund", "approve", "1", "waiting"],
+        ["held", "shop-refund", "send", "0", "pending"],
+    ]
+    assert mine[0][6] == "the edge from approve to send is gone"
+    assert set(document["held"][0]) == HeldForm.__required_keys__
+    assert jsonschema_rs.is_valid(schema("graphs check"), document)
+    assert (same.returncode, json.loads(same.stdout)) == (0, {"findings": [], "held": []})
+    assert call().returncode == 0
 
 
 BROKEN = """

@@ -29,7 +29,7 @@ class ReadingContract:
         assert [each.run_id for each in store.runs()] == [third, second, first]
         assert [each.run_id for each in store.runs(limit=2)] == [third, second]
         assert list(store.runs(RunQuery(Status.EXECUTING))) == [
-            RunSummary(first, "g", Status.EXECUTING, clock.now - 1000, {"team": "a"})
+            RunSummary(first, "g", Status.EXECUTING, clock.now - 1000, {"team": "a"}, graph.fingerprint)
         ]
         assert [each.run_id for each in store.runs(RunQuery(Status.COMPLETED))] == [second]
         assert [each.run_id for each in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
