@@ -7,13 +7,11 @@ StoreError when Redis can't be reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
-
+from runner.store.group import Found, Group
 from runner.store.keys import DEAD_MESSAGES, RESPONSES, STARTS
 from runner.store.link import Link
 from runner.store.scripts import Scripts
@@ -58,29 +56,15 @@ class Intake:
         """Open a database by its redis-py URL; nothing is connected yet."""
         self._link = Link(url)
         self._reader, self._streams = reader, streams
-        self._places: dict[str, Any] = {}
-        self._joined = False
+        self._group = Group(self._link, GROUP, reader, streams)
 
     def read(self, wait: float, limit: int = 100) -> list[Entry]:
         """Take new entries; wait up to so many seconds for the first one."""
-        newest = dict.fromkeys(self._streams, ">")
-        with self._joining():
-            found = self._link.client.xreadgroup(
-                GROUP, self._reader, newest, count=limit, block=max(1, round(wait * 1000))
-            )
-        return [entry for stream, entries in found for entry in _entries(stream.decode(), entries)]
+        return _entries(self._group.read(wait, limit))
 
     def take_over(self, idle: float, limit: int = 100) -> list[Entry]:
         """Take entries that their readers have left alone for so many seconds: gone, or not applied yet."""
-        taken = []
-        for stream in self._streams:
-            with self._joining():
-                start = self._places.get(stream, "0-0")
-                self._places[stream], found, *_ = self._link.client.xautoclaim(
-                    stream, GROUP, self._reader, round(idle * 1000), start, limit
-                )
-                taken += _entries(stream, found)
-        return taken
+        return _entries(self._group.take_over(idle, limit))
 
     def age(self, entry: Entry) -> float:
         """Say how many seconds ago an entry was sent, by the store's clock."""
@@ -118,27 +102,6 @@ class Intake:
             gone += [name.decode() for name in said[1:]]
         return gone
 
-    @contextmanager
-    def _joining(self) -> Iterator[None]:
-        """Make streams and group where they are missing, also when they go while we are reading."""
-        with self._link.translated():
-            if not self._joined:
-                self._join()
-            try:
-                yield
-            except redis.ResponseError:
-                self._joined = False
-                raise
-
-    def _join(self) -> None:
-        for stream in self._streams:
-            try:
-                self._link.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-            except redis.ResponseError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
-        self._joined = True
-
 
 class Outbox:
     """Writes messages: those of the doors on behalf of others, and receipts."""
@@ -163,9 +126,9 @@ class Outbox:
         self._link.call("EXPIRE", stream, REPLIES_STAY)
 
 
-def _entries(stream: str, found: Iterable[Any]) -> list[Entry]:
+def _entries(found: Found) -> list[Entry]:
     # An entry that was deleted while it was pending has no fields; there is nothing left to apply.
-    return [Entry(stream, key.decode(), fields) for key, fields in found if fields is not None]
+    return [Entry(stream, entry.decode(), fields) for stream, entry, fields in found if fields is not None]
 
 
 def _remove(pipe: Any, entry: Entry) -> None:

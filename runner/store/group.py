@@ -1,0 +1,69 @@
+"""A consumer group on streams: several readers share the entries, and take over from one that is gone.
+
+The group and its streams are made at the first read, and again when they go while somebody reads.
+Every method raises StoreError when Redis can't be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from runner.store.link import Link
+
+Found = list[tuple[str, bytes, Mapping[bytes, bytes] | None]]
+"""Stream, id and fields of entries; no fields where an entry was deleted while a reader had it."""
+
+
+class Group:
+    """One reader's side of a group; give each reader a name that no other has."""
+
+    def __init__(self, link: Link, name: str, reader: str, streams: Sequence[str]) -> None:
+        """Nothing is connected yet."""
+        self._link, self._name, self._reader, self._streams = link, name, reader, streams
+        self._places: dict[str, Any] = {}
+        self._joined = False
+
+    def read(self, wait: float, limit: int) -> Found:
+        """Take new entries, at most `limit` of a stream; wait up to so many seconds for the first one."""
+        newest = dict.fromkeys(self._streams, ">")
+        with self._joining():
+            found = self._link.client.xreadgroup(
+                self._name, self._reader, newest, count=limit, block=max(1, round(wait * 1000))
+            )
+        return [(stream.decode(), *entry) for stream, entries in found for entry in entries]
+
+    def take_over(self, idle: float, limit: int) -> Found:
+        """Take entries that their readers have left alone for so many seconds, on from the last ones."""
+        taken: Found = []
+        for stream in self._streams:
+            with self._joining():
+                start = self._places.get(stream, "0-0")
+                self._places[stream], found, *_ = self._link.client.xautoclaim(
+                    stream, self._name, self._reader, round(idle * 1000), start, limit
+                )
+                taken += [(stream, *entry) for entry in found]
+        return taken
+
+    @contextmanager
+    def _joining(self) -> Iterator[None]:
+        with self._link.translated():
+            if not self._joined:
+                self._join()
+            try:
+                yield
+            except redis.ResponseError:
+                self._joined = False
+                raise
+
+    def _join(self) -> None:
+        for stream in self._streams:
+            try:
+                self._link.client.xgroup_create(stream, self._name, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+        self._joined = True
