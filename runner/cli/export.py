@@ -5,7 +5,9 @@ Like the documents of `--json`, its keys only ever grow in number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
 
 from runner import failures
 from runner.cli.documents import (

@@ -56,6 +56,28 @@ class SettingForm(TypedDict):
     origin: str
 
 
+class WrittenForm(TypedDict):
+    """A project that was written: its folder, its name, and the files in it."""
+
+    folder: str
+    name: str
+    files: list[str]
+
+
+class ReadyForm(TypedDict):
+    """A store and a worker that are ready."""
+
+    redis_url: str
+    worker_pid: int
+
+
+class CompletionForm(TypedDict):
+    """What a shell reads to finish our commands."""
+
+    shell: Literal["bash", "fish", "zsh"]
+    script: str
+
+
 class VersionForm(TypedDict):
     """What is installed."""
 

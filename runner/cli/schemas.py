@@ -7,34 +7,39 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.cli import documents, forms
+from runner.cli import documents, export, forms
 
 DRAFT = GenerateJsonSchema.schema_dialect
 
-DOCUMENTS: dict[str, tuple[str, type]] = {
+DOCUMENTS: dict[str, tuple[str, Any]] = {
+    "completion": ("", forms.CompletionForm),
     "config show": ("settings", forms.SettingForm),
     "dead drop": ("dropped", forms.DroppedForm),
     "dead list": ("letters", documents.LetterDocument),
     "dead replay": ("replayed", forms.ReplayedForm),
     "dead show": ("", documents.LetterDocument),
+    "dev": ("", forms.ReadyForm),
     "doctor": ("checks", forms.CheckForm),
     "graphs check": ("", forms.CheckedForm),
     "graphs draw": ("", documents.DrawingDocument),
     "graphs list": ("graphs", documents.GraphLine),
     "graphs show": ("", documents.GraphDocument),
+    "init": ("", forms.WrittenForm),
     "interrupts list": ("interrupts", documents.InterruptDocument),
     "interrupts respond": ("", documents.ReceiptDocument),
     "interrupts show": ("", documents.InterruptDocument),
     "interrupts withdraw": ("", forms.WithdrawnForm),
     "metrics": ("metrics", forms.GaugeForm),
-    "run": ("", forms.StartedForm),
+    "run": ("", forms.StartedForm | documents.RunDocument),
     "runs again": ("", forms.StandingForm),
     "runs cancel": ("", forms.StandingForm),
     "runs events": ("", documents.EventDocument),
+    "runs export": ("", export.ExportDocument),
     "runs fork": ("", forms.StandingForm),
     "runs list": ("runs", documents.RunLine),
     "runs retry": ("", forms.RetriedForm),
     "runs show": ("", documents.RunDocument),
+    "runs watch": ("", documents.EventDocument),
     "version": ("", forms.VersionForm),
     "workers list": ("workers", documents.WorkerDocument),
 }

@@ -8,9 +8,11 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 
 from runner import Client
+from runner.cli.schemas import schema
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -43,6 +45,7 @@ def socket_of(ready: dict) -> Path:
 def test_dev_runs_graphs_until_ctrl_c_and_keeps_its_data(tmp_path):
     """Nothing but this command is needed to run a graph; Ctrl-C ends store and worker, the data stays."""
     with started(tmp_path) as (dev, ready):
+        assert jsonschema_rs.is_valid(schema("dev"), ready)
         run = Client(redis_url=ready["redis_url"]).start("shop-refund", 7)
         assert run.wait(timeout=30).status == "interrupted"
 

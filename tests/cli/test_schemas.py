@@ -7,14 +7,31 @@ import jsonschema_rs
 import pytest
 import redis
 
+from runner.cli.program import runner
 from runner.cli.schemas import DOCUMENTS, schema
 from runner.store.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
+SILENT = {"worker"}
+"""Commands without a document: a worker becomes Celery, which writes its log."""
+
+
+def commands(group, path=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        elif any("--json" in parameter.opts for parameter in command.params):
+            yield " ".join((*path, name))
+
 
 def file_of(command: str) -> Path:
     return FOLDER / f"{command.replace(' ', '-')}.json"
+
+
+def test_every_command_that_takes_json_has_a_schema():
+    """Whoever adds a command writes down what it gives to programs."""
+    assert set(commands(runner)) - SILENT == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)
@@ -28,21 +45,24 @@ def test_the_reference_has_no_other_schemas():
     assert set(FOLDER.glob("*.json")) == {file_of(command) for command in DOCUMENTS}
 
 
-def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch):
+def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_path):
     """The real output of each command is what its schema says."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     run, question = waiting
     calls = {
+        "completion": ("bash",),
         "config show": (),
         "dead list": (),
         "doctor": (),
         "graphs check": ("--graphs", "shop"),
         "graphs draw": ("shop-refund", "--graphs", "shop"),
         "graphs list": (),
+        "init": (str(tmp_path / "shop"),),
         "interrupts list": (),
         "interrupts show": (question,),
         "metrics": (),
         "runs again": (run,),
+        "runs export": (run,),
         "runs fork": (run, "--from", "stock"),
         "runs list": (),
         "runs show": (run,),
@@ -60,7 +80,7 @@ def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch):
 
 def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
     """Commands that take back, stop, retry, send again and delete write what their schemas say."""
-    run, question = waiting
+    _, question = waiting
     broken = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
     with redis.Redis.from_url(shop_url) as client:
         lost = {"run_id": broken, "node": "fail_once", "visit": 1, "reason": "lost"}
@@ -76,6 +96,15 @@ def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
     for command, *more in calls:
         written = json.loads(cli(*command.split(), *more, "--json").stdout)
         assert jsonschema_rs.is_valid(schema(command), written), command
-    events = cli("runs", "events", run, "--json").stdout.splitlines()
+    waited = json.loads(cli("run", "shop-refund", "--wait", "--json").stdout)
+    assert waited["nodes"]
+    assert jsonschema_rs.is_valid(schema("run"), waited)
+
+
+@pytest.mark.parametrize("command", ["runs events", "runs watch"])
+def test_each_line_of_events_is_what_the_schema_says(command, cli, waiting):
+    """Commands that look on write one document a line."""
+    events = cli(*command.split(), waiting[0], "--json").stdout.splitlines()
+
     assert events
-    assert all(jsonschema_rs.is_valid(schema("runs events"), json.loads(line)) for line in events)
+    assert all(jsonschema_rs.is_valid(schema(command), json.loads(line)) for line in events)
