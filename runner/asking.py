@@ -6,10 +6,13 @@ Pure: it knows one place that asks (address, scope, number) and the answers give
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from runner.codec import plain, unpack
 from runner.errors import InterruptRaised, UsageError
 from runner.interrupts import Address, Interrupt, InterruptStatus, resolved
+from runner.schemas import mismatch
 
 
 class Asker:
@@ -79,10 +82,24 @@ def answered(question: Interrupt) -> bool:
 
 
 def current(answers: Mapping[str, Interrupt], ask: Callable[[int], Interrupt]) -> Interrupt:
-    """Build a question with a number of its own for each time that it was withdrawn to be asked anew."""
-    reasked = 0
-    while (known := answers.get((question := ask(reasked)).id)) and known.withdrawal is not None:
-        if not known.withdrawal["reask"]:
+    """Build a question with a number of its own for each time that it must be asked anew.
+
+    That is when it was withdrawn to be asked anew, or when it has an answer that the code of today does
+    not take: the code that asked had another schema.
+    """
+    reasked, replaces = 0, ""
+    while known := answers.get((question := ask(reasked)).id):
+        if not (outdated(known, question) or (known.withdrawal and known.withdrawal["reask"])):
             break
-        reasked += 1
-    return question
+        reasked, replaces = reasked + 1, "" if known.withdrawal else known.id
+    return replace(question, replaces=replaces) if replaces else question
+
+
+def outdated(known: Interrupt, question: Interrupt) -> bool:
+    """Tell whether an answer, given under another schema, does not fit the question as it is asked today."""
+    if question.response_schema in (None, known.response_schema) or known.withdrawal is not None:
+        return False
+    given = known.response
+    if known.status is InterruptStatus.EXPIRED:
+        given = known.on_expire.get("response") if isinstance(known.on_expire, dict) else None
+    return given is not None and bool(mismatch(question.response_schema or {}, plain(unpack(given))))

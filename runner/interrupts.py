@@ -38,6 +38,7 @@ class Interrupt:
     counts repeated askings after a retried tool call, `reasked` those after a withdrawal. Times are
     milliseconds of the store's clock, `expires_in` is seconds. `on_expire` is "reject", "fail" or
     {"response": value}. `withdrawal` says why and how somebody withdrew it: reason, reask, attempt.
+    `replaces` is the question that this one was asked instead of, whose answer no longer fits.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -64,6 +65,7 @@ class Interrupt:
     v: int = 1
     reasked: int = 0
     withdrawal: dict[str, Any] | None = None
+    replaces: str = ""
 
     @property
     def is_decided(self) -> bool:

@@ -59,6 +59,7 @@ class InterruptDocument(TypedDict):
     responder: str | None
     response: Any
     withdrawal: dict[str, Any] | None
+    replaces: str
 
 
 class NodeDocument(TypedDict):
@@ -279,6 +280,7 @@ def interrupt_document(asked: Interrupt) -> InterruptDocument:
         responder=asked.responder,
         response=shown(asked.response),
         withdrawal=asked.withdrawal,
+        replaces=asked.replaces,
     )
 
 

@@ -48,7 +48,8 @@ def retried(entry: Mapping[str, JSON] | None) -> dict[str, JSON]:
 
 def question(asked: Interrupt) -> JSON:
     """Tell what is asked and of whom."""
-    return _whole({"name": asked.name, "assignees": asked.assignees, "reason": value(asked.reason)})
+    said = {"name": asked.name, "assignees": asked.assignees, "reason": value(asked.reason)}
+    return _whole({**said, "replaces": asked.replaces or None})
 
 
 def answer(given: Answer) -> JSON:

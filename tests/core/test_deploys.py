@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from runner import Status
+from runner import Agent, Status, ToolContext, tool
 from runner.engine import Engine
 from runner.interrupts import Answer
 from runner.registry import Registry
+from runner.testing import ScriptedModel
 from tests.core.graphs import Bench, ident, wired
 
 
@@ -79,6 +80,78 @@ def test_an_answer_goes_to_no_other_question_of_a_new_version():
     assert asked.name == "who?"
     bench.answer("ana")
     assert bench.finish().results["a"].output == ["ana", "yes"]
+
+
+def decide(schema):
+    return lambda ctx: ctx.interrupt("approve", response_schema=schema)
+
+
+OLD, NEW = {"type": "string"}, {"type": "object", "required": ["decision"]}
+
+
+def test_an_answer_that_new_code_can_not_take_is_asked_for_again():
+    """With another schema the old answer is shown as replaced, and the node never sees it."""
+    bench = waiting(a=decide(OLD))
+    (old,) = bench.result().interrupts
+
+    deploy(bench, a=decide(NEW))
+    bench.engine.answer([Answer(old.id, "yes")])
+
+    (asked,) = bench.finish().interrupts
+    told = [event.data for event in bench.store.events(bench.run_id) if event.kind == "interrupt.asked"]
+    assert (asked.name, asked.response_schema, asked.replaces) == ("approve", NEW, old.id)
+    assert told == [{"name": "approve"}, {"name": "approve", "replaces": old.id}]
+    assert bench.engine.answer([Answer(asked.id, "yes")])[0].status == "rejected"
+    bench.answer({"decision": "yes"})
+    assert bench.finish().results["a"].output == {"decision": "yes"}
+
+
+def test_an_answer_that_fits_the_new_schema_too_counts():
+    """Nobody is asked twice for an answer that the new code can use."""
+    bench = waiting(a=decide(OLD))
+
+    deploy(bench, a=decide({"type": ["string", "object"]}))
+    bench.answer("yes")
+
+    assert bench.finish().results["a"].output == "yes"
+
+
+def test_a_default_that_new_code_can_not_take_is_asked_for_again():
+    """What a question would have taken when nobody answered is no answer to another question."""
+    bench = waiting(a=lambda ctx: ctx.interrupt("approve", expires_in=5, on_expire={"response": "no"}))
+
+    deploy(bench, a=decide(NEW))
+    bench.later(6)
+
+    (asked,) = bench.finish().interrupts
+    assert asked.response_schema == NEW
+    bench.answer({"decision": "no"})
+    assert bench.finish().results["a"].output == {"decision": "no"}
+
+
+def approver(schema):
+    """Make an agent whose tool asks."""
+
+    @tool(context=True)
+    def approve(tool_context: ToolContext) -> str:
+        """Ask a person."""
+        return str(tool_context.interrupt("approve", response_schema=schema))
+
+    use = {"toolUse": {"name": "approve", "toolUseId": "t1", "input": {}}}
+    return Agent("approver", ScriptedModel([[use], "done"]), [approve])
+
+
+def test_a_tool_of_an_agent_asks_again_what_it_can_not_take():
+    """The question of a tool is checked as that of a function, and the call goes on with the new answer."""
+    bench = waiting(a=approver(OLD))
+
+    deploy(bench, a=approver(NEW))
+    bench.answer("yes")
+
+    (asked,) = bench.finish().interrupts
+    assert asked.response_schema == NEW
+    bench.answer({"decision": "yes"})
+    assert bench.finish().status is Status.COMPLETED
 
 
 def test_a_worker_with_the_older_graph_leaves_a_newer_run_alone():
