@@ -223,8 +223,7 @@ class Engine(Control, Handover):
     def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, spent: int) -> Delivery:
         spec = plan.node(visit.address.node_id)
         entry = nodes.entry(spec.kind, spent, outcome.usage)
-        # Lost workers have a budget of their own: they count for no policy.
-        tried = visit.attempt - visit.claim.record.crashes
+        tried = visit.attempt - visit.claim.record.uncounted
         delay = spec.retry.delay(tried, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
         if delay is None or outcome.final:
             return self._settle_failed(visit, outcome, entry)

@@ -249,7 +249,7 @@ def _continued(new: NodeRecord, old: NodeRecord) -> NodeRecord:
     if new.status is Status.READY:
         if old.visit >= new.visit and old.status in {Status.FAILED, Status.CANCELLED}:
             again = replace(new, visit=old.visit, attempt=old.attempt + 1, fence=old.fence + 1)
-            return replace(again, child=old.child)
+            return replace(again, child=old.child, uncounted=old.attempt)
         return replace(new, visit=max(new.visit, old.visit + 1), attempt=1, fence=old.fence)
     if (new.visit, new.status) == (old.visit, old.status):
         return replace(new, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)

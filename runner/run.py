@@ -48,6 +48,8 @@ class NodeRecord:
     `questions` are the ids still open;
     `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
     `items` says that a map waits while its items do its work.
+    `crashes` counts leases lost in a row; `uncounted` is how many attempts of this visit count for no
+    retry policy: those of lost workers, and those before a person said "retry".
     `since` is when it first asked for the places of its limits, while it has them or waits for them;
     `granted` says that a rate has given its next execution a time.
     `handed` names the work that another system does for the node; `sent` says that the system has it,
@@ -60,6 +62,7 @@ class NodeRecord:
     fence: int = 0
     stamp: int = 0
     crashes: int = 0
+    uncounted: int = 0
     edges: str = ""
     via: tuple[tuple[str, int], ...] = ()
     questions: tuple[str, ...] = ()

@@ -247,7 +247,9 @@ def _ready(
 def _ring(draft: Draft, node: str, record: NodeRecord) -> None:
     """Write a ready node and ring its doorbell; the timer rings again should it be lost."""
     shape = draft.shape(node)
-    draft.put(node, replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False))
+    uncounted = record.uncounted if record.attempt > 1 else 0
+    ready = replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False)
+    draft.put(node, replace(ready, uncounted=uncounted))
     draft.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
         SetTimer(TimerKind.NODE, node, draft.now + draft.lease_ms),
@@ -750,7 +752,8 @@ def _begin_item(draft: Draft, item: str, visit: int) -> None:
     if record.visit != visit:
         _ring(draft, item, replace(_fresh(record), visit=visit, attempt=1, crashes=0))
     elif record.status in {Status.FAILED, Status.CANCELLED}:
-        _ring(draft, item, replace(_fresh(record), attempt=record.attempt + 1, crashes=0))
+        again = replace(_fresh(record), attempt=record.attempt + 1, crashes=0, uncounted=record.attempt)
+        _ring(draft, item, again)
 
 
 def _drop_items(draft: Draft, name: str) -> bool:
@@ -933,7 +936,13 @@ def _ring_again(draft: Draft, node: str, record: NodeRecord) -> Step:
 def _lost(draft: Draft, node: str, record: NodeRecord) -> Step:
     """A lease ran out: another worker goes on, until the node has used up its crash budget."""
     draft.add(Announce(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
-    lost = replace(record, attempt=record.attempt + 1, fence=record.fence + 1, crashes=record.crashes + 1)
+    lost = replace(
+        record,
+        attempt=record.attempt + 1,
+        fence=record.fence + 1,
+        crashes=record.crashes + 1,
+        uncounted=record.uncounted + 1,
+    )
     if _stops(draft, node):
         _cancel_node(draft, node)
         return _close(draft, "cancelled")

@@ -65,6 +65,25 @@ def test_retries_come_at_their_times(run_graph, clock):
     assert [later - times[0] for later in times] == [0, 10_000, 30_000, 70_000]
 
 
+def test_a_lost_worker_uses_up_no_attempt(run_graph, crash_at, clock):
+    """Two attempts are two failures, though a worker was lost before the question that was answered."""
+    attempts = []
+
+    def flaky(ctx):
+        ctx.interrupt("go?")
+        attempts.append(ctx.attempt)
+        raise ConnectionError("away")
+
+    crash_at("flaky", "start")
+    run = run_graph(graph_of(flaky, retry=RetryPolicy(max_attempts=2, backoff=1)))
+    clock.advance(60)
+    run.answer("yes")
+    clock.advance(60)
+
+    assert run.status is Status.FAILED
+    assert attempts == [2, 3]
+
+
 def test_an_answer_is_refused_as_elsewhere(run_graph):
     """An answer that does not fit raises and leaves the question open; a missing question is named."""
     run = run_graph(graph_of(lambda ctx: ctx.interrupt("really?", response_schema={"type": "boolean"})))

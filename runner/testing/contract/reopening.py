@@ -30,6 +30,7 @@ class ReopeningContract:
         claim = worker.claim(run_id, "b", 1, 2)
         assert list(claim.inputs) == [("a", 1, "a")]
         assert claim.token.fence > token.fence
+        assert claim.record.uncounted == 1  # so that a policy counts from here
         assert worker.settle(token) == "stale"
         worker.settle(claim.token, "b")
         worker.run(run_id, "c")

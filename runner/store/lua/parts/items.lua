@@ -19,7 +19,7 @@ local function begin_item(d, item, visit)
   if record.visit ~= visit then
     ring(d, item, fresh({visit = visit, attempt = 1, crashes = 0}))
   elseif record.status == 'failed' or record.status == 'cancelled' then
-    ring(d, item, fresh({attempt = record.attempt + 1, crashes = 0}))
+    ring(d, item, fresh({attempt = record.attempt + 1, crashes = 0, uncounted = record.attempt}))
   end
 end
 

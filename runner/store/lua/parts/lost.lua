@@ -16,8 +16,8 @@ local function lost(d, name, record)
   announce(d, 'node.lost', name, record.visit, record.attempt)
   if stops(d, name) then return cancel_node(d, name) end
   if record.crashes + 1 < CRASHES then
-    return ring(d, name,
-      {attempt = record.attempt + 1, fence = record.fence + 1, crashes = record.crashes + 1})
+    return ring(d, name, {attempt = record.attempt + 1, fence = record.fence + 1,
+      crashes = record.crashes + 1, uncounted = record.uncounted + 1})
   end
   bury(d, name, record.visit)
   withdraw(d, name, record.visit, record.questions)

@@ -1,7 +1,7 @@
 -- Records as small JSON objects without their defaults: cjson would write an empty list as {}.
 -- Text inside is ours (ids, words); what users store never passes through here.
 local NODE = {__index = {
-  status = 'pending', visit = 0, attempt = 0, fence = 0, stamp = 0, crashes = 0, edges = '',
+  status = 'pending', visit = 0, attempt = 0, fence = 0, stamp = 0, crashes = 0, uncounted = 0, edges = '',
   via = {}, questions = {}, unseen = 0, child = '', busy = false, held = false, nonce = '',
   rings = 0, scope = -1, items = false, since = 0, granted = false,
   handed = '', sent = false, late = false,

@@ -9,6 +9,7 @@ end
 -- Write a ready node and ring its doorbell; the timer rings again should it be lost.
 local function ring(d, name, fields)
   fields.status, fields.rings, fields.busy, fields.held, fields.items = 'ready', 0, false, false, false
+  if fields.attempt == 1 then fields.uncounted = 0 end
   dispatch(d, name, change(d, name, fields))
   timer(d, 'node', name, ring_again())
 end
