@@ -1,29 +1,38 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from click.testing import Result
 
 from runner.cli.documents import DrawingDocument, FindingDocument, GraphDocument, GraphLine
 from runner.cli.forms import HeldForm
 from runner.cli.schemas import schema
+from runner.registry import registry
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def graphs(shop_url):
-    """Call `runner graphs` in the folder of the shop, as a program of its own: it imports the shop."""
+def graphs(cli, monkeypatch):
+    """Call `runner graphs` in a folder with the modules there, as a program would that imports them anew."""
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "runner.cli", "graphs", *arguments]
-        environment = {**os.environ, "RUNNER_REDIS_URL": shop_url}
-        return subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+    def call(*arguments: str, modules: str = "shop", folder: Path = HERE) -> Result:
+        with monkeypatch.context() as there:
+            there.chdir(folder)
+            there.syspath_prepend(str(folder))
+            registry._factories.clear()
+            registry._plans.clear()
+            before = set(sys.modules)
+            try:
+                return cli("--graphs", modules, "graphs", *arguments)
+            finally:
+                for name in set(sys.modules) - before:
+                    if name in {"shop", modules}:
+                        del sys.modules[name]
 
     return call
 
@@ -47,15 +56,15 @@ def test_the_workers_graphs_are_listed(cli):
 
 def test_a_folder_with_the_same_code_is_the_same(graphs):
     """With `--graphs` the graphs of this folder are compared with those of the workers."""
-    done = graphs("list", "--graphs", "shop")
+    done = graphs("list")
 
     assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 6
 
 
 def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
     """Nodes come first, then edges; in JSON an edge says whether it has a condition."""
-    lines = graphs("show", "shop-refund", "--graphs", "shop").stdout.splitlines()
-    document = json.loads(graphs("show", "shop-refund", "--graphs", "shop", "--json").stdout)
+    lines = graphs("show", "shop-refund").stdout.splitlines()
+    document = json.loads(graphs("show", "shop-refund", "--json").stdout)
 
     assert lines[0] == "node\tlook_up\tfunction\tall\trunner"
     assert lines[-1] == "edge\tapprove\tsend\tforward"
@@ -65,25 +74,25 @@ def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
 
 def test_modules_that_are_not_there_are_named(graphs):
     """A wrong `--graphs` is one line that names the module."""
-    done = graphs("list", "--graphs", "nowhere")
+    done = graphs("list", modules="nowhere")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "'nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_graph_that_is_not_here_is_not_found(graphs):
     """`graphs show` needs the code, and says what it knows."""
-    done = graphs("show", "nope", "--graphs", "shop")
+    done = graphs("show", "nope")
 
-    assert done.returncode == 4
+    assert done.exit_code == 4
     assert "shop-refund" in done.stderr
 
 
 def test_a_graph_is_drawn(graphs):
     """`graphs draw` writes the picture alone; with `--json` it is a field of a document."""
-    drawn = graphs("draw", "shop-refund", "--graphs", "shop").stdout
-    svg = json.loads(graphs("draw", "shop-refund", "-o", "svg", "--graphs", "shop", "--json").stdout)
+    drawn = graphs("draw", "shop-refund").stdout
+    svg = json.loads(graphs("draw", "shop-refund", "-o", "svg", "--json").stdout)
 
     assert drawn.splitlines()[2] == "●    look_up  function, starts here"
     assert set(svg) == DrawingDocument.__required_keys__
@@ -94,21 +103,21 @@ def test_the_states_of_a_run_are_drawn(graphs, waiting):
     """With `--run` each node says its state; a run of another graph is refused."""
     run_id, _ = waiting
 
-    drawn = graphs("draw", "shop-refund", "--run", run_id, "--graphs", "shop").stdout
-    refused = graphs("draw", "shop-tell", "--run", run_id, "--graphs", "shop")
+    drawn = graphs("draw", "shop-refund", "--run", run_id).stdout
+    refused = graphs("draw", "shop-tell", "--run", run_id)
 
     assert "approve  waiting  function" in drawn
     assert "look_up  completed  function" in drawn
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "is one of the graph 'shop-refund'" in refused.stderr
 
 
 def test_graphs_are_checked(graphs):
     """`graphs check` reports a line for each finding, and 0 while none is an error."""
-    done = graphs("check", "--graphs", "shop")
-    document = json.loads(graphs("check", "shop-refund", "--graphs", "shop", "--json").stdout)
+    done = graphs("check")
+    document = json.loads(graphs("check", "shop-refund", "--json").stdout)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     assert document == {"findings": []}
 
 
@@ -127,23 +136,20 @@ def refund():
 """
 
 
-def test_a_deploy_is_checked_against_the_runs_that_wait(shop_url, waiting, tmp_path):
+def test_a_deploy_is_checked_against_the_runs_that_wait(graphs, waiting, tmp_path):
     """`--against-waiting` names what this code would set aside, and exits with 5."""
     run_id, _ = waiting
     (tmp_path / "later_shop.py").write_text(LATER)
-    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "RUNNER_REDIS_URL": shop_url}
 
-    def call(*arguments, modules="later_shop"):
-        command = [sys.executable, "-m", "runner.cli", "graphs", "check", "--graphs", modules, *arguments]
-        return subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+    def call(*arguments):
+        return graphs("check", *arguments, modules="later_shop", folder=tmp_path)
 
     told = call("--against-waiting")
     document = json.loads(call("--against-waiting", "--json").stdout)
-    same = call("--against-waiting", "--json", modules="shop")
+    same = graphs("check", "--against-waiting", "--json")
 
     mine = [line.split("\t") for line in told.stdout.splitlines() if run_id in line]
-    assert told.returncode == 5
+    assert told.exit_code == 5
     assert [cells[:1] + cells[2:6] for cells in mine] == [
         ["held", "shop-refund", "approve", "1", "waiting"],
         ["held", "shop-refund", "send", "0", "pending"],
@@ -151,8 +157,8 @@ def test_a_deploy_is_checked_against_the_runs_that_wait(shop_url, waiting, tmp_p
     assert mine[0][6] == "the edge from approve to send is gone"
     assert set(document["held"][0]) == HeldForm.__required_keys__
     assert jsonschema_rs.is_valid(schema("graphs check"), document)
-    assert (same.returncode, json.loads(same.stdout)) == (0, {"findings": [], "held": []})
-    assert call().returncode == 0
+    assert (same.exit_code, json.loads(same.stdout)) == (0, {"findings": [], "held": []})
+    assert call().exit_code == 0
 
 
 BROKEN = """
@@ -183,27 +189,16 @@ def unbuilt():
 """
 
 
-def test_errors_of_graphs_fail_the_check(tmp_path, monkeypatch):
+def test_errors_of_graphs_fail_the_check(graphs, tmp_path):
     """Errors exit with 1, warnings only with `--strict`; a graph that can't be built is one, too."""
     (tmp_path / "broken_graphs.py").write_text(BROKEN)
-    monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
-        command = [
-            sys.executable,
-            "-m",
-            "runner.cli",
-            "graphs",
-            "check",
-            "--graphs",
-            "broken_graphs",
-            *arguments,
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return graphs("check", *arguments, modules="broken_graphs", folder=tmp_path)
 
     every = call("--json")
 
-    assert every.returncode == 1
+    assert every.exit_code == 1
     found = json.loads(every.stdout)["findings"]
     assert set(found[0]) == FindingDocument.__required_keys__
     assert [(each["graph"], each["code"], each["node"]) for each in found] == [
@@ -212,7 +207,7 @@ def test_errors_of_graphs_fail_the_check(tmp_path, monkeypatch):
         ("typo", "question-without-schema", "ask"),
         ("unbuilt", "not-built", ""),
     ]
-    assert [call("loose").returncode, call("loose", "--strict").returncode, call("nope").returncode] == [
+    assert [call("loose").exit_code, call("loose", "--strict").exit_code, call("nope").exit_code] == [
         0,
         1,
         4,
