@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
@@ -105,17 +106,13 @@ class Engine(Control, Handover):
         if plan is None or not nodes.unchanged(plan, claim):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
-        with self._leases.hold(claim.token, limit, lambda late: self._time_out(plan, claim, late)) as lease:
-            try:
-                return self._run(plan, claim, lease)
-            except LeaseLost as lost:
-                log.info("node.lost: %s", lost)
-                return Delivery("stale", claim.graph_id)
-            except CorruptDocument as damaged:
-                log.error("node.held: %s Run %s waits for migration.", damaged, run_id)  # noqa: TRY400 - the message says all
-                return Delivery(self._ring(self.store.hold(claim.token)).word, claim.graph_id)
-            except RunStopped:
-                return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
+        late: Future[Delivery] = Future()
+        with self._leases.hold(
+            claim.token, limit, lambda lease: self._time_out(plan, claim, lease, late)
+        ) as lease:
+            delivery = self._attempt(plan, claim, lease)
+        # The code of a node that was given up may end much later: its task ends as the node did.
+        return late.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
 
     def cancel(self, run_id: str, reason: str) -> str:
         """Stop a run: "cancelled", or "already" when it ends or has ended.
@@ -138,6 +135,18 @@ class Engine(Control, Handover):
         self._alarms.ring_in(seconds)
 
     # -- one delivery ------------------------------------------------------------------------------
+
+    def _attempt(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
+        try:
+            return self._run(plan, claim, lease)
+        except LeaseLost as lost:
+            log.info("node.lost: %s", lost)
+            return Delivery("stale", claim.graph_id)
+        except CorruptDocument as damaged:
+            log.error("node.held: %s Run %s waits for migration.", damaged, claim.token.run_id)  # noqa: TRY400 - the message says all
+            return Delivery(self._ring(self.store.hold(claim.token)).word, claim.graph_id)
+        except RunStopped:
+            return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
 
     def _run(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
         visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
@@ -164,14 +173,17 @@ class Engine(Control, Handover):
             case Succeeded():
                 return self._complete(plan, visit, outcome, spent)
 
-    def _time_out(self, plan: Plan, claim: Claim, lease: Lease) -> None:
+    def _time_out(self, plan: Plan, claim: Claim, lease: Lease, told: Future[Delivery]) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
         try:
             late = Failed(failures.record(lease.timed_out()))
-            self._fail(plan, visit, late, round((lease.timeout or 0) * 1000))
+            told.set_result(self._fail(plan, visit, late, round((lease.timeout or 0) * 1000)))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
+        finally:
+            if not told.done():
+                told.set_result(Delivery("stale", claim.graph_id))
 
     def _park(self, claim: Claim, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         saved = nodes.wrapped(visit, outcome)

@@ -17,6 +17,14 @@ from tasks.engines import engine_of
 
 log = logging.getLogger(__name__)
 
+OTHERS = {
+    "expanded": "its items",
+    "limited": "its turn: a limit is reached",
+    "held": "migration: its graph is not what its run began with",
+    "retrying": "a worker that has its graph",
+}
+"""What a node waits for that is not one question, graph or task, by the word of its delivery."""
+
 
 @shared_task(bind=True, name=NODE_TASK, ignore_result=True, acks_late=True, throws=(NodeFailed,))
 def run_node(self: Any) -> None:
@@ -43,17 +51,23 @@ def show(task: Any, delivery: Delivery) -> None:
             raise failure(error)
         case Delivery(word="retrying", error=ErrorRecord() as error):
             raise Retry(exc=failure(error), when=round(delivery.retry_in, 3))
-        case Delivery(interrupts=[_, *_]):
-            # Names only, for a question may hold secrets.
-            show_waiting(task, f"a person: {', '.join(each.name for each in delivery.interrupts)}")
-        case Delivery(child=str(child)) if child:
-            show_waiting(task, f"run {child} of its graph")
-        case Delivery(word="handed" | "ready", reference=str(reference)) if reference:
-            show_waiting(task, f"task {reference}")
-        case Delivery(word="expanded"):
-            show_waiting(task, "its items")
+        case Delivery(word="cancelled" | "revoked"):
+            tell(task, "task-revoked", terminated=False, signum=None, expired=False)
+        case _ if what := awaited(delivery):
+            tell(task, "task-waiting", result=f"WAITING for {what}")
     # Neither a success nor a failure: it waits, comes again, or was somebody else's.
     raise Ignore
+
+
+def awaited(delivery: Delivery) -> str:
+    """Say what a node waits for, else "". Of questions the names only, for they may hold secrets."""
+    if delivery.interrupts:
+        return f"a person: {', '.join(each.name for each in delivery.interrupts)}"
+    if delivery.child:
+        return f"run {delivery.child} of its graph"
+    if delivery.reference and delivery.word in {"handed", "ready"}:
+        return f"task {delivery.reference}"
+    return OTHERS.get(delivery.word, "")
 
 
 def failure(error: ErrorRecord) -> NodeFailed:
@@ -78,7 +92,7 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
     return run_id, node, int(visit), int(numbers)
 
 
-def show_waiting(task: Any, whom: str) -> None:
-    """Tell Flower that the node waits, and for whom."""
+def tell(task: Any, kind: str, **told: object) -> None:
+    """Send an event about a task, where this worker sends any."""
     if task.app.conf.worker_send_task_events:
-        task.send_event("task-waiting", result=f"WAITING for {whom}", retry=False)
+        task.send_event(kind, retry=False, **told)

@@ -5,6 +5,7 @@ import contextlib
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pydantic
 import pytest
@@ -701,7 +702,7 @@ def test_a_node_that_runs_too_long_fails():
 
 
 def test_code_that_does_not_listen_is_given_up():
-    """A node past its timeout is failed although its code goes on, and a late result is refused."""
+    """A node past its timeout is failed although its code goes on; a late result is refused."""
     late = threading.Event()
 
     def deaf(ctx):
@@ -709,16 +710,16 @@ def test_code_that_does_not_listen_is_given_up():
         return "late"
 
     bench = Bench(wired({"a": deaf, "b": ident}, a={"timeout": 0.05}).build()).start()
-    worker = threading.Thread(target=bench.deliver, args=("a",))
-    worker.start()
-    ends = time.monotonic() + 20
-    while bench.result().status is not Status.FAILED and time.monotonic() < ends:
-        bench.store.events(bench.run_id, wait=0.01)
-    status = bench.result().results["a"].status
-    late.set()
-    worker.join()
+    with ThreadPoolExecutor() as pool:
+        delivery = pool.submit(bench.engine.deliver, bench.run_id, "a", 1, 1)
+        ends = time.monotonic() + 20
+        while bench.result().status is not Status.FAILED and time.monotonic() < ends:
+            bench.store.events(bench.run_id, wait=0.01)
+        status = bench.result().results["a"].status
+        late.set()
 
     assert status is Status.FAILED
+    assert (delivery.result().word, delivery.result().error.type) == ("settled", "runner.errors:NodeTimedOut")
     assert bench.result().results["a"].output is None
     assert bench.result().status is Status.FAILED
 

@@ -116,9 +116,25 @@ def retry():
     return builder.build()
 
 
+@graph("deaf")
+def deaf():
+    """Its node hears of nothing for a second, and has half a second."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: threading.Event().wait(1), "sleep", timeout=0.5)
+    return builder.build()
+
+
 @graph("gated")
 def gated():
     return build("ab", a=pid_and_gate)
+
+
+@graph("turns")
+def turns():
+    builder = GraphBuilder().set_limits([Limit("one at a time", concurrency=1)])
+    builder.add_node(pid_and_gate, "a")
+    builder.add_node(pid_and_gate, "b")
+    return builder.build()
 
 
 @graph("late_question")

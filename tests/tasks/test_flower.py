@@ -16,6 +16,8 @@ from tests.waiting import wait_until
 
 STATES = {"question": "WAITING", "failure": "FAILURE", "retry": "RETRY", "chain": "SUCCESS"}
 
+ENDED = {"SUCCESS", "FAILURE", "REVOKED"}
+
 
 class Flower:
     """A Flower process on a port of its own."""
@@ -51,6 +53,12 @@ def flower(sites, tmp_path_factory):
     wait_until(lambda: "flower_worker_online{" in shown.get("metrics"), "Flower hears the worker")
     yield shown
     shown.guard.end()
+
+
+def ended_task(flower, key: str) -> dict:
+    """What Flower knows of a task, once it knows that it is over."""
+    wait_until(lambda: flower.tasks().get(key, {}).get("state") in ENDED, f"Flower knows how {key} ended")
+    return flower.tasks()[key]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +99,42 @@ def test_flower_tells_waiting_failed_and_retried_from_done(ended):
     )
     assert retried["state"] == "RETRY"
     assert runs["failure"].result().status is Status.FAILED
+
+
+def test_a_node_that_ran_too_long_is_shown_as_failed(flower, sites):
+    """Its code ends after its timeout, and then its task ends as the node did: with the reason."""
+    run = sites["threads"].client.start("deaf", "go")
+    assert run.wait(20).status is Status.FAILED
+
+    shown = ended_task(flower, f"{run.id}.sleep.1.1")
+
+    assert shown["state"] == "FAILURE"
+    assert "execution timed out after 0.5 s" in shown["exception"]
+
+
+def test_a_node_of_a_cancelled_run_is_shown_as_revoked(flower, sites):
+    """A node that was told to stop does not run for ever in Flower."""
+    run = sites["threads"].client.start("gated", "go")
+    sites["threads"].starter(run)
+    run.cancel("a mistake")
+
+    assert ended_task(flower, f"{run.id}.a.1.1")["state"] == "REVOKED"
+
+
+def test_a_node_that_has_to_wait_for_its_turn_is_shown_waiting(flower, sites):
+    """Flower says why a node that a limit holds back does not run."""
+    run = sites["threads"].client.start("turns", "go")
+
+    def held_back():
+        mine = [task for key, task in flower.tasks().items() if key.startswith(run.id)]
+        return [task["result"] for task in mine if task["state"] == "WAITING"]
+
+    wait_until(held_back, "one of two waits, where one may run at a time")
+    shown = held_back()
+    sites["threads"].open_gate(run)
+
+    assert shown == ["WAITING for its turn: a limit is reached"]
+    assert run.wait(20).status is Status.COMPLETED
 
 
 def test_flower_s_metrics_have_few_labels(ended, flower):
