@@ -54,7 +54,7 @@ def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Hel
     for plan in (plan for name in names for plan in registry.family(name)):
         path = plan.topology.graph_id
         known: dict[str, tuple[Topology | None, dict[str, str]]] = {}
-        for run in (run for status in UNDER_WAY for run in _runs(store, RunQuery(status, path))):
+        for run in (run for status in UNDER_WAY for run in runs_of(store, RunQuery(status, path))):
             if run.fingerprint == plan.topology.fingerprint:
                 continue
             if run.fingerprint not in known:
@@ -63,7 +63,8 @@ def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Hel
             yield from _held(store, run, *known[run.fingerprint])
 
 
-def _runs(store: Store, query: RunQuery) -> Iterator[RunSummary]:
+def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
+    """List all runs that are wanted, page by page."""
     cursor: str | None = ""
     while cursor is not None:
         page = store.runs(query, PAGE, cursor)

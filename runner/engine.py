@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from runner import conditions, endings, failures, ids, nodes, telemetry
+from runner import conditions, endings, failures, ids, nodes, releases, telemetry
 from runner.actions import END
 from runner.alarms import Alarms
 from runner.control import Control
@@ -87,8 +87,10 @@ class Engine(Control, Handover):
         return self._ring(reply).run_id or run_id
 
     def publish(self, names: Sequence[str]) -> None:
-        """Make graphs of this process, and the graphs inside them, known to the store."""
+        """Make graphs of this process, and those inside them, known; held nodes that fit them go on."""
         self._starts.publish(names)
+        for reply in releases.release(self.store, self.registry, names):
+            self._ring(reply)
 
     def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
         """Claim a visit, run its node and commit how it ended.

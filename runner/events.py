@@ -28,6 +28,7 @@ class EventKind(enum.StrEnum):
     NODE_EXPANDED = "node.expanded"
     NODE_LIMITED = "node.limited"
     NODE_HELD = "node.held"
+    NODE_RELEASED = "node.released"
     NODE_UNSERVED = "node.unserved"
     NODE_LOST = "node.lost"
     INTERRUPT_ASKED = "interrupt.asked"

@@ -15,6 +15,7 @@ from runner.graph import Topology
 from runner.handing import Handing
 from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.migrating import Migrating
 from runner.outcomes import NextBatch, Remembered, Saved, Session
 from runner.run import MapRecord, NodeRecord, Records, Rewrite, RunRecord, Status
 
@@ -178,7 +179,7 @@ class RunSnapshot:
     events: int = 0
 
 
-class Store(Handing, Protocol):
+class Store(Handing, Migrating, Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
     `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` bounds one value.
@@ -222,9 +223,6 @@ class Store(Handing, Protocol):
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         """Let a map wait for items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
-
-    def hold(self, token: Token) -> Reply:
-        """Set a visit aside until its run is migrated."""
 
     def answer(self, answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
         """Apply a set of checked answers: all of them or none."""

@@ -544,6 +544,16 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
     return _close(draft, "held")
 
 
+def release(draft: Draft, nodes: Sequence[str]) -> Step:
+    """Let nodes go on that were set aside: "released", or "stale" when none of them is."""
+    held = [node for node in nodes if draft.node(node).held]
+    for node in held:
+        record = draft.node(node)
+        draft.add(Announce(EventKind.NODE_RELEASED, node, record.visit))
+        _ring(draft, node, record)
+    return _close(draft, "released") if held else draft.refuse("stale")
+
+
 # -- batches --------------------------------------------------------------------------------------------
 
 
@@ -620,7 +630,8 @@ def child_moved(draft: Draft, node: str, child: str, status: Status) -> Step:
     if record.child != child or record.status is not Status.WAITING:
         return draft.refuse("stale")
     if status not in FINAL:
-        draft.put(node, replace(record, busy=status is Status.EXECUTING))
+        held = status is Status.NEEDS_MIGRATION
+        draft.put(node, replace(record, busy=status is Status.EXECUTING, held=held))
     elif _stops(draft, node):
         _cancel_node(draft, node)
     else:

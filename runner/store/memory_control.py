@@ -33,6 +33,10 @@ class MemoryControl:
         with self._changed:
             return Reply(*self._shelf.apply(run_id, schedule.told, end))
 
+    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
+        with self._changed:
+            return self._moved(run_id, schedule.release, nodes)
+
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         with self._changed:
             found = [self._shelf.runs.get(each.run_id) for each in runs]

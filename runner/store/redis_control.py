@@ -33,6 +33,9 @@ class RedisControl:
     def told(self, run_id: str, end: int) -> Reply:
         return self._reply("told", run_id, end)
 
+    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
+        return self._reply("release", run_id, *nodes)
+
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         return self._reply("rewrite", nonce, *(part for each in runs for part in rewriting.arguments(each)))
 

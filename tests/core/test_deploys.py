@@ -188,21 +188,57 @@ def test_a_run_whose_graph_is_not_here_says_so_once(caplog):
     assert "runner doctor" in lines[0]
 
 
-def test_a_run_that_was_set_aside_goes_on_with_its_old_graph():
-    """Cancelled and retried where its graph is as it was, it needs no second answer and repeats nothing."""
-    bench = waiting("a b", a=ident, b=ask("approve"))
-    older = bench.engine
-    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+def rolled_back(bench: Bench, *edges, **nodes) -> None:
+    """Answer what waits, see the run set aside, then let another version of the graph come."""
     bench.answer("yes")
     assert bench.finish().status is Status.NEEDS_MIGRATION
+    deploy(bench, *edges, **nodes)
 
-    bench.engine = older
-    older.publish(["bench"])
-    older.cancel(bench.run_id, "deploy")
-    bench.finish()
-    assert older.retry(bench.run_id) == ["b"]
+
+def test_a_run_that_was_set_aside_goes_on_with_its_old_graph():
+    """When the deploy is taken back, the held node goes on by itself: no second answer, nothing repeated."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+
+    rolled_back(bench, "a b", a=ident, b=ask("approve"))
 
     result = bench.finish()
     assert result.status is Status.COMPLETED
     assert result.results["b"].output == "yes"
     assert result.execution_order == ["a", "b"]
+    assert "node.released" in [event.kind for event in bench.store.events(bench.run_id)]
+
+
+def test_a_run_that_was_set_aside_goes_on_with_a_later_graph():
+    """A third version in which the held node is what it was lets it go on, too."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    deploy(bench, "a b", a=ident, b=ask("approve"), extra=ident)
+    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+
+    rolled_back(bench, "a b", "a c", a=ident, b=ask("approve"), c=ident)
+
+    assert bench.finish().results["b"].output == "yes"
+
+
+def test_a_run_that_was_set_aside_stays_while_its_node_is_another():
+    """A later graph in which the held node differs, too, lets nothing go on."""
+    bench = waiting("a b", a=ident, b=ask("approve"))
+    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
+
+    rolled_back(bench, "a b", "b c", a=ident, b=ask("approve"), c=ident)
+
+    assert bench.finish().status is Status.NEEDS_MIGRATION
+
+
+def test_a_graph_inside_that_was_set_aside_makes_the_whole_run_need_migration():
+    """The outermost run says so, and goes on when the graph inside does."""
+
+    def inner(node):
+        return wired({node: ask("approve")}).build()
+
+    bench = waiting(a=inner("x"))
+    deploy(bench, a=inner("y"))
+
+    rolled_back(bench, a=inner("x"))
+
+    assert bench.finish().results["a"].output == "yes"

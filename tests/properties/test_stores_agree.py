@@ -327,6 +327,19 @@ class Agreement(RuleBasedStateMachine):
         if self.tokens and data.draw(st.sampled_from([False, False, True])):
             self.both("hold", self.pick(data, self.tokens))
 
+    @rule(data=st.data(), more=st.booleans())
+    def release(self, data, more):
+        """A node goes on that was set aside, or one that was not; also one whose child run was."""
+        held = [
+            (run_id, name)
+            for run_id in self.runs
+            for name, record in self.memory.read(run_id).nodes.items()
+            if record.held
+        ]
+        if held:
+            run_id, name = self.pick(data, held)
+            self.both("release", run_id, [name, *(sorted(self.shape_of(run_id).nodes)[:1] if more else [])])
+
     @rule(data=st.data(), keep=st.integers(0, 3))
     def save(self, data, keep):
         if self.tokens:

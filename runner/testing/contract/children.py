@@ -39,6 +39,20 @@ class ChildContract:
         worker.answer(question)
         assert worker.statuses(parent) == "executing: a waiting"
 
+    def test_a_child_that_needs_migration_makes_its_parent_need_it(
+        self, worker: Worker, store: Store
+    ) -> None:
+        """Whoever looks at the outermost run sees it, and that it goes on when the child does."""
+        parent, child = self._family(worker)
+        store.hold(worker.claim(child, "x").token)
+        assert worker.statuses(parent) == "needs_migration: a waiting"
+
+        store.release(child, ["x"])
+
+        assert worker.statuses(parent) == "executing: a waiting"
+        worker.run(child, "x")
+        assert worker.statuses(parent) == "executing: a ready"
+
     def test_the_end_of_a_child_rings_its_parent(self, worker: Worker) -> None:
         """The parent's node is ready again and gets the whole child run with its claim."""
         parent, child = self._family(worker)

@@ -216,6 +216,25 @@ class RunningContract:
         assert [store.hold(token).word, store.hold(token).word] == ["held", "held"]
         assert worker.statuses(run_id) == "needs_migration: a waiting"
 
+    def test_a_node_set_aside_goes_on_when_it_is_released(self, worker: Worker, store: Store) -> None:
+        """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        (question,) = worker.park(run_id, "a")
+        worker.answer(question)
+        token = worker.claim(run_id, "a").token
+        store.hold(token)
+        worker.run(run_id, "b")
+        assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
+
+        reply = store.release(run_id, ["b", "a"])
+
+        assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
+        assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == ["stale", "stale"]
+        claim = worker.claim(run_id, "a")
+        assert [each.response for each in claim.answers] == ["yes"]
+        assert claim.token.fence > token.fence
+        assert "node.released a" in worker.kinds(run_id)
+
     def test_users_data_comes_back_as_it_was(self, worker: Worker, store: Store) -> None:
         """Tasks, outputs and messages survive every kind of JSON value and text."""
         odd = {

@@ -13,7 +13,7 @@ local function child_moved(d, name, child, status)
   local record = node(d, name)
   if record.child ~= child or record.status ~= 'waiting' then return end
   if not FINAL[status] then
-    change(d, name, {busy = status == 'executing'})
+    change(d, name, {busy = status == 'executing', held = status == 'needs_migration'})
   elseif stops(d, name) then
     cancel_node(d, name)
   else

@@ -1,0 +1,62 @@
+"""Lets nodes go on that were set aside, where this process has the graph that they were part of.
+
+A deploy that is taken back brings the older graph; a later one may have the node as it was. Whoever
+publishes such a graph looks for the nodes that it can run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from runner.deploys import runs_of
+from runner.listings import RunQuery
+from runner.maps import shape_name
+from runner.ports import Reply, RunSnapshot, Store
+from runner.registry import Plan, Registry
+from runner.run import Status
+
+log = logging.getLogger(__name__)
+
+
+def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:
+    """Release every held node of some graphs that is what it was, as this process has them."""
+    for plan in (plan for name in names for plan in registry.family(name)):
+        query = RunQuery(Status.NEEDS_MIGRATION, plan.topology.graph_id)
+        for run in list(runs_of(store, query)):
+            snapshot = store.read(run.run_id)
+            nodes = _unchanged(store, plan, snapshot) if snapshot else []
+            if nodes:
+                reply = store.release(run.run_id, nodes)
+                log.info(
+                    "node.released: run %s goes on with %s: %s", run.run_id, ", ".join(nodes), reply.word
+                )
+                yield reply
+
+
+def set_aside(store: Store, snapshot: RunSnapshot) -> list[str]:
+    """Name the nodes that are held themselves; others only wait for a child run that needs migration."""
+    return [
+        name
+        for name, record in snapshot.nodes.items()
+        if record.held and not (record.child and _goes_on(store, record.child))
+    ]
+
+
+def _goes_on(store: Store, run_id: str) -> bool:
+    found = store.peek(run_id)
+    return found is not None and not found.is_final
+
+
+def _unchanged(store: Store, plan: Plan, snapshot: RunSnapshot) -> list[str]:
+    record, today = snapshot.record, plan.topology.nodes
+    if record.fingerprint == plan.topology.fingerprint:
+        return set_aside(store, snapshot)
+    old = store.topology(record.graph_id, record.fingerprint)
+    if old is None:
+        return []
+    return [
+        name
+        for name in set_aside(store, snapshot)
+        if (now := today.get(shape_name(name))) and now.signature == old.nodes[shape_name(name)].signature
+    ]
