@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -55,6 +56,7 @@ def code_lines(script: Path) -> int:
     return sum(1 for line in stripped if line and not line.startswith("--"))
 
 
+@functools.cache
 def sizes() -> dict[str, dict[str, int]]:
     sources = {name(path): path.read_text(encoding="utf-8") for path in LIBRARY}
     return {

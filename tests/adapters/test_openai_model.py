@@ -22,11 +22,11 @@ import openai  # noqa: E402 - only where the extra is installed
 from runner.agent.models.openai import OpenAIModel  # noqa: E402 - as above
 
 # A model keeps its connection for the next call; one that a test drops is closed by the collector,
-# which warns. Collecting at the end of each test keeps that warning among these tests.
+# which warns. Collecting after the last test keeps that warning among these tests.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _collected():
     yield
     gc.collect()
