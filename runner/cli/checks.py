@@ -23,6 +23,15 @@ SKEW = 1_000
 LATE = 3
 """Sweeps that may be missed before somebody should look."""
 
+DISKS = {
+    "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
+    "no": (WARN, "on, appendfsync no: a crash loses the last half minute", "Set appendfsync always."),
+    "everysec": (PASS, "on, appendfsync everysec: quick, but a crash may lose the last two seconds", ""),
+    "always": (PASS, "on, appendfsync always: a crash loses nothing, but each write waits for the disk", ""),
+    "": (PASS, "on; the store doesn't tell its appendfsync", ""),
+}
+"""What the store's file is worth, by how often the server waits for the disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -84,12 +93,8 @@ def _policy(facts: Facts) -> Iterator[Check]:
 
 
 def _disk(facts: Facts) -> Iterator[Check]:
-    if facts.vitals.appendonly:
-        yield Check(PASS, "disk", "append-only file is on")
-    else:
-        yield Check(
-            WARN, "disk", "append-only file is off: a restart of the store loses runs", "Set appendonly yes."
-        )
+    word, found, fix = DISKS.get(facts.vitals.fsync if facts.vitals.appendonly else "off", DISKS[""])
+    yield Check(word, "disk", f"append-only file is {found}", fix)
 
 
 def _memory(facts: Facts) -> Iterator[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from runner.errors import StoreError
 from runner.store.keys import Keys
 from runner.store.link import Link
 
@@ -13,7 +14,8 @@ from runner.store.link import Link
 class Vitals:
     """One server. `now` is its time in ms; memory is in bytes, `memory_limit` 0 without a limit.
 
-    `overdue` says for how many ms the oldest timer has been waiting for a sweep.
+    `overdue` says for how many ms the oldest timer has been waiting for a sweep. `fsync` is "always",
+    "everysec" or "no", and "" where the server doesn't tell, as some hosted ones.
     """
 
     server: str
@@ -24,6 +26,7 @@ class Vitals:
     memory: int
     memory_limit: int
     overdue: int
+    fsync: str = ""
 
 
 def vitals(url: str) -> Vitals:
@@ -37,6 +40,7 @@ def vitals(url: str) -> Vitals:
         told = _info(link.call("INFO"))
         seconds, micros = link.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
+        fsync = _fsync(link)
         oldest = link.call("ZRANGE", f"{Keys().prefix}timers", 0, 0, "WITHSCORES")
     finally:
         link.close()
@@ -52,7 +56,16 @@ def vitals(url: str) -> Vitals:
         memory=int(told.get("used_memory", 0)),
         memory_limit=int(told.get("maxmemory", 0)),
         overdue=max(0, now - int(float(oldest[1]))) if oldest else 0,
+        fsync=fsync,
     )
+
+
+def _fsync(link: Link) -> str:
+    try:
+        told = link.call("CONFIG", "GET", "appendfsync")
+    except StoreError:
+        return ""
+    return bytes(told[1]).decode() if told else ""
 
 
 def _info(told: Any) -> dict[str, str]:

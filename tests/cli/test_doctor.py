@@ -8,11 +8,11 @@ import pytest
 from runner.cli.checks import FAIL, PASS, WARN, Facts, examine
 from runner.cli.doctor import place, trouble
 from runner.store.roster import Worker
-from runner.store.vitals import Vitals
+from runner.store.vitals import Vitals, vitals
 from tests.waiting import wait_until
 
 NOW = 1_800_000_000_000
-VITALS = Vitals("Valkey 9.1.0", (9, 1), NOW, "noeviction", True, 2_000_000, 0, 0)
+VITALS = Vitals("Valkey 9.1.0", (9, 1), NOW, "noeviction", True, 2_000_000, 0, 0, "always")
 WORKER = Worker(
     name="celery@one",
     pid=1,
@@ -38,6 +38,7 @@ CASES = [
     ("eviction", FAIL, replace(WELL, vitals=replace(VITALS, policy="allkeys-lru"))),
     ("eviction", WARN, replace(WELL, vitals=replace(VITALS, policy="volatile-ttl"))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, appendonly=False))),
+    ("disk", WARN, replace(WELL, vitals=replace(VITALS, fsync="no"))),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("password", WARN, replace(WELL, unguarded=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
@@ -75,6 +76,18 @@ def test_each_fault_is_found_alone_and_has_a_fix(name, word, facts):
     assert found.fix.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("fsync", "said"), [("always", "loses nothing"), ("everysec", "two seconds"), ("", "doesn't tell")]
+)
+def test_what_a_crash_of_the_store_may_lose_is_said(fsync, said):
+    """Whoever chose a setting for speed reads what it risks, and the other way round what safety costs."""
+    checks = examine(replace(WELL, vitals=replace(VITALS, fsync=fsync)))
+    (disk,) = [check for check in checks if check.name == "disk"]
+
+    assert disk.word == PASS
+    assert said in disk.found
+
+
 def test_doctor_looks_at_a_real_store_and_worker(cli):
     """On a real site everything passes but the append-only file, which the test's store does without."""
     wait_until(lambda: "celery@" in cli("workers", "list").stdout, "the worker is on the list")
@@ -85,6 +98,11 @@ def test_doctor_looks_at_a_real_store_and_worker(cli):
     assert checks.pop("disk") == "warn"
     assert checks.pop("dead letters") in {"pass", "warn"}
     assert set(checks.values()) == {"pass"}
+
+
+def test_how_the_store_writes_to_disk_is_asked_of_it(shop_url):
+    """The setting that counts is the server's own."""
+    assert vitals(shop_url).fsync == "always"
 
 
 def test_doctor_fails_where_no_worker_is(cli, redis_url):

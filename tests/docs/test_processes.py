@@ -66,7 +66,7 @@ def test_the_store_of_compose_forgets_nothing(compose):
     """Runs that wait for people outlive a restart, and are never thrown away for space."""
     redis = compose["services"]["redis"]
 
-    assert "--appendonly yes" in redis["command"]
+    assert "--appendonly yes --appendfsync always" in redis["command"]
     assert "--maxmemory-policy noeviction" in redis["command"]
     assert redis["volumes"] == ["redis-data:/data"]
 

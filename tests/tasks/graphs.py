@@ -8,6 +8,7 @@ import threading
 import time
 
 import redis
+from celery import current_task
 
 from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
 from runner.testing import ScriptedModel
@@ -54,6 +55,14 @@ def pid_and_gate(ctx):
 @graph("chain")
 def chain():
     return build("ab", "bc")
+
+
+@graph("parents")
+def parents():
+    """Each node says which task rang for it."""
+    return build(
+        "ab", a=lambda ctx: current_task.request.parent_id, b=lambda ctx: current_task.request.parent_id
+    )
 
 
 @graph("diamond")

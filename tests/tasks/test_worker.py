@@ -175,7 +175,7 @@ def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
 
 @pytest.mark.slow
 def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases):
-    """Where the broker is not the store, every doorbell is published, and a graph runs all the same."""
+    """Where the broker is not the store, doorbells are published; runs go on, and their tasks are linked."""
     other = next(databases)
     broker = as_broker(other.url)
     empty_site.ready(1, RUNNER_BROKER_URL=broker)
@@ -190,5 +190,10 @@ def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases
     assert run.wait(20).status is Status.COMPLETED
     assert not empty_site.redis.exists("runner:{p00}:doorbell")
     assert set(run.result().execution_order) == set("abdef")
+    linked = client.start("parents", "go")
+    assert {name: node.output for name, node in linked.wait(20).results.items()} == {
+        "a": None,
+        "b": f"{linked.id}.a.1.1",
+    }
     app.close()
     other.end()
