@@ -15,9 +15,9 @@ from typing import Any
 
 from runner import codec, failures, inputs
 from runner.conditions import GraphState, Results, holds
-from runner.errors import StoreError
+from runner.errors import NodeFailed, StoreError
 from runner.graph import BATCH, HIDDEN, Definition, NodeSpec
-from runner.outcomes import Failed, Input, NextBatch, Outcome, Saved
+from runner.outcomes import Failed, Input, NextBatch, Outcome, Saved, Succeeded
 from runner.ports import RunSnapshot, Store
 from runner.registry import Plan
 from runner.results import NodeResult
@@ -181,6 +181,28 @@ def _time(
     spent = before + max((results[name].execution_time for name in ended if name in results), default=0)
     saved = visit.wrap(Saved({"v": 1, "ms": spent}))
     return (f"execution timeout of {limit:g} s reached" if spent > limit * 1000 else ""), saved
+
+
+# -- failures that don't stop the run -------------------------------------------------------------------
+
+
+def judged(plan: Plan, spec: NodeSpec, outcome: Outcome) -> Outcome:
+    """An agent that was cancelled has failed, and its branch ends with it; elsewhere no failure is alone."""
+    if not plan.topology.batches:
+        return replace(outcome, alone=False) if isinstance(outcome, Failed) else outcome
+    if spec.kind != "agent" or not isinstance(outcome, Succeeded):
+        return outcome
+    if outcome.result.get("stop_reason") != "cancelled":
+        return outcome
+    error = failures.record(NodeFailed(f"the agent was cancelled. {outcome.output}".strip()))
+    return Failed(error, outcome.saved, outcome.usage, final=True, alone=True)
+
+
+def ended_by_itself(child: RunSnapshot) -> bool:
+    """Tell whether a graph inside failed of no error that stopped it: of a limit, or of branches alone."""
+    failed = [name for name, record in child.nodes.items() if record.status is Status.FAILED]
+    stopped = {f'node "{name}" failed' for name in failed}
+    return child.record.status is Status.FAILED and child.record.reason not in stopped
 
 
 # -- what nodes are told ---------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Engine(Control, Handover):
         """`lease` is in seconds: without it the store's, which fits where nodes may be lost."""
         self.store, self.registry = store, registry
         self._dispatcher = dispatcher
-        self._leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
+        self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starts = Starts(store, registry)
         self._unserved = Unserved(store)
         self._alarms = Alarms(self.sweep)
@@ -109,7 +109,7 @@ class Engine(Control, Handover):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
         late: Future[Delivery] = Future()
-        with self._leases.hold(
+        with self.leases.hold(
             claim.token, limit, lambda lease: self._time_out(plan, claim, lease, late)
         ) as lease:
             delivery = self._attempt(plan, claim, lease)
@@ -125,7 +125,7 @@ class Engine(Control, Handover):
         word = self._ring(self.store.cancel(run_id, reason)).word
         if word == "unknown":
             raise NotFoundError(f"there is no run {run_id!r} in this store.")
-        self._leases.look()
+        self.leases.look()
         return word
 
     def sweep(self, limit: int = 100) -> int:
@@ -249,7 +249,8 @@ class Engine(Control, Handover):
     def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: dict[str, JSON]) -> Delivery:
         entry.pop("result", None)
         failed = {**entry, "error": asdict(outcome.error)}
-        settlement = Settlement(Status.FAILED, "", None, failed, nodes.wrapped(visit, outcome))
+        saved = nodes.wrapped(visit, outcome)
+        settlement = Settlement(Status.FAILED, "", None, failed, saved, alone=outcome.alone)
         word = self._settle(visit.claim.token, settlement, ids.nonce())
         return Delivery(word, visit.graph_id, error=outcome.error)
 

@@ -1,7 +1,7 @@
 """Leases of this process: one thread renews all of them, and tells a node when its lease is gone.
 
 The same thread watches the nodes' timeouts. The code of a node that is past its deadline is told at
-its next check; the node itself is given up at once, whatever its code does, by a callback.
+its next check, and async code at once; the node itself is given up, whatever its code does, by a callback.
 The thread starts with a lease and ends when none is held, so after a fork each process has its own.
 """
 
@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from runner import loops
 from runner.errors import LeaseLost, NodeTimedOut, RunStopped
 from runner.ports import Store, Token
 
@@ -33,6 +34,7 @@ class Lease:
     ) -> None:
         """Start as held; after `timeout` seconds `on_timeout` is called once, on a thread of its own."""
         self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
+        self.stop = loops.Stop()
         self.renewed = time.monotonic()
         self.deadline = None if timeout is None else self.renewed + timeout
         self.state = "ok"
@@ -53,6 +55,12 @@ class Lease:
             raise RunStopped(f"run {self.token.run_id} was cancelled while node {self.token.node!r} ran.")
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise self.timed_out()
+
+    def expire(self) -> None:
+        """Give the node up, then end its async code, which may wait for something that never comes."""
+        if self.on_timeout is not None:
+            self.on_timeout(self)
+        self.stop(self.timed_out())
 
     def timed_out(self) -> NodeTimedOut:
         """Return the error of a node that ran too long."""
@@ -90,10 +98,17 @@ class Leases:
         if timeout is not None:
             self._wake.set()
         try:
-            yield lease
+            with loops.stoppable(lease.stop):
+                yield lease
         finally:
             with self._lock:
                 self._held.pop(token, None)
+
+    @property
+    def any_held(self) -> bool:
+        """Whether a node of this process runs and is not past its deadline."""
+        with self._lock:
+            return bool(self._held)
 
     def look(self) -> None:
         """Renew everything now, so that the nodes of a run that was just cancelled learn of it."""
@@ -139,10 +154,7 @@ class Leases:
                 return None
         for lease in late:
             lease.state = "timed_out"
-            if lease.on_timeout is not None:
-                threading.Thread(
-                    target=lease.on_timeout, args=(lease,), name="runner-timeout", daemon=True
-                ).start()
+            threading.Thread(target=lease.expire, name="runner-timeout", daemon=True).start()
         return [lease for lease in held if lease not in late]
 
     def _round(self, held: list[Lease]) -> None:

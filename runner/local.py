@@ -8,7 +8,8 @@ import math
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, closing, suppress
 from itertools import takewhile
 from typing import Any
@@ -43,13 +44,14 @@ class Threads:
         self.engine: Engine | None = None
         self.surprises: list[BaseException] = []
         self._pool: ThreadPoolExecutor | None = None
+        self._work = set[Future[None]]()
         self._context = contextvars.Context()
         self._lock = threading.Lock()
 
     def open(self) -> None:
         """Take doorbells from now on, with the caller's context variables for every node."""
         with self._lock:
-            self.surprises, self._context = [], contextvars.copy_context()
+            self.surprises, self._context, self._work = [], contextvars.copy_context(), set()
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runner-node")
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -57,7 +59,11 @@ class Threads:
         with self._lock:
             if self._pool is not None:
                 for bell in doorbells:
-                    self._pool.submit(self._context.copy().run, self._deliver, bell)
+                    self._begin(self._pool.submit(self._context.copy().run, self._deliver, bell))
+
+    def _begin(self, work: Future[None]) -> None:
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
         """Leave it to a worker: there is no queue here."""
@@ -80,11 +86,15 @@ class Threads:
             raise RunnerError("a node could not be run or committed.") from self.surprises[0]
 
     def close(self, *, wait: bool = True) -> None:
-        """Take no more doorbells, and wait for the nodes that run."""
+        """Take no more doorbells, and wait for what runs; not for code that is past its deadline."""
         with self._lock:
             pool, self._pool = self._pool, None
+            work = set(self._work) if wait else set()
+        while work := futures.wait(work, timeout=POLL).not_done:
+            if self.engine is None or not self.engine.leases.any_held:
+                break
         if pool is not None:
-            pool.shutdown(wait=wait, cancel_futures=not wait)
+            pool.shutdown(wait=wait and not work, cancel_futures=not wait)
 
 
 class Graph:

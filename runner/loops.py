@@ -10,7 +10,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -60,6 +60,52 @@ def _process_loop() -> _ProcessLoop:
         return _current
 
 
+class Stop:
+    """Ends the async work of one node from another thread, and says why."""
+
+    def __init__(self) -> None:
+        """Begin with nothing to end."""
+        self._works = set[Future[Any]]()
+        self._error: Exception | None = None
+
+    def __call__(self, error: Exception) -> None:
+        """Cancel what runs. Who waits for it gets the error, or else who runs something next, but once."""
+        self._error = error
+        for work in list(self._works):
+            work.cancel()
+
+    @contextmanager
+    def watched(self, work: Future[Any]) -> Iterator[None]:
+        """Let a piece of work be cancelled while the block runs."""
+        self._works.add(work)
+        try:
+            if self._error is not None:
+                raise self._taken()
+            yield
+        except CancelledError:
+            raise self._taken() from None
+        finally:
+            self._works.discard(work)
+
+    def _taken(self) -> Exception:
+        # Callbacks that are told of the end run afterwards, and must be able to.
+        error, self._error = self._error or CancelledError(), None
+        return error
+
+
+_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("runner_loop_stop", default=None)
+
+
+@contextmanager
+def stoppable(stop: Stop) -> Iterator[None]:
+    """Let the async work that is run inside the block be ended."""
+    before = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(before)
+
+
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end from sync code and return its result, with the caller's context.
 
@@ -105,7 +151,8 @@ def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Con
 
     ours.loop.call_soon_threadsafe(start)
     try:
-        return done.result()
+        with (_stop.get() or Stop()).watched(done):
+            return done.result()
     except BaseException:
         # The caller was stopped (KeyboardInterrupt) or the work failed: leave nothing running.
         done.cancel()

@@ -54,7 +54,11 @@ def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     if visit.tentative is not None:
         outcome = load_outcome(visit.tentative)
     else:
-        outcome = _before(plan, hooks, visit) or _body(plan, visit)
+        refused = _before(plan, hooks, visit)
+        if isinstance(refused, Failed) and plan.topology.batches:
+            return refused  # Strands fires no After where a callback before the node has raised
+        cancelled = Failed(failures.record(NodeFailed(refused))) if isinstance(refused, str) else refused
+        outcome = cancelled or _body(plan, visit)
     if not isinstance(outcome, (Succeeded, Failed)):
         return outcome
     return _after(plan, hooks, visit, outcome)
@@ -79,7 +83,7 @@ def entry(kind: str, spent: int, usage: Mapping[str, int]) -> dict[str, Any]:
 def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == "graph":
-        return _graph(visit)
+        return _graph(plan, visit)
     try:
         outcome: Outcome = fanout.execute(spec, visit) if spec.map else spec.executor.execute(visit)
     except (LeaseLost, RunStopped, CorruptDocument):
@@ -90,10 +94,10 @@ def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
         outcome = Failed(failures.record(error))
     if visit.outage is not None and isinstance(outcome, Failed):
         raise visit.outage  # no fault of the node: it runs again when the store is back
-    return outcome
+    return batches.judged(plan, spec, outcome)
 
 
-def _graph(visit: ClaimedVisit) -> Outcome:
+def _graph(plan: Plan, visit: ClaimedVisit) -> Outcome:
     """A graph as a node: a child run does the work; when it has ended, its end is the node's."""
     child = visit.claim.child
     if child is None or child.record.status not in FINAL:
@@ -103,7 +107,8 @@ def _graph(visit: ClaimedVisit) -> Outcome:
     if child.record.status is Status.COMPLETED:
         output = sink_outputs(child)
         return Succeeded(output, output, usage)
-    return Failed(failures.record(NodeFailed(_child_failure(child))), usage=usage)
+    alone = plan.topology.batches and batches.ended_by_itself(child)
+    return Failed(failures.record(NodeFailed(_child_failure(child))), usage=usage, alone=alone)
 
 
 def _child_failure(child: RunSnapshot) -> str:
@@ -132,7 +137,8 @@ def sink_outputs(child: RunSnapshot) -> Any:
     return next(iter(done.values())) if len(done) == 1 else done
 
 
-def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outcome | None:
+def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
+    """Fire the hooks before: their questions, their error, why the node is cancelled, or nothing."""
     # Where others do the work, the node is started once more when they have ended: it was announced.
     announced = visit.claim.child is not None or visit.work is not None
     if announced or hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
@@ -152,8 +158,7 @@ def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Outc
     if asked:
         return Interrupted(list(asked))
     if event.cancel_node:
-        text = event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
-        return Failed(failures.record(NodeFailed(text)))
+        return event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
     return None
 
 

@@ -62,12 +62,15 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The node's own code raised. With `final` no retry policy may try again."""
+    """The node's own code raised. With `final` no retry policy may try again; `alone`, in a graph
+    that runs as Strands runs it, ends its branch only.
+    """
 
     error: ErrorRecord
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
     final: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

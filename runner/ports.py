@@ -89,9 +89,8 @@ class Reply:
 class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
-    `fingerprint` and `signature` are those of the run's graph and node, `current` is the
-    fingerprint last published under the graph's name. An item's `task` is the item itself; `map` is
-    what has become of a map's items, where this visit has some; `report` how handed work ended.
+    `fingerprint` and `signature` are those of the run's graph and node, `current` was last published under
+    its name. An item's `task` is the item; `map` is what became of a map's items, `report` of handed work.
     """
 
     token: Token
@@ -115,8 +114,8 @@ class Claim:
 class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
 
-    `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle
-    that is refused as "changed" keeps others from settling for a moment. `session` is written with it.
+    `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
+    is refused as "changed" makes others wait. `session` is written with it. `alone` failures stop no run.
     """
 
     status: Status
@@ -127,6 +126,7 @@ class Settlement:
     reads: Sequence[tuple[str, int, str]] = ()
     insist: bool = False
     session: Remembered | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -469,12 +469,14 @@ def settle(
     edges: str,
     reads: Sequence[tuple[str, int, str]] = (),
     insist: bool = False,
+    alone: bool = False,
 ) -> Step:
     """End a visit: record the status, spread the arrivals. "settled", "stale", "changed" or "locked".
 
     `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that the
     conditions looked at, (node, 0, "") where there was none. "changed" means that one is different now
-    and the conditions must be asked again; with `insist` the others wait ("locked") meanwhile.
+    and the conditions must be asked again; with `insist` the others wait ("locked") meanwhile. A failure
+    that is `alone` ends its branch only.
     """
     record = draft.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
@@ -492,11 +494,13 @@ def settle(
         return _close(draft, "changed")
     draft.run = replace(draft.run, lock="")
     draft.add(DropTimer(TimerKind.NODE, node), *_withdraw(node, visit, record.questions))
-    _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
+    _settle(draft, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges, alone=alone)
     return _close(draft, "settled")
 
 
-def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: str) -> None:
+def _settle(
+    draft: Draft, node: str, record: NodeRecord, status: Status, edges: str, *, alone: bool = False
+) -> None:
     taken = edges if status is Status.COMPLETED else ""
     draft.put(node, replace(record, status=status, edges=taken, crashes=0, busy=False, held=False))
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
@@ -508,7 +512,7 @@ def _settle(draft: Draft, node: str, record: NodeRecord, status: Status, edges: 
     if status is Status.FAILED:
         _rewind(draft, node)
         draft.run = replace(draft.run, failed=draft.run.failed + 1)
-        if draft.topology.policy is FailurePolicy.FAIL_FAST:
+        if draft.topology.policy is FailurePolicy.FAIL_FAST and not alone:
             _stop(draft, Status.FAILED, f'node "{node}" failed')
     if not draft.run.stopping:
         _spread(draft, node)

@@ -284,7 +284,8 @@ class _Execution:
             structured_output=codec.unpack(self._past.structured),
         )
         if self._cancelled and result.stop_reason == "cancelled":
-            return Failed(failures.record(NodeFailed(f"the agent was cancelled. {ended.output}".strip())))
+            error = NodeFailed(f"the agent was cancelled. {ended.output}".strip())
+            return Failed(failures.record(error), alone=True)
         return Succeeded(ended.to_document(), ended.output, self._usage(), self._saved())
 
 

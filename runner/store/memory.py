@@ -158,6 +158,7 @@ class MemoryStore(MemoryControl, MemoryReader):
                 edges=settlement.edges,
                 reads=settlement.reads,
                 insist=settlement.insist,
+                alone=settlement.alone,
                 told=say.settled(settlement),
             )
             if held and word == "settled":

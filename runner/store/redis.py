@@ -139,7 +139,7 @@ class RedisStore(RedisControl):
             "settle",
             *_token(token),
             nonce,
-            settlement.status,
+            "alone" if failed and settlement.alone else settlement.status,
             settlement.edges,
             self._small(token, output),
             self._small(token, settlement.entry),

@@ -7,8 +7,8 @@ import pytest
 from runner import GraphBuilder, Status
 from runner.errors import DefinitionError
 from runner.graph import BATCH, topology
-from runner.hooks import AfterGraphEvent, BeforeGraphEvent
-from tests.core.graphs import Bench, answer_all, ident
+from runner.hooks import AfterGraphEvent, BeforeGraphEvent, BeforeNodeCallEvent
+from tests.core.graphs import Bench, answer_all, answers, ident
 
 
 def batched(edges: str, nodes=None, conditions=None, entries: str = "") -> GraphBuilder:
@@ -130,6 +130,32 @@ def test_a_graph_inside_may_run_in_batches():
 
     assert first.status is Status.INTERRUPTED
     assert result.results["b"].output == {"y": "fine", "w": "w"}
+
+
+def test_a_question_keeps_the_reason_that_it_was_asked_with():
+    """A callback that runs again may reckon another reason; people see the first (G50)."""
+    count = iter("123456")
+
+    class Listener:
+        def register_hooks(self, registry, **kwargs):
+            for name in ("one", "two"):
+                registry.add_callback(
+                    BeforeNodeCallEvent,
+                    lambda event, name=name: event.interrupt(name, reason=f"reason {next(count)}"),
+                )
+
+    builder = GraphBuilder(compat="strands").set_hook_providers([Listener()])
+    builder.add_node(ident, "a", resume="each")
+    graph = builder.build()
+    first = graph("go")
+    again = graph(answers((first.interrupts[1].id, "yes")))
+
+    assert [(each.name, each.reason) for each in first.interrupts] == [
+        ("one", "reason 1"),
+        ("two", "reason 2"),
+    ]
+    assert [(each.name, each.reason) for each in again.interrupts] == [("one", "reason 1")]
+    assert next(count) == "5"
 
 
 def test_the_graph_s_own_events_enclose_all_batches():

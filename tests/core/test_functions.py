@@ -724,6 +724,35 @@ def test_code_that_does_not_listen_is_given_up():
     assert bench.result().status is Status.FAILED
 
 
+def test_a_call_does_not_wait_for_code_past_its_deadline():
+    """In process the result is there when the timeout is over, although the code goes on."""
+    late = threading.Event()
+    try:
+        result = single(lambda ctx: late.wait(20), timeout=0.05)("task")
+        assert not late.is_set()
+    finally:
+        late.set()
+
+    assert "execution timed out after 0.05 s" in str(result.results["a"].error)
+
+
+def test_async_code_is_ended_at_its_deadline():
+    """A coroutine that waits for something that never comes is cancelled, and holds its thread no longer."""
+    ended = []
+
+    async def endless(ctx):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(asyncio.current_task().cancelling())
+
+    bench = Bench(single(endless, timeout=0.05)).start()
+
+    assert bench.deliver() == "settled"
+    assert ended == [1]
+    assert "execution timed out after 0.05 s" in str(bench.result().results["a"].error)
+
+
 def test_the_timeout_of_the_graph_holds_for_nodes_without_one():
     """A graph's node timeout is for every node that has none of its own."""
 

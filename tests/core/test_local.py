@@ -437,7 +437,7 @@ def test_a_store_of_ones_own():
     assert [(each.run_id, each.graph_id, each.status) for each in store.runs()] == [
         (result.run_id, "mine", "completed")
     ]
-    assert graph._engine._leases._lease == 30
+    assert graph._engine.leases._lease == 30
 
 
 def test_an_execution_has_a_limit_of_time():

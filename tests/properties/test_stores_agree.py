@@ -260,7 +260,7 @@ class Agreement(RuleBasedStateMachine):
         }
         # Some are so large that the Redis store keeps them apart.
         output = {"by": token.fence, "much": "x" * (70_000 if bits % 7 == 6 else bits)}
-        settlement = Settlement(status, edges, output, entry, saved, reads, insist, more)
+        settlement = Settlement(status, edges, output, entry, saved, reads, insist, more, bits % 2 == 1)
         self.both("settle", token, settlement, self.nonce())
 
     @rule(

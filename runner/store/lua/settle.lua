@@ -3,9 +3,10 @@
 -- Keys touched: r:<run> (nodes, loops, counters, result), :s and :m (kept), :q, :e, :i and
 --   :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues; session:m:<session>,
 --   session:s:<session>.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed" or "failed", 11 a bit for each edge
---   out, 12 output, or what is told of a failure, 13 entry, 14 "1" to lock when refused, 15 how many results the conditions read, then
---   for each: node, visit, status; then what a session gets (parts/remember.lua); then what is kept.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed", "failed" or "alone" (failed, and
+--   never stops its run), 11 a bit for each edge out, 12 output, or what is told of a failure, 13 entry,
+--   14 "1" to lock when refused, 15 how many results the conditions read, then for each: node, visit,
+--   status; then what a session gets (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
 -- include: straight_settle
 -- include: lock
@@ -15,7 +16,8 @@
 -- include: remember
 -- include: finish
 -- include: reply
-local name, visit, nonce, status = ARGV[6], tonumber(ARGV[7]), ARGV[9], ARGV[10]
+local name, visit, nonce, alone = ARGV[6], tonumber(ARGV[7]), ARGV[9], ARGV[10] == 'alone'
+local status = alone and 'failed' or ARGV[10]
 local d = open(ARGV[5], name)
 if not d then return {'stale'} end
 local record, last = node(d, name), 15 + 3 * tonumber(ARGV[15])
@@ -29,6 +31,6 @@ keep(d.key, name, remember_until(last + 1) + 1)
 remember(d.key, name, last + 1)
 timer(d, 'node', name, false)
 withdraw(d, name, visit, record.questions)
-finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11], told(ARGV[12]))
+finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11], told(ARGV[12]), alone)
 step(d)
 return reply('settled')

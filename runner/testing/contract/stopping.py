@@ -55,6 +55,18 @@ class StoppingContract:
         assert {each.status for each in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
         assert not store.open_interrupts()
 
+    def test_a_failure_that_is_alone_stops_nothing(self, worker: Worker) -> None:
+        """Even under fail_fast only its branch dies; the run goes to its end and has then failed."""
+        run_id = worker.start(shape("a>c b>d", entries=["a", "b"]))
+        token = worker.claim(run_id, "a").token
+
+        assert worker.fail(token, alone=True) == "settled"
+        assert worker.statuses(run_id) == "executing: a failed, b ready, c skipped"
+        worker.run(run_id, "b", "d")
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
+        assert worker.read(run_id).record.reason == ""
+
     def test_under_continue_other_branches_go_on(self, worker: Worker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
         run_id = worker.start(shape("a>c b>d c>e d>e", entries=["a", "b"], policy="continue"))

@@ -109,9 +109,9 @@ class Worker:
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **said)
         return self.store.settle(token, settlement, self.nonce()).word
 
-    def fail(self, token: Token) -> str:
-        """Fail a visit."""
-        settlement = Settlement(Status.FAILED, "", None, failure())
+    def fail(self, token: Token, *, alone: bool = False) -> str:
+        """Fail a visit; `alone` never stops the run."""
+        settlement = Settlement(Status.FAILED, "", None, failure(), alone=alone)
         return self.store.settle(token, settlement, self.nonce()).word
 
     def run(self, run_id: str, *nodes: str, edges: str | None = None) -> None:
