@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import tomllib
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from runner import Client
+from runner import Client, Status
 from runner.cli.init import FILES
 from runner.cli.program import runner
+from runner.guard import Guard
 from tests.processes import is_alive
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,13 +36,14 @@ def project(tmp_path):
 
 @pytest.mark.slow
 def test_the_project_s_own_tests_pass(project):
-    """What is written works as it is, without Redis and without a worker."""
+    """What is written works as it is, on a real worker, too, and needs no Redis of one's own."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
+    path = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "runner.testing.plugin"}
     done = subprocess.run(command, cwd=project, env=path, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "7 passed" in done.stdout
 
 
 @pytest.mark.slow
@@ -68,12 +75,41 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
             assert call("interrupts", "respond", question["id"], *given, url=url).returncode == 0
 
             result = Client(redis_url=url).run(question["run_id"]).wait(30)
-            assert result.results["pay"].output.startswith("paid by transfer")
+            assert result.results["pay"].output.startswith("paid 120 by transfer")
             assert call("doctor", url=url).returncode == 0
         finally:
             dev.terminate()
             dev.wait(20)
     assert not is_alive(json.loads(said)["worker_pid"])
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypatch):
+    """Started as the file says, in the project's folder: a worker that knows the graph, and Flower."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    monkeypatch.chdir(project)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    known = {"RUNNER_REDIS_URL": redis_url, "PATH": path, "PYTHONPATH": str(ROOT)}
+    with ExitStack() as stack:
+        for line in (project / "Procfile").read_text().splitlines():
+            name, _, command = line.partition(": ")
+            log = project / f"{name}.log"
+            log.touch()
+            started = Guard(shlex.split(command.replace("5555", port)), log=log, environment=known)
+            stack.callback(started.end)
+        client = Client(redis_url=redis_url)
+        wait_until(lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready")
+        assert client.start("refund", {"order": 1042}).wait(30).status is Status.INTERRUPTED
+        wait_until(lambda: flower_knows("refund/look_up", port), "Flower has seen a node")
+
+
+def flower_knows(node: str, port: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            return f'task="{node}"' in reply.read().decode()
+    except OSError:
+        return False
 
 
 def test_the_files_are_well_formed_and_name_the_project(project):
