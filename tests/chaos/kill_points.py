@@ -1,0 +1,78 @@
+"""A worker that kills itself at a named step of a node, once, when a test has armed that step.
+
+The name of a step is `run/node`, or what is said below.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from celery.worker.request import Request
+
+import runner.store.redis
+from runner.engine import Starts
+from runner.ports import Token
+from runner.store.redis import RedisStore
+from runner.store.streams import Intake
+from tasks.app import app
+from tasks.doorbells import NODE_TASK, CeleryDispatcher
+from tasks.nodes import visit_of
+from tests.chaos.deaths import reach
+
+ANY = "any"
+
+__all__ = ["app"]
+
+
+def around(
+    owner: Any, method: str, point: str, name: Callable[..., str], told: Callable[[Any], bool] = bool
+) -> None:
+    """Make both sides of a method points; after it only where `told` finds that it did something."""
+    wrapped = getattr(owner, method)
+
+    @functools.wraps(wrapped)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        step = name(*args, **kwargs)
+        reach(f"{point}.before", step)
+        said = wrapped(*args, **kwargs)
+        if told(said):
+            reach(f"{point}.after", step)
+        return said
+
+    setattr(owner, method, stepped)
+
+
+def of_token(_: RedisStore, token: Token, *__: object) -> str:
+    return f"{token.run_id}/{token.node}"
+
+
+def of_task(request: Request) -> str:
+    if request.task.name != NODE_TASK:
+        return ANY
+    run_id, node, _, _ = visit_of(request.id)
+    return f"{run_id}/{node}"
+
+
+def always(_: object) -> bool:
+    return True
+
+
+# Spawned children, our default, import everything again: too slow for so many deaths.
+app.conf.worker_pool_start_method = "fork"
+
+around(RedisStore, "claim", "claim", lambda _, run_id, node, *__: f"{run_id}/{node}")
+around(runner.store.redis, "claimed", "load", lambda run_id, node, *_: f"{run_id}/{node}")
+for verb in ("save", "ask", "park", "retry", "expand"):
+    around(RedisStore, verb, verb, of_token)
+around(RedisStore, "settle", "settle", lambda _, token, *__: of_token(_, token))
+around(Starts, "child", "delegate", lambda _, claim, *__: f"{claim.token.run_id}/{claim.token.node}")
+around(CeleryDispatcher, "ring", "publish", lambda _, bells: f"{bells[0].run_id}/{bells[0].node}", always)
+around(Request, "acknowledge", "ack", of_task, always)
+around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interrupt_id)
+around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
+around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
+# The name of a sweep is that of nothing: arm it when the next thing that is due is the right one.
+around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.word != "0")
