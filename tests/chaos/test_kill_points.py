@@ -17,8 +17,6 @@ APP = "tests.chaos.kill_points:app"
 SLOTS = 4
 TOGETHER = 3
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
-NEVER = {"RUNNER_SWEEP_INTERVAL": "3600"}
-"""Sabotage: workers that never look at what is due."""
 
 IN_HAND = [
     Step("claim.before"),
@@ -111,7 +109,9 @@ def children(databases, nursery):
     """A prefork worker whose children die at each step of a node, each in a run of its own."""
     site, careless = next(databases), next(databases)
     nursery.expect(site, "children", app=APP, pool="prefork", slots=SLOTS, **GRAPHS)
-    nursery.expect(careless, "careless", app=APP, pool="prefork", slots=SLOTS, **GRAPHS, **NEVER)
+    nursery.expect(
+        careless, "careless", app="tests.chaos.careless:app", pool="prefork", slots=SLOTS, **GRAPHS
+    )
     nursery.open()
     for each in (site, careless):
         each.workers[0].wait_ready()
