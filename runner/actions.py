@@ -32,6 +32,7 @@ class TimerKind(enum.StrEnum):
 
     NODE = "node"
     EXPIRE = "expire"
+    REMIND = "remind"
     DRAIN = "drain"
     DEADLINE = "deadline"
     MAP = "map"
@@ -71,6 +72,19 @@ class Close:
 
     interrupt_id: str
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """A question's time is over and its node ends with it: write what that leaves behind.
+
+    See `expiry.py`; `edges` are those that the node takes, "" when it fails.
+    """
+
+    node: str
+    visit: int
+    interrupt_id: str
+    edges: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +156,15 @@ class PassOn:
 PlaceAction = Reserve | Take | Queue | Leave | PassOn
 """What is done to limits, which many runs share."""
 
-Action = Bury | Dispatch | SetTimer | DropTimer | Announce | Close | TellParent | StopChild | PlaceAction
+Action = (
+    Bury
+    | Conclude
+    | Dispatch
+    | SetTimer
+    | DropTimer
+    | Announce
+    | Close
+    | TellParent
+    | StopChild
+    | PlaceAction
+)

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.codec import plain, unpack
 from runner.errors import InterruptRaised, UsageError
+from runner.expiry import ends_node
 from runner.interrupts import Address, Interrupt, InterruptStatus, resolved
 from runner.schemas import mismatch
 
@@ -81,17 +82,27 @@ def answered(question: Interrupt) -> bool:
     return question.response is not None or decided
 
 
+def asks_anew(known: Interrupt) -> bool:
+    """Tell whether a question is over in a way after which the same code asks it once more.
+
+    It was withdrawn for that; or its node failed with it, and somebody lets the node run again.
+    """
+    if known.withdrawal is not None:
+        return bool(known.withdrawal["reask"])
+    return known.status is InterruptStatus.EXPIRED and ends_node(known)
+
+
 def current(answers: Mapping[str, Interrupt], ask: Callable[[int], Interrupt]) -> Interrupt:
     """Build a question with a number of its own for each time that it must be asked anew.
 
-    That is when it was withdrawn to be asked anew, or when it has an answer that the code of today does
-    not take: the code that asked had another schema.
+    That is when it is over in such a way, or when it has an answer that the code of today does not take:
+    the code that asked had another schema.
     """
     reasked, replaces = 0, ""
     while known := answers.get((question := ask(reasked)).id):
-        if not (outdated(known, question) or (known.withdrawal and known.withdrawal["reask"])):
+        if not (asks_anew(known) or outdated(known, question)):
             break
-        reasked, replaces = reasked + 1, "" if known.withdrawal else known.id
+        reasked, replaces = reasked + 1, "" if asks_anew(known) else known.id
     return replace(question, replaces=replaces) if replaces else question
 
 

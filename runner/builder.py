@@ -115,17 +115,27 @@ class GraphBuilder:
         condition: Callable[..., object] | None = None,
         *,
         back: bool = False,
+        on_expire: bool = False,
     ) -> EdgeSpec:
         """Let `target` follow `source`, where the condition holds when the source completes.
 
-        `back=True` says that this edge repeats a loop; otherwise the order of the nodes decides.
+        `back=True` says that this edge repeats a loop; otherwise the order of the nodes decides. With
+        `on_expire=True` it is taken only when nobody answers a question that names `target` as its route.
 
         Raises:
             DefinitionError: one of the nodes was not added, or the condition can't be one.
         """
-        edge = EdgeSpec(self._known(source, "Source"), self._known(target, "Target"), condition, back)
-        if self._compat and back:
-            raise DefinitionError("a graph with compat has no loops to repeat; leave back=True out.")
+        ends = self._known(source, "Source"), self._known(target, "Target")
+        edge = EdgeSpec(*ends, condition, back, on_expire)
+        if self._compat and (back or on_expire):
+            raise DefinitionError(
+                "a graph with compat has no loops to repeat or routes; leave back, on_expire out."
+            )
+        if on_expire and condition is not None:
+            raise DefinitionError(
+                f"the edge from {edge.source!r} to {edge.target!r} is for expired questions: nobody asks its "
+                "condition; leave it out."
+            )
         if condition is not None and not can_decide(condition):
             raise DefinitionError(
                 f"the condition from {edge.source!r} to {edge.target!r} must be a sync function of the state."

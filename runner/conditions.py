@@ -106,7 +106,7 @@ def bits(
 ) -> tuple[str, list[tuple[str, int, str]]]:
     """Ask each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
     if all(edge.condition is None for edge in edges):
-        return "1" * len(edges), []
+        return "".join("0" if edge.on_expire else "1" for edge in edges), []
     seen = state()
     taken = "".join("1" if holds(edge, seen) else "0" for edge in edges)
     return taken, seen.results.reads()
@@ -123,9 +123,12 @@ def decided(edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopolo
 
 
 def holds(edge: EdgeSpec, state: GraphState) -> bool:
-    """Ask an edge's condition; one without a condition holds. What it raises gets a note of the edge."""
+    """Ask an edge's condition; one without a condition holds. What it raises gets a note of the edge.
+
+    An edge for expired questions is not for a node that has completed by itself.
+    """
     if edge.condition is None:
-        return True
+        return not edge.on_expire
     try:
         if _wants_state(edge.condition):
             return bool(edge.condition(state, invocation_state=state.invocation_state))

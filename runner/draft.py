@@ -13,6 +13,7 @@ from typing import Protocol
 from runner.actions import Action, Announce, DropTimer, Leave, TellParent, TimerKind
 from runner.events import EventKind
 from runner.graph import ROOT, NodeTopology, Topology
+from runner.interrupts import Interrupt
 from runner.limits import Standings
 from runner.maps import map_of, shape_name
 from runner.run import (
@@ -55,6 +56,9 @@ class View(Standings, Protocol):
         """Return "" for a question never asked, else open, answered, expired, withdrawn when its node
         stopped waiting, or retracted when somebody withdrew it.
         """
+
+    def asked(self, interrupt_id: str) -> Interrupt | None:
+        """Return a question as it was asked, with how often it has reminded; None for one never asked."""
 
     def reported(self, reference: str) -> bool:
         """Tell whether another system has said how the work of that name ended."""

@@ -93,10 +93,7 @@ class Engine(Control, Handover):
             self._ring(reply)
 
     def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
-        """Claim a visit, run its node and commit how it ended.
-
-        A doorbell that is stale, doubled or of an unknown run changes nothing.
-        """
+        """Claim a visit, run its node and commit its end; a stale or doubled doorbell changes nothing."""
         if node == END:
             return Delivery(endings.tell(self.store, self._dispatcher, run_id, visit))
         claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
@@ -151,7 +148,7 @@ class Engine(Control, Handover):
             return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
 
     def _run(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
-        visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
+        visit = self._visit(plan, claim, lease)
         began = time.monotonic()
         outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
         spent = round((time.monotonic() - began) * 1000)
@@ -175,9 +172,13 @@ class Engine(Control, Handover):
             case Succeeded():
                 return self._complete(plan, visit, outcome, spent)
 
+    def _visit(self, plan: Plan, claim: Claim, lease: Lease) -> ClaimedVisit:
+        reset, routes = plan.definition.reset_on_revisit, plan.routes(claim.token.node)
+        return ClaimedVisit(claim, lease, self.store, reset=reset, routes=routes)
+
     def _time_out(self, plan: Plan, claim: Claim, lease: Lease, told: Future[Delivery]) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
-        visit = ClaimedVisit(claim, lease, self.store, reset=plan.definition.reset_on_revisit)
+        visit = self._visit(plan, claim, lease)
         try:
             late = Failed(failures.record(lease.timed_out()))
             told.set_result(self._fail(plan, visit, late, round((lease.timeout or 0) * 1000)))

@@ -34,6 +34,7 @@ class EventKind(enum.StrEnum):
     INTERRUPT_ASKED = "interrupt.asked"
     INTERRUPT_ANSWERED = "interrupt.answered"
     INTERRUPT_EXPIRED = "interrupt.expired"
+    INTERRUPT_REMINDED = "interrupt.reminded"
     INTERRUPT_WITHDRAWN = "interrupt.withdrawn"
     RECEIPT = "receipt"
     PROGRESS = "progress"
@@ -48,6 +49,7 @@ NOTICES = frozenset(
         EventKind.INTERRUPT_ASKED,
         EventKind.INTERRUPT_ANSWERED,
         EventKind.INTERRUPT_EXPIRED,
+        EventKind.INTERRUPT_REMINDED,
         EventKind.INTERRUPT_WITHDRAWN,
         EventKind.RUN_ENDED,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runner.maps import signature
 
 if TYPE_CHECKING:
-    from runner.graph import Definition
+    from runner.graph import Definition, EdgeSpec
 
 
 def signatures(definition: Definition) -> dict[str, str]:
@@ -19,7 +19,7 @@ def signatures(definition: Definition) -> dict[str, str]:
     chooser = "@batch"
     touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
     for edge in definition.edges:
-        shape = [edge.source, edge.target, edge.condition is not None, edge.back]
+        shape = _edge(edge)
         for node in {edge.source, edge.target, chooser} & touching.keys():
             touching[node].append(shape)
     return {
@@ -34,13 +34,19 @@ def fingerprint(definition: Definition) -> str:
         [spec.id, spec.kind, spec.version, spec.join, spec.resume, spec.queue, spec.priority]
         for spec in definition.nodes.values()
     ]
-    edges = [[edge.source, edge.target, edge.condition is not None, edge.back] for edge in definition.edges]
+    edges = [_edge(edge) for edge in definition.edges]
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
     more: list[object] = [definition.compat] if definition.compat else []
     more += signature((spec.id, spec.map) for spec in definition.nodes.values())
     # Left out where there are none: what was stored before there were limits keeps its name.
     more += [[spec.id, *map(astuple, spec.limits)] for spec in definition.nodes.values() if spec.limits]
     return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *more])
+
+
+def _edge(edge: EdgeSpec) -> list[object]:
+    # What was stored before edges could be for expired questions keeps its name.
+    later = [True] if edge.on_expire else []
+    return [edge.source, edge.target, edge.condition is not None, edge.back, *later]
 
 
 def _hash(value: object) -> str:

@@ -60,14 +60,18 @@ class NodeContext:
         assignees: Sequence[str] | None = None,
         expires_in: float | None = None,
         on_expire: object = None,
+        remind_every: float | None = None,
+        remind_after: Sequence[float] | None = None,
     ) -> Any:
         """Ask a person, or return the answer: the first call ends this execution, a later one returns.
 
         `response` answers at once, unless a person has. `expires_in` is in seconds; then `on_expire`
-        holds: "reject" (the default: InterruptExpired is raised here) or {"response": value}.
+        holds: "reject" (the default: InterruptExpired is raised here), {"response": value}, "fail" (the
+        node fails) or {"route": node} (the node ends, and an edge for that leads on). People are reminded
+        every `remind_every` seconds, or when those in `remind_after` have passed since the question.
 
         Raises:
-            UsageError: the name is empty. UnstorableError: the reason can't be stored.
+            UsageError: an argument can't be used. UnstorableError: the reason can't be stored.
             InterruptExpired: nobody answered in time.
         """
         self.check()
@@ -79,6 +83,8 @@ class NodeContext:
             assignees=assignees,
             expires_in=expires_in,
             on_expire=on_expire,
+            remind_every=remind_every,
+            remind_after=remind_after,
         )
 
     def once(self, key: str, fn: Callable[[], Any], *, on_unknown: str = "repeat") -> Any:

@@ -73,12 +73,13 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """One edge as it was declared; `condition` takes the state, `back` overrides the search."""
+    """One edge as it was declared; `back` overrides the search, `on_expire` is for expired questions."""
 
     source: str
     target: str
     condition: Callable[..., object] | None = None
     back: bool = False
+    on_expire: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class OutEdge:
     kind: EdgeKind
     scope: int = ROOT
     loop: int = ROOT
+    on_expire: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +262,12 @@ def _deadline(definition: Definition) -> int:
 
 def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
     if header is not None:
-        return OutEdge(edge.target, EdgeKind.BACK, loop=header)
+        return OutEdge(edge.target, EdgeKind.BACK, loop=header, on_expire=edge.on_expire)
     shared = [k for k in around[edge.source] if k in around[edge.target]]
     left = [k for k in around[edge.source] if k not in around[edge.target]]
     scope = shared[0] if shared else ROOT
-    if left:
-        return OutEdge(edge.target, EdgeKind.EXIT, scope, left[-1])
-    return OutEdge(edge.target, EdgeKind.FORWARD, scope)
+    kind, loop = (EdgeKind.EXIT, left[-1]) if left else (EdgeKind.FORWARD, ROOT)
+    return OutEdge(edge.target, kind, scope, loop, edge.on_expire)
 
 
 def _node(

@@ -1,8 +1,7 @@
 """Hook events, the registry of callbacks, and the one place where events are fired.
 
-A callback may change the attributes an event declares writable, and may ask a person through
-`event.interrupt(...)`. Every pass runs all callbacks and collects every question; an error of a
-callback ends the invocation and never becomes a tool result.
+A callback may change what an event declares writable, and ask a person by `event.interrupt(...)`.
+Every pass runs all callbacks and collects every question; an error of a callback ends the invocation.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ Callback = Callable[[Any], Any]
 
 @dataclass(kw_only=True)
 class HookEvent:
-    """Something that is about to happen or has happened; callbacks get it as their only argument.
-
-    `is_replay` tells that the callbacks already saw this event, `attempt` counts repeated calls.
-    """
+    """What is about to happen or has; `is_replay`: callbacks saw it already, `attempt` counts calls."""
 
     writable: ClassVar[frozenset[str]] = frozenset()
     reverse: ClassVar[bool] = False
@@ -56,6 +52,8 @@ class HookEvent:
         assignees: Sequence[str] | None = None,
         expires_in: float | None = None,
         on_expire: object = None,
+        remind_every: float | None = None,
+        remind_after: Sequence[float] | None = None,
     ) -> Any:
         """Ask a person and return the answer; `response` is an answer given in advance.
 
@@ -72,6 +70,8 @@ class HookEvent:
             assignees=assignees,
             expires_in=expires_in,
             on_expire=on_expire,
+            remind_every=remind_every,
+            remind_after=remind_after,
         )
 
 

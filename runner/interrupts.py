@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from runner import codec, schemas
-from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
+from runner import codec, expiry, reminders, schemas
+from runner.errors import InterruptWithdrawn, ResponseError, UsageError
 
 SEPARATOR = "."
 
@@ -36,9 +36,10 @@ class Interrupt:
 
     `scope` says what asked ("function", "tool", "before_tool_call:<tool use id>" …) and `number`
     counts repeated askings after a retried tool call, `reasked` those after a withdrawal. Times are
-    milliseconds of the store's clock, `expires_in` is seconds. `on_expire` is "reject", "fail" or
-    {"response": value}. `withdrawal` says why and how somebody withdrew it: reason, reask, attempt.
-    `replaces` is the question that this one was asked instead of, whose answer no longer fits.
+    milliseconds of the store's clock, `expires_in` and when to remind are seconds. `on_expire` is
+    "reject", "fail", {"response": value} or {"route": node}. `withdrawal` says why and how somebody
+    withdrew it: reason, reask, attempt. `reminded` counts the reminders sent. `replaces` is
+    the question that this one was asked instead of, whose answer no longer fits.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -66,6 +67,9 @@ class Interrupt:
     reasked: int = 0
     withdrawal: dict[str, Any] | None = None
     replaces: str = ""
+    remind_every: float | None = None
+    remind_after: list[float] = field(default_factory=list)
+    reminded: int = 0
 
     @property
     def is_decided(self) -> bool:
@@ -80,18 +84,24 @@ class Interrupt:
         """Tell whether an answer is still taken."""
         return self.status is InterruptStatus.OPEN
 
+    def is_over(self, now: int) -> bool:
+        """Tell whether its time to be answered is over, whether or not a sweep has noticed."""
+        return self.expires_in is not None and now >= self.asked_at + round(self.expires_in * 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a question is asked: one visit of one node of one run.
 
     `within` comes before every scope: it names the tool call in which an agent works for another.
+    `routes` are the nodes to which an edge for expired questions leads.
     """
 
     run_id: str
     node_id: str
     visit: int
     within: str = ""
+    routes: tuple[str, ...] = ()
 
     def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
@@ -112,11 +122,14 @@ class Address:
         assignees: Sequence[str] | None = None,
         expires_in: float | None = None,
         on_expire: object = None,
+        remind_every: float | None = None,
+        remind_after: Sequence[float] | None = None,
     ) -> Interrupt:
         """Build the question.
 
         Raises:
-            UsageError: the name is empty, a limit is not positive, the schema or `on_expire` can't be used.
+            UsageError: the name is empty, a limit is not positive, the schema, `on_expire` or the times of
+                reminders can't be used.
             UnstorableError: the reason can't be stored.
         """
         if not isinstance(name, str) or not name:
@@ -125,6 +138,7 @@ class Address:
             raise UsageError(f"interrupt {name!r}: expires_in must be more than 0 seconds.")
         scope = self.within + scope
         schema = json_schema(response_schema)
+        every, after = reminders.checked(remind_every, remind_after, f"interrupt {name!r}")
         asked = Interrupt(
             id=self.interrupt_id(scope, name, number, reasked),
             name=name,
@@ -138,7 +152,9 @@ class Address:
             response_schema=schema,
             assignees=list(assignees or ()),
             expires_in=expires_in,
-            on_expire=_on_expire(on_expire, schema, f"on_expire of interrupt {name!r}"),
+            on_expire=expiry.checked(on_expire, schema, self.routes, f"on_expire of interrupt {name!r}"),
+            remind_every=every,
+            remind_after=after,
         )
         return replace(asked, digest=digest(asked))
 
@@ -150,18 +166,6 @@ def address_of(interrupt_id: str) -> Address | None:
     if not dot or not run_id or len(parts) != 3 or not parts[1].isdecimal():
         return None
     return Address(run_id, parts[0], int(parts[1]))
-
-
-def _on_expire(given: object, schema: dict[str, Any] | None, field: str) -> Any:
-    if given is None or given in ("reject", "fail"):
-        return given
-    if not isinstance(given, Mapping) or set(given) != {"response"} or given["response"] is None:
-        raise UsageError(f'{field} must be "reject", "fail" or {{"response": value}}, not {given!r}.')
-    packed = codec.pack(given, field)
-    reason = schemas.mismatch(schema, codec.plain(given["response"])) if schema else ""
-    if reason:
-        raise UsageError(f"{field} can't be used: {reason}.")
-    return packed
 
 
 def digest(interrupt: Interrupt) -> str:
@@ -206,11 +210,9 @@ def resolved(interrupt: Interrupt, schema: object = None) -> Any:
         reason = interrupt.withdrawal["reason"]
         raise InterruptWithdrawn(f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}.")
     if interrupt.status is InterruptStatus.EXPIRED:
-        if isinstance(interrupt.on_expire, dict) and "response" in interrupt.on_expire:
-            return typed_response(schema, codec.unpack(interrupt.on_expire["response"]))
-        raise InterruptExpired(
-            f"nobody answered {interrupt.name!r} within {interrupt.expires_in:g} s, so it counts as rejected."
-        )
+        for answer in expiry.default(interrupt):
+            return typed_response(schema, codec.unpack(answer))
+        raise expiry.error(interrupt)
     return typed_response(schema, codec.unpack(interrupt.response))
 
 

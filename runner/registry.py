@@ -42,6 +42,10 @@ class Plan:
         """Return the edges whose conditions are asked when a node completes: none yet, in batches."""
         return [] if self.topology.batches else self.edges.get(node, [])
 
+    def routes(self, node: str) -> list[str]:
+        """Name the nodes to which an expired question of a node may lead."""
+        return [edge.target for edge in self.edges.get(node, []) if edge.on_expire]
+
 
 def plan(definition: Definition) -> Plan:
     """Work a definition out."""

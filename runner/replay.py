@@ -126,6 +126,10 @@ class Page:
         del interrupt_id
         return ""
 
+    def asked(self, interrupt_id: str) -> None:
+        """Know of no question."""
+        del interrupt_id
+
     def reported(self, reference: str) -> bool:
         """Know of no work of another system."""
         del reference

@@ -14,6 +14,7 @@ The life of a node:
     ready -> retrying       a rate gives it a time (see `limits.py`)
     pending -> skipped      every way to it is dead
     ready, waiting, retrying -> cancelled   its run stops
+                             -> failed | completed   a question's time is over that says so (see `expiry.py`)
 
 A node that settles sends an arrival, live or dead, along each of its edges. Join `all` is ready
 when every edge has arrived and one is live; `any` at the first live one; a node all of whose
@@ -45,13 +46,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runner import limits
+from runner import expiry, limits, reminders
 from runner.actions import (
     END,
     Action,
     Announce,
     Bury,
     Close,
+    Conclude,
     Dispatch,
     DropTimer,
     SetTimer,
@@ -61,7 +63,7 @@ from runner.actions import (
 from runner.draft import Draft, Step
 from runner.events import EventKind
 from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
-from runner.interrupts import address_of
+from runner.interrupts import Interrupt, address_of
 from runner.maps import item_id, map_of, shape_name
 from runner.outcomes import NextBatch
 from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Records, Status, status_of
@@ -375,13 +377,18 @@ def _publish(draft: Draft, node: str, interrupts: Sequence[str]) -> bool:
     return True
 
 
-def _withdraw(node: str, visit: int, interrupts: Iterable[str]) -> list[Action]:
+def _withdraw(node: str, visit: int, interrupts: Sequence[str]) -> list[Action]:
     actions: list[Action] = []
     for interrupt in interrupts:
         actions.append(Close(interrupt, "withdrawn"))
-        actions.append(DropTimer(TimerKind.EXPIRE, interrupt))
         actions.append(Announce(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt))
-    return actions
+    return actions + _quiet(interrupts)
+
+
+def _quiet(interrupts: Iterable[str]) -> list[Action]:
+    """Nothing will happen to these questions by time."""
+    kinds = (TimerKind.EXPIRE, TimerKind.REMIND)
+    return [DropTimer(kind, interrupt) for interrupt in interrupts for kind in kinds]
 
 
 def park(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Step:
@@ -421,16 +428,59 @@ def answer(draft: Draft, node: str, visit: int, interrupts: Sequence[str]) -> St
     return _resolve(draft, node, visit, interrupts)
 
 
-def _expire(draft: Draft, interrupt: str) -> Step:
-    """Nobody answered in time: the node goes on and learns so from its own question."""
-    address = address_of(interrupt)
-    if address is None or draft.view.standing(interrupt) != "open":
+def _due_question(draft: Draft, kind: TimerKind, interrupt: str) -> Step:
+    asked = draft.view.asked(interrupt)
+    if asked is None or draft.view.standing(interrupt) != "open":
         return draft.refuse("stale")
-    draft.add(
-        Close(interrupt, "expired"),
-        Announce(EventKind.INTERRUPT_EXPIRED, address.node_id, address.visit, interrupt),
-    )
-    return _resolve(draft, address.node_id, address.visit, [interrupt])
+    return _expire(draft, asked) if kind is TimerKind.EXPIRE else _remind(draft, asked)
+
+
+def _expire(draft: Draft, asked: Interrupt) -> Step:
+    """Nobody answered in time: the node goes on and learns so from its own question, or ends with it."""
+    interrupt = asked.id
+    node, visit, record = asked.node_id, asked.visit, draft.node(asked.node_id)
+    ends = expiry.ends_node(asked)
+    if ends and _at_work(record):
+        # It is let finish what it does. No answer is taken meanwhile; when it waits, it ends.
+        draft.add(SetTimer(TimerKind.EXPIRE, interrupt, draft.now + draft.lease_ms))
+        return draft.step("later")
+    draft.add(Close(interrupt, "expired"), Announce(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt))
+    if ends and record.visit == visit and record.status in IDLE:
+        return _conclude(draft, asked)
+    return _resolve(draft, node, visit, [interrupt])
+
+
+def _at_work(record: NodeRecord) -> bool:
+    """Tell whether somebody works for a node just now: a worker, a child run, its items, another system."""
+    return record.status is Status.RUNNING or record.items or record.busy
+
+
+def _conclude(draft: Draft, asked: Interrupt) -> Step:
+    """End the node that asked: it fails, or takes the edges for this case and no other."""
+    node, interrupt, record = asked.node_id, asked.id, draft.node(asked.node_id)
+    others = [each for each in record.questions if each != interrupt]
+    draft.add(*_withdraw(node, record.visit, others), *_quiet([interrupt]), DropTimer(TimerKind.NODE, node))
+    ended = replace(record, questions=(), unseen=0)
+    if _stops(draft, node):
+        draft.put(node, ended)
+        _cancel_node(draft, node)
+        return _close(draft, "cancelled")
+    target, leaving = expiry.route(asked), draft.topology.outgoing.get(node, ())
+    edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
+    draft.add(Conclude(node, record.visit, interrupt, edges))
+    _settle(draft, node, ended, Status.COMPLETED if target else Status.FAILED, edges)
+    return _close(draft, "expired")
+
+
+def _remind(draft: Draft, asked: Interrupt) -> Step:
+    """A question waits for long: those who watch are told again, until somebody answers."""
+    if asked.is_over(draft.now):
+        return draft.refuse("stale")
+    draft.add(Announce(EventKind.INTERRUPT_REMINDED, asked.node_id, asked.visit, asked.id))
+    again = reminders.following(asked, draft.now)
+    if again:
+        draft.add(SetTimer(TimerKind.REMIND, asked.id, again))
+    return draft.step("reminded")
 
 
 def withdraw(draft: Draft, interrupt: str, *, reask: bool) -> Step:
@@ -448,7 +498,7 @@ def _resolve(draft: Draft, node: str, visit: int, interrupts: Sequence[str], *, 
     left = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
     unseen = record.unseen + len(record.questions) - len(left)
     resolved = replace(record, questions=left, unseen=unseen)
-    draft.add(*(DropTimer(TimerKind.EXPIRE, interrupt) for interrupt in interrupts))
+    draft.add(*_quiet(interrupts))
     waits = record.status is Status.WAITING and not record.held and not record.items
     if waits and (wakes or _satisfied(draft, node, resolved)):
         draft.add(Announce(EventKind.NODE_RESUMED, node, visit))
@@ -912,8 +962,8 @@ def due(draft: Draft, kind: TimerKind, key: str) -> Step:
             return _close(draft, "stopped")
         case TimerKind.NODE:
             return _due_node(draft, key)
-        case TimerKind.EXPIRE:
-            return _expire(draft, key)
+        case TimerKind.EXPIRE | TimerKind.REMIND:
+            return _due_question(draft, kind, key)
         case TimerKind.MAP:
             draft.maps[key] = draft.map(key)
             return _close(draft, "advanced")

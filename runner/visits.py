@@ -63,16 +63,19 @@ def load_document(stored: JSON) -> NodeDocument | None:
 class ClaimedVisit:
     """The Visit given to executors: reads from the claim, writes through the store."""
 
-    def __init__(self, claim: Claim, lease: Lease, store: Store, *, reset: bool) -> None:
+    def __init__(
+        self, claim: Claim, lease: Lease, store: Store, *, reset: bool, routes: Sequence[str] = ()
+    ) -> None:
         """Wrap a claim; with `reset` a new visit starts without the memory of older ones.
 
+        `routes` are the nodes to which edges for expired questions lead.
         `replays` says that the node has ended and only the hooks after it run; `outage` is set when
         something that the executor wrote did not reach the store. `trace` names the span of the execution
         before this one, for observers, which put their own there.
         """
         token = claim.token
         self.claim = claim
-        self.address = Address(token.run_id, token.node, token.visit)
+        self.address = Address(token.run_id, token.node, token.visit, routes=tuple(routes))
         self.graph_id = claim.graph_id
         self.attempt = claim.record.attempt
         self.task = codec.unpack(claim.task)

@@ -11,11 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner import codec
-from runner.asking import answered, current
+from runner.asking import answered, asks_anew, current
 from runner.errors import CorruptDocument
 from runner.interrupts import Address, Interrupt, resolved
 
 JSON = Any
+
+OPTIONS = ("response_schema", "assignees", "expires_in", "on_expire", "remind_every", "remind_after")
+"""What a question that is asked anew keeps of the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Questions:
         found = {}
         for inner, asked in list(self._asked.items()):
             answer = self._answers.get(asked.id)
-            if not asked.handed and answer is not None and answered(answer) and not _reasks(answer):
+            if not asked.handed and answer is not None and answered(answer) and not asks_anew(answer):
                 found[inner] = resolved(answer)
                 self._asked[inner] = _Asked(inner, asked.id, asked.number, handed=True)
         return found
@@ -92,18 +95,11 @@ class Questions:
         found = []
         for inner, asked in list(self._asked.items()):
             known = self._answers.get(asked.id)
-            if not asked.handed and known is not None and _reasks(known):
-                options = {
-                    name: getattr(known, name)
-                    for name in ("response_schema", "assignees", "expires_in", "on_expire")
-                }
+            if not asked.handed and known is not None and asks_anew(known):
+                options = {name: getattr(known, name) for name in OPTIONS}
                 found.append(self.ask(inner, known.name, codec.unpack(known.reason), **options))
         return found
 
     def document(self) -> list[JSON]:
         """Return what must be stored to go on in another process."""
         return [asdict(asked) for asked in self._asked.values()]
-
-
-def _reasks(question: Interrupt) -> bool:
-    return question.withdrawal is not None and bool(question.withdrawal["reask"])

@@ -132,10 +132,12 @@ class ToolContext:
         assignees: Sequence[str] | None = None,
         expires_in: float | None = None,
         on_expire: object = None,
+        remind_every: float | None = None,
+        remind_after: Sequence[float] | None = None,
     ) -> Any:
         """Ask a person: the first call leaves the tool, after the answer the tool runs again from its top.
 
-        `response` is an answer given in advance, `expires_in` is in seconds.
+        `response` is an answer given in advance; all else is as for `NodeContext.interrupt`, in seconds.
 
         Raises:
             UsageError: the question can't be asked as it is; this ends the invocation.
@@ -149,4 +151,6 @@ class ToolContext:
             assignees=assignees,
             expires_in=expires_in,
             on_expire=on_expire,
+            remind_every=remind_every,
+            remind_after=remind_after,
         )

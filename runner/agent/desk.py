@@ -7,6 +7,7 @@ memory), and a tool call of another agent (kept inside that agent's own document
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from runner import loops
@@ -113,7 +114,7 @@ class InnerDesk:
         """Work for the call `key` of an agent whose own desk is `outer`."""
         number = f":{attempt}" if attempt > 1 else ""
         inside = f"{outer.address.within}tool:{key}{number}/"
-        self.address = Address(outer.address.run_id, outer.address.node_id, outer.address.visit, inside)
+        self.address = replace(outer.address, within=inside)
         self.answers = answers
         self.invocation_state = outer.invocation_state
         self.idempotency_key = f"{outer.idempotency_key}.{key}{number}"

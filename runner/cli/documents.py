@@ -60,6 +60,8 @@ class InterruptDocument(TypedDict):
     response: Any
     withdrawal: dict[str, Any] | None
     replaces: str
+    on_expire: Any
+    reminded: int
 
 
 class NodeDocument(TypedDict):
@@ -166,6 +168,7 @@ class GraphEdge(TypedDict):
     target: str
     kind: str
     condition: bool
+    on_expire: bool
 
 
 class GraphDocument(TypedDict):
@@ -281,6 +284,8 @@ def interrupt_document(asked: Interrupt) -> InterruptDocument:
         response=shown(asked.response),
         withdrawal=asked.withdrawal,
         replaces=asked.replaces,
+        on_expire=shown(asked.on_expire),
+        reminded=asked.reminded,
     )
 
 

@@ -103,6 +103,7 @@ def _document(plan: Plan) -> GraphDocument:
             "target": out.target,
             "kind": str(out.kind),
             "condition": spec.condition is not None,
+            "on_expire": spec.on_expire,
         }
         for source, specs in plan.edges.items()
         for spec, out in zip(specs, shape.outgoing[source], strict=True)
@@ -120,6 +121,7 @@ def _draw(session: Session, found: GraphDocument) -> None:
         branch = tree.add(Text(f"{node['id']}  {node['kind']}{start}"))
         for edge in (edge for edge in found["edges"] if edge["source"] == node["id"]):
             condition = "  if its condition holds" if edge["condition"] else ""
+            condition = "  if nobody answers" if edge["on_expire"] else condition
             again = "  again" if edge["kind"] == "back" else ""
             branch.add(Text(f"→ {edge['target']}{condition}{again}"))
     session.output.show(tree)

@@ -104,7 +104,7 @@ def _pile(session: Session, found: list[Interrupt], now: int) -> None:
     """On a terminal the id has a line of its own: it is long, and it is what gets copied."""
     from rich.text import Text
 
-    from runner.cli.tree import people
+    from runner.cli.tree import people, times
     from runner.cli.view import shown
 
     if not found:
@@ -112,6 +112,7 @@ def _pile(session: Session, found: list[Interrupt], now: int) -> None:
     for asked in found:
         line = Text.assemble((one_line(asked.name), "bold yellow"), f"  asked by {one_line(asked.node_id)}")
         line.append(f" of {people(asked)}, {span(now - asked.asked_at)} ago")
+        line.append(f", reminded {times(asked.reminded)}" if asked.reminded else "")
         line.append(f"\n  {short(shown(asked.reason), 90)}" if asked.reason is not None else "")
         line.append(f"\n  {asked.id}", style="dim")
         session.output.show(line)
@@ -142,12 +143,20 @@ def _facts(asked: Interrupt) -> list[tuple[str, str]]:
     return [(key, compact(value)) for key, value in interrupt_document(asked).items() if value is not None]
 
 
+def _expiry(asked: Interrupt) -> str:
+    """Say when a question expires and what happens then."""
+    if asked.expires_in is None:
+        return ""
+    when, then = clock_time(asked.asked_at + round(asked.expires_in * 1000)), asked.on_expire or "reject"
+    return f"expires {when}: {then if isinstance(then, str) else compact(then)}\n"
+
+
 def _page(session: Session, asked: Interrupt) -> None:
     import json
 
     from rich.text import Text
 
-    from runner.cli.tree import people
+    from runner.cli.tree import people, times
     from runner.cli.view import shown
 
     def block(value: object) -> str:
@@ -158,6 +167,8 @@ def _page(session: Session, asked: Interrupt) -> None:
         (f"{one_line(asked.name)}  {asked.status}\n", "bold"),
         f"asked by node {one_line(asked.node_id)} of run {asked.run_id}, {clock_time(asked.asked_at)}, ",
         f"of {people(asked)}\n",
+        f"reminded {times(asked.reminded)}\n" if asked.reminded else "",
+        _expiry(asked),
         ("reason\n", "bold"),
         block(shown(asked.reason)) + "\n",
     ]

@@ -141,8 +141,15 @@ def _question(asked: Interrupt, now: int) -> Group:
     if asked.expires_in:
         left = asked.asked_at + asked.expires_in * 1000 - now
         line.append(f"  expires in {span(left)}" if left > 0 else "  expires now")
+    if asked.reminded:
+        line.append(f"  reminded {times(asked.reminded)}")
     # The id is there to be copied, so it is never cut.
     return Group(line, Text(asked.id, style="dim", overflow="fold"))
+
+
+def times(number: int) -> str:
+    """Say how often."""
+    return "once" if number == 1 else f"{number} times"
 
 
 def people(asked: Interrupt) -> str:

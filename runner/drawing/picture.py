@@ -79,7 +79,12 @@ def picture(definition: Definition, states: Mapping[str, str] | None = None) -> 
         for spec in (definition.nodes[name] for name in names)
     ]
     arrows = [
-        Arrow(edge.source, edge.target, _label(edge.condition), index in back)
+        Arrow(
+            edge.source,
+            edge.target,
+            "nobody answers" if edge.on_expire else _label(edge.condition),
+            index in back,
+        )
         for index, edge in enumerate(edges)
     ]
     return Picture(definition.id, tuple(boxes), tuple(arrows))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.ports import Claim, RunSnapshot, Token
-from runner.store import layout
+from runner.store import layout, questions
 from runner.store.blobs import Blobs
 
 
@@ -32,7 +32,7 @@ def claimed(
         inputs=[
             (name.decode(), number, output) for (name, number, _), output in zip(inputs, outputs, strict=True)
         ],
-        answers=layout.answered(*asked) if asked else [],
+        answers=questions.answered(*asked) if asked else [],
         document=layout.load(document) if document else None,
         messages=[layout.load(message) for message in messages],
         child=read(record.child) if record.child else None,

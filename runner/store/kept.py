@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner import schedule
+from runner import expiry, schedule
+from runner.actions import Conclude
 from runner.draft import Draft, Step
+from runner.events import EventKind
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.limits import Turn
 from runner.listings import RunSummary
@@ -18,6 +20,7 @@ from runner.maps import index_of, map_of
 from runner.outcomes import Saved
 from runner.ports import Claim, Fork, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, Rewrite, RunRecord, Status
+from runner.store import told
 from runner.store.history import History
 from runner.store.places import Places
 from runner.store.stored import pack_copy
@@ -88,6 +91,10 @@ class KeptRun:
         if found is not None and found.withdrawal is not None:
             return "retracted"
         return found.status if found else ""
+
+    def asked(self, interrupt_id: str) -> Interrupt | None:
+        """Return a question as it was asked."""
+        return self.questions.get(interrupt_id)
 
     def tag(self, name: str) -> str:
         """Return the value of a tag of the outermost run."""
@@ -174,6 +181,22 @@ class KeptRun:
             idempotency_key=answer.idempotency_key,
             answered_at=now,
         )
+
+    def conclude(self, action: Conclude) -> dict[str, JSON]:
+        """Write what a node leaves behind that ended with its question; give what its events tell."""
+        at, asked = (action.node, action.visit), self.questions[action.interrupt_id]
+        self.entries[at] = pack_copy(expiry.entry(asked, action.edges))
+        if not expiry.route(asked):
+            return {EventKind.NODE_FAILED: told.error(self.entries[at])}
+        self.outputs[at] = pack_copy(expiry.output(asked))
+        self.order.append(at)
+        return {EventKind.NODE_COMPLETED: told.value(self.outputs[at])}
+
+    def remind(self, interrupt_id: str) -> dict[str, JSON]:
+        """Count a reminder; give what its event tells."""
+        asked = self.questions[interrupt_id]
+        self.questions[interrupt_id] = replace(asked, reminded=asked.reminded + 1)
+        return {EventKind.INTERRUPT_REMINDED: {"count": asked.reminded + 1}}
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
         """Give a question a final state that is no answer."""

@@ -6,21 +6,18 @@ Users' data is written once, by Python, and never opened by a script.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pydantic_core
 
 from runner import codec
 from runner.errors import CorruptDocument
-from runner.graph import AFTER_GRAPH, BATCH, Join, Topology
-from runner.interrupts import Answer, Interrupt, InterruptStatus
+from runner.graph import AFTER_GRAPH, BATCH, Join, OutEdge, Topology
 from runner.listings import RunSummary
 from runner.maps import BRACKETS
 from runner.outcomes import Remembered, Saved
 from runner.ports import Event
 from runner.run import MapRecord, NodeRecord, RunRecord, Status
-from runner.store import told
 
 JSON = Any
 dump = codec.dump_json
@@ -72,7 +69,7 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
     at |= {key: value for key in ("kind", "version") if (value := getattr(node, key))}
     yield f"n:{name}", dump(at)
     if leaving:
-        yield f"o:{name}", dump([[edge.target, edge.kind, edge.scope, edge.loop] for edge in leaving])
+        yield f"o:{name}", dump([_out(edge) for edge in leaving])
     if coming:
         yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
     if name.endswith(BRACKETS):
@@ -83,6 +80,11 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         # In batches nothing follows from one node alone: the last of a batch goes the general way.
         targets = () if topology.batches else (edge.target for edge in leaving)
         yield f"s:{name}", dump([_straight_edge(topology, target) for target in targets])
+
+
+def _out(edge: OutEdge) -> list[JSON]:
+    on_expire = [True] if edge.on_expire else []
+    return [edge.target, edge.kind, edge.scope, edge.loop, *on_expire]
 
 
 def _is_straight(topology: Topology, name: str) -> bool:
@@ -195,60 +197,6 @@ def in_round(record: NodeRecord, stamp: int) -> NodeRecord:
     if record.stamp == stamp:
         return record
     return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
-
-
-def question(data: bytes, decided: bytes | None) -> Interrupt:
-    """Read a question as it stands: as it was asked, and what became of it."""
-    _, asked, _, text = data.split(b" ", 3)
-    found = replace(codec.decode(Interrupt, text), asked_at=int(asked))
-    if not decided:
-        return found
-    status, at, nonce, answer = decided.split(b" ", 3)
-    given = load(answer) if answer else {}
-    if status == b"withdrawn" and given:
-        given = {"withdrawal": {**given, "attempt": int(nonce)}}
-    return replace(found, status=InterruptStatus(status.decode()), answered_at=int(at), **given)
-
-
-def answered(asked: Sequence[bytes], decided: Sequence[bytes | None]) -> list[Interrupt]:
-    """Read the questions of which the node must learn, in the order of asking."""
-    pairs = sorted(zip(asked, decided, strict=True), key=lambda pair: question_number(pair[0]))
-    found = [question(*pair) for pair in pairs]
-    return [each for each in found if each.is_decided]
-
-
-def question_number(data: bytes) -> int:
-    """Read the place of a question among all of its run."""
-    return int(data.split(b" ", 1)[0])
-
-
-def decision(answer: Answer) -> bytes:
-    """Write what an answer changes of its question."""
-    return dump(
-        {
-            "response": answer.response,
-            "responder": answer.responder,
-            "idempotency_key": answer.idempotency_key,
-        }
-    )
-
-
-def winner(decided: bytes | None) -> str:
-    """Read the nonce of the request that answered a question; "" when none did."""
-    return decided.split(b" ", 3)[2].decode() if decided else ""
-
-
-def question_arguments(interrupts: Sequence[Interrupt]) -> list[bytes | str | int]:
-    """Write questions as arguments of a script: how many, then id, lifetime in ms, JSON, the listings
-    by name and by person, and what its event tells.
-    """
-    each_once = {asked.id: asked for asked in interrupts}
-    arguments: list[bytes | str | int] = [len(each_once)]
-    for asked in each_once.values():
-        lifetime = 0 if asked.expires_in is None else max(1, round(asked.expires_in * 1000))
-        listings = [f"n:{asked.name}", *(f"a:{person}" for person in dict.fromkeys(asked.assignees))]
-        arguments += [asked.id, lifetime, codec.encode(asked), dump(listings), dump(told.question(asked))]
-    return arguments
 
 
 def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:

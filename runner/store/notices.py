@@ -18,7 +18,10 @@ from runner.store.link import Link
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked."""
+    """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
+
+    `reminded` counts the reminders of a question, this one included; 0 where it is none.
+    """
 
     entry: str
     id: str
@@ -29,11 +32,13 @@ class Notice:
     detail: str
     at: int
     question: Any = None
+    reminded: int = 0
 
     def message(self) -> dict[str, Any]:
         """Return it as the JSON message that other systems get."""
         said = {name: getattr(self, name) for name in ("id", "kind", "run_id", "node", "visit", "detail")}
-        return {"v": 1, **said, "at": self.at, "question": self.question}
+        count = {"reminded": self.reminded} if self.reminded else {}
+        return {"v": 1, **said, "at": self.at, "question": self.question, **count}
 
 
 class NoticeReader:
@@ -81,4 +86,5 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
         said["detail"].decode(),
         int(said["at"]),
         layout.load(said["question"]) if said["question"] else None,
+        int(said.get("reminded", 0)),
     )

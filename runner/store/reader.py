@@ -10,7 +10,7 @@ from runner.interrupts import Interrupt, address_of
 from runner.outcomes import Session
 from runner.ports import Event, RunSnapshot
 from runner.run import NodeRecord, RunRecord
-from runner.store import layout
+from runner.store import layout, questions
 from runner.store.blobs import Blobs
 from runner.store.keys import Keys
 from runner.store.link import TIMEOUT, Link
@@ -76,8 +76,8 @@ class Reader:
             outputs=outputs,
             entries=entries,
             interrupts=tuple(
-                layout.question(asked[each], decided.get(each))
-                for each in sorted(asked, key=lambda each: layout.question_number(asked[each]))
+                questions.question(asked[each], decided.get(each))
+                for each in sorted(asked, key=lambda each: questions.question_number(asked[each]))
             ),
             messages=_messages(messages),
             maps={
@@ -113,11 +113,11 @@ class Reader:
                 run_id = address.run_id if address else ""
                 pipe.hget(self._keys.run(run_id, ":i"), each)
                 pipe.hget(self._keys.run(run_id, ":d"), each)
-            (seconds, micros), *found = pipe.execute()
-        pairs = list(zip(found[::2], found[1::2], strict=True))
-        questions = [layout.question(asked, decided) if asked else None for asked, decided in pairs]
-        winners = {each: layout.winner(decided) for each, (_, decided) in zip(ids, pairs, strict=True)}
-        return questions, winners, seconds * 1000 + micros // 1000
+            (seconds, micros), *read = pipe.execute()
+        pairs = list(zip(read[::2], read[1::2], strict=True))
+        found = [questions.question(asked, decided) if asked else None for asked, decided in pairs]
+        winners = {each: questions.winner(decided) for each, (_, decided) in zip(ids, pairs, strict=True)}
+        return found, winners, seconds * 1000 + micros // 1000
 
     def children(self, run_id: str) -> list[str]:
         """Name the child runs of a run, oldest first."""

@@ -68,7 +68,7 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
 
 
 def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
-    if interrupt.expires_in is not None and now >= interrupt.asked_at + round(interrupt.expires_in * 1000):
+    if interrupt.is_over(now):
         return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
         return _receipt(answer, ReceiptStatus.REJECTED, "the digest is not that of the open question")

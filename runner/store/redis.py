@@ -19,7 +19,7 @@ from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Doorbell, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import RunRecord, Status
 from runner.sizes import MAX_RESULT
-from runner.store import layout, told
+from runner.store import layout, questions, told
 from runner.store.blobs import Blobs
 from runner.store.claims import claimed
 from runner.store.doorbell import DoorbellTemplate
@@ -124,12 +124,12 @@ class RedisStore(RedisControl):
         return self._reply("save", *_token(token), *layout.saved_arguments(saved))
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        questions = layout.question_arguments(interrupts)
-        return self._reply("ask", *_token(token), *questions, *layout.saved_arguments(saved))
+        asked = questions.question_arguments(interrupts, self._small, token)
+        return self._reply("ask", *_token(token), *asked, *layout.saved_arguments(saved))
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        questions = layout.question_arguments(interrupts)
-        return self._reply("park", *_token(token), *questions, *layout.saved_arguments(saved))
+        asked = questions.question_arguments(interrupts, self._small, token)
+        return self._reply("park", *_token(token), *asked, *layout.saved_arguments(saved))
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         # A failed visit leaves no output; in its place is what its event tells.
@@ -297,4 +297,4 @@ def _grouped(answers: Sequence[Answer]) -> Iterator[Argument]:
     for (run_id, node, visit), group in by_visit(answers).items():
         for each in group:
             said = layout.dump(told.answer(each))
-            yield from (run_id, node, visit, each.interrupt_id, layout.decision(each), said)
+            yield from (run_id, node, visit, each.interrupt_id, questions.decision(each), said)

@@ -46,8 +46,8 @@ def _node(at: dict[str, JSON]) -> NodeTopology:
 
 
 def _out(edge: list[JSON]) -> OutEdge:
-    target, kind, scope, loop = edge
-    return OutEdge(target, EdgeKind(kind), scope, loop)
+    target, kind, scope, loop, *on_expire = edge
+    return OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
 
 
 def _in(edge: list[JSON]) -> InEdge:

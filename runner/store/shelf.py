@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner import schedule
+from runner import reminders, schedule
 from runner.actions import (
     Action,
     Announce,
     Bury,
     Close,
+    Conclude,
     Dispatch,
     DropTimer,
     Leave,
@@ -188,6 +189,8 @@ class Shelf:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
             if kind == EventKind.INTERRUPT_WITHDRAWN and data is not None:
                 notice["withdrawal"] = pack_copy(data)
+            if kind == EventKind.INTERRUPT_REMINDED:
+                notice["reminded"] = data["count"]
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
 
     def _write(self, run: KeptRun, step: Step) -> list[tuple[KeptRun, Action]]:
@@ -206,8 +209,8 @@ class Shelf:
                 self._announce(run, action)
             case Close():
                 run.close(action.interrupt_id, action.status, self.clock())
-            case Bury():
-                self._bury(run, action)
+            case Bury() | Conclude():
+                self._end(run, action)
             case TellParent() | StopChild():
                 return self._follow(run, action)
             case Reserve() | Take() | Queue() | Leave() | PassOn():
@@ -233,11 +236,9 @@ class Shelf:
 
     def _announce(self, run: KeptRun, action: Announce) -> None:
         if action.kind is EventKind.INTERRUPT_ASKED:
-            asked = replace(self._asked[action.detail], asked_at=self.clock())
-            run.open(asked)
-            if asked.expires_in is not None:
-                at = asked.asked_at + round(asked.expires_in * 1000)
-                self._set_timer(TimerKind.EXPIRE, run.record.run_id, action.detail, at)
+            self._open(run, self._asked[action.detail])
+        if action.kind is EventKind.INTERRUPT_REMINDED:
+            self._told = run.remind(action.detail)
         if action.kind is EventKind.RUN_ENDED:
             run.ended_at = self.clock()
         data = self._told.get(action.detail, self._told.get(action.kind))
@@ -245,7 +246,20 @@ class Shelf:
             data = self._told.get(action.kind)
         self.event(run, action.kind, action.node, action.visit, detail=action.detail, data=pack_copy(data))
 
-    def _bury(self, run: KeptRun, action: Bury) -> None:
+    def _open(self, run: KeptRun, question: Interrupt) -> None:
+        asked, run_id = replace(question, asked_at=self.clock(), reminded=0), run.record.run_id
+        run.open(asked)
+        if asked.expires_in is not None:
+            at = asked.asked_at + round(asked.expires_in * 1000)
+            self._set_timer(TimerKind.EXPIRE, run_id, asked.id, at)
+        if first := reminders.first(asked):
+            self._set_timer(TimerKind.REMIND, run_id, asked.id, asked.asked_at + first)
+
+    def _end(self, run: KeptRun, action: Bury | Conclude) -> None:
+        """Write what a node leaves behind that ends without a worker."""
+        if isinstance(action, Conclude):
+            self._told = run.conclude(action)
+            return
         run.entries[action.node, action.visit] = {"error": pack_copy(CRASHED)}
         self._told = {EventKind.NODE_FAILED: say.error({"error": CRASHED})}
         where = {"run_id": run.record.run_id, "node": action.node, "visit": action.visit}

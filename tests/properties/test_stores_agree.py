@@ -75,7 +75,11 @@ def graphs(draw, name):
             )
             for node in kept
         },
-        edges=tuple(EdgeSpec(source, target) for source, target in pairs if source in kept),
+        edges=tuple(
+            EdgeSpec(source, target, on_expire=not compat and draw(st.sampled_from([False, False, True])))
+            for source, target in pairs
+            if source in kept
+        ),
         entries=tuple(entries),
         policy=draw(st.sampled_from(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
@@ -269,17 +273,37 @@ class Agreement(RuleBasedStateMachine):
         names=st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True),
         lasts=st.sampled_from([None, None, 20.0]),
         keeps=st.booleans(),
+        reminds=st.sampled_from([{}, {}, {"remind_every": 10}, {"remind_after": [0.7, 15, 15.1, 60]}]),
     )
-    def wait(self, data, name, names, lasts, keeps):
+    def wait(self, data, name, names, lasts, keeps, reminds):  # noqa: PLR0917 - what is drawn
         if self.tokens:
-            token = self.pick(data, self.tokens)
-            address = Address(token.run_id, token.node, token.visit)
-            people = ["ann"] if lasts else []
-            asked = [
-                address.ask(each, scope="function", expires_in=lasts, assignees=people) for each in names
-            ]
-            self.both(name, token, asked, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
-            self.questions += [each.id for each in asked if each.id not in self.questions]
+            token, people = self.pick(data, self.tokens), ["ann"] if lasts else []
+            self.ask(data, name, token, names, keeps, expires_in=lasts, assignees=people, **reminds)
+
+    def ask(self, data, name, token, names, keeps, **said):
+        leaving = self.shape_of(token.run_id).outgoing.get(token.node, ())
+        routes = tuple(edge.target for edge in leaving if edge.on_expire)
+        address = Address(token.run_id, token.node, token.visit, routes=routes)
+        ends = [None, "fail", *({"route": target} for target in routes)]
+        on_expire = data.draw(st.sampled_from(ends)) if said["expires_in"] else None
+        # Some are so large that the Redis store keeps what the next node is given of them apart.
+        reason = "x" * 70_000 if on_expire and len(names) > 1 else "why"
+        asked = [address.ask(each, reason, scope="function", on_expire=on_expire, **said) for each in names]
+        self.both(name, token, asked, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
+        self.questions += [each.id for each in asked if each.id not in self.questions]
+
+    @rule(data=st.data(), parks=st.sampled_from([True, True, False]), seconds=st.sampled_from([20, 20, 51]))
+    def claim_and_let_expire(self, data, parks, seconds):
+        """Nobody answers a node, which waits or is still at work."""
+        if self.bells:
+            bell = self.pick(data, self.bells)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim):
+                self.ask(
+                    data, "park" if parks else "ask", claim.token, "xy"[: 1 + parks], False, expires_in=20
+                )
+                self.clock.advance(seconds)
+                self.both("sweep", 100)
 
     @rule(data=st.data(), delay=st.sampled_from([0, 700]), counts=st.booleans())
     def retry(self, data, delay, counts):

@@ -20,6 +20,7 @@ PARTS = (
     "batching",
     "children",
     "ending",
+    "expiring",
     "handing",
     "limiting",
     "listing",
@@ -43,6 +44,7 @@ from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.ending import EndingContract
+from runner.testing.contract.expiring import ExpiringContract
 from runner.testing.contract.forking import ForkingContract
 from runner.testing.contract.handing import HandContract
 from runner.testing.contract.limiting import LimitContract
@@ -70,6 +72,7 @@ class StoreContract(
     StoppingContract,
     ChildContract,
     EndingContract,
+    ExpiringContract,
     MapContract,
     LimitContract,
     HandContract,

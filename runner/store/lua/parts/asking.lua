@@ -2,12 +2,12 @@
 -- include: questions
 
 -- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON,
--- further listings (JSON), what its event tells (JSON).
+-- further listings (JSON), what its event tells (JSON), what time does to it (see by_time).
 local function read_questions(first)
-  local questions, last = {}, first + 5 * tonumber(ARGV[first])
-  for place = first + 1, last, 5 do
+  local questions, last = {}, first + 6 * tonumber(ARGV[first])
+  for place = first + 1, last, 6 do
     questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
-      json = ARGV[place + 2], listings = ARGV[place + 3], told = ARGV[place + 4]}
+      json = ARGV[place + 2], listings = ARGV[place + 3], told = ARGV[place + 4], by_time = ARGV[place + 5]}
   end
   return questions, last + 1
 end
@@ -22,6 +22,8 @@ local function publish(d, name, questions)
       announce(d, 'interrupt.asked', name, record.visit, question.id, question.told)
       d.events[#d.events].question = question
       if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
+      local remind = question.by_time:match('^%a+ (%d+)')
+      if remind then timer(d, 'remind', question.id, now + tonumber(remind)) end
     end
   end
   if stops(d, name) then

@@ -1,7 +1,8 @@
 -- What time does; a timer that no longer applies changes nothing.
 -- include: follow
 -- include: lost
--- include: resolve
+-- include: expire
+-- include: remind
 local LONGEST_RING = 300000
 local DUE = {}
 
@@ -30,13 +31,12 @@ end
 -- A map has more to begin or to cancel: it goes on as the step is closed.
 function DUE.map(d, name) set_map(d, name, {}) end
 
--- Nobody answered in time: the node goes on and learns so from its own question.
+function DUE.remind(d, id)
+  if standing(d, id) == 'open' then remind(d, id) end
+end
+
 function DUE.expire(d, id)
-  local name, visit = id:match('^[^.]+%.(.*)%.(%d+)%.[^.]*$')
-  if standing(d, id) ~= 'open' then return end
-  d.closed[id] = 'expired'
-  announce(d, 'interrupt.expired', name, visit, id)
-  resolve(d, name, visit, {id})
+  if standing(d, id) == 'open' then expire(d, id) end
 end
 
 local function due(kind, run, key)

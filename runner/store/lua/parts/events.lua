@@ -2,13 +2,15 @@
 -- include: questions
 -- include: echo
 local NOTICES = {['interrupt.asked'] = true, ['interrupt.answered'] = true,
-  ['interrupt.expired'] = true, ['interrupt.withdrawn'] = true, ['run.ended'] = true}
+  ['interrupt.expired'] = true, ['interrupt.reminded'] = true, ['interrupt.withdrawn'] = true,
+  ['run.ended'] = true}
 
 local function write_notice(d, event)
   redis.call('XADD', prefix .. 'notices', 'MAXLEN', '~', 100000, '*', 'id', d.id .. ':' .. d.run.events,
     'kind', event.kind, 'run_id', d.id, 'node', event.node, 'visit', event.visit, 'detail', event.detail,
-    'at', now, 'question', event.question and event.question.json or '',
-    'withdrawal', event.kind == 'interrupt.withdrawn' and event.data or '')
+    'at', now, 'question', event.reminds or (event.question and event.question.json) or '',
+    'withdrawal', event.kind == 'interrupt.withdrawn' and event.data or '',
+    'reminded', event.reminds and event.data:match('%d+') or 0)
 end
 
 -- Events are numbered by the run, so that a reader can go on after any of them.

@@ -9,21 +9,30 @@ local function standing(d, id)
   return redis.call('HEXISTS', d.key .. ':i', id) == 1 and 'open' or ''
 end
 
+-- Nothing will happen to a question by time.
+local function quiet(d, id)
+  timer(d, 'expire', id, false)
+  timer(d, 'remind', id, false)
+end
+
 local function withdraw(d, name, visit, ids)
   for _, id in ipairs(ids) do
     d.closed[id] = 'withdrawn'
-    timer(d, 'expire', id, false)
+    quiet(d, id)
     announce(d, 'interrupt.withdrawn', name, visit, id)
   end
 end
 
--- Write a question when its event is numbered: seq, asked and expiry in ms, then JSON as it came.
+-- Write a question when its event is numbered: seq, asked and expiry in ms, then JSON as it came; beside
+-- it in w:<id> what time does to it (see by_time), where that is anything but to wake its node.
 local function write_question(d, event)
   local id, question = event.detail, event.question
   local expires = question.expires > 0 and now + question.expires or 0
   local field, asked = 'q:' .. event.node, nil
   redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
   redis.call('HDEL', d.key .. ':d', id)
+  redis.call('HDEL', d.key, 'w:' .. id)
+  if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end
   list_open(d, id, question.listings)
   asked = redis.call('HGET', d.key, field)
   asked = asked and cjson.decode(asked) or {event.visit}

@@ -8,7 +8,7 @@ local function resolve(d, name, visit, ids, wakes)
   local record, gone, left = node(d, name), {}, {}
   for _, id in ipairs(ids) do
     gone[id] = true
-    timer(d, 'expire', id, false)
+    quiet(d, id)
   end
   for _, id in ipairs(record.questions) do
     if not gone[id] then left[#left + 1] = id end

@@ -1,0 +1,38 @@
+-- A question's time is over and its node ends with it: it fails, or takes the edges for this case.
+-- include: finish
+-- include: result
+
+-- What time does to a question, a line each: when it reminds; "fail" or "route", where it ends its node;
+-- then the entry and what is told of it, or the node that is next and the output.
+local function by_time(d, id)
+  local reminds, rest = (redis.call('HGET', d.key, 'w:' .. id) or '\n'):match('^([^\n]*)\n(.*)$')
+  local kind, one, other = rest:match('^(%a+)\n([^\n]*)\n(.*)$')
+  return reminds, kind, one, other
+end
+
+-- Tell whether somebody works for a node just now: a worker, a child run, its items, another system.
+local function at_work(record)
+  return record.status == 'running' or record.items or record.busy
+end
+
+local function conclude(d, name, id, kind, one, other)
+  local record, others, bits = node(d, name), {}, ''
+  for _, each in ipairs(record.questions) do
+    if each ~= id then others[#others + 1] = each end
+  end
+  withdraw(d, name, record.visit, others)
+  quiet(d, id)
+  timer(d, 'node', name, false)
+  local at, ended = name .. '.' .. record.visit, {questions = {}, unseen = 0}
+  if stops(d, name) then
+    change(d, name, ended)
+    return cancel_node(d, name)
+  end
+  if kind == 'fail' then
+    leave_result(d, at, 'failed', '', one)
+    return finish(d, name, ended, 'failed', '', other)
+  end
+  for _, edge in ipairs(shape(d, 'o:' .. name)) do bits = bits .. ((edge[5] and edge[1] == one) and '1' or '0') end
+  leave_result(d, at, 'completed', other, cjson.encode({v = 1, ms = 0, edges = bits, expired = id}))
+  finish(d, name, ended, 'completed', bits, told(other))
+end
