@@ -131,6 +131,8 @@ class StoreError(RunnerError):
 
     retryable = True
     http_status = 503
+    passing: bool = True
+    """Whether it may be over soon: the store is away, starting, or has no room."""
 
 
 class BrokerError(StoreError):

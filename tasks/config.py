@@ -16,12 +16,14 @@ from runner.settings import Settings
 SETTINGS = "runner_settings_secret"
 """Where an app keeps our settings. Celery hides the value of a name like this from monitors."""
 
+# A connection that died without a word is noticed after twice the interval. The time-out must not be longer:
+# the worker's main loop sends heartbeats over such connections, and looks for dead ones in between.
 REDIS_OPTIONS = {
     "ack_emulation": False,
-    "health_check_interval": 10,
-    "socket_connect_timeout": 10,
+    "health_check_interval": 5,
+    "socket_connect_timeout": 5,
     "socket_keepalive": True,
-    "socket_timeout": 30,
+    "socket_timeout": 5,
 }
 RABBITMQ_OPTIONS = {"confirm_publish": True}
 
@@ -63,5 +65,6 @@ def is_amqp(broker_url: str) -> bool:
 
 def _transport(broker_url: str) -> dict[str, Any]:
     if is_redis(broker_url):
-        return {"broker_transport_options": dict(REDIS_OPTIONS)}
+        # A refusal (no room on the disk, no replica) is over some day: a worker must not end of it.
+        return {"broker_channel_error_retry": True, "broker_transport_options": dict(REDIS_OPTIONS)}
     return {"broker_transport_options": dict(RABBITMQ_OPTIONS), "task_default_queue_type": "quorum"}

@@ -53,6 +53,7 @@ def _make(app: Celery, settings: Settings) -> Engine:
         retention=settings.retention,
         push=pushes(app, settings),
         max_bytes=settings.max_result,
+        patience=settings.lease,
     )
     return Engine(store, CeleryDispatcher(app), registry)
 

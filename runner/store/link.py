@@ -25,6 +25,16 @@ TIMEOUT = 5.0
 """Seconds that one command, or a connect, may take."""
 
 
+_AGAIN = " Nothing was written; what was asked may be asked again, and work goes on by itself when there is "
+PASSING = {
+    "maxmemory": _AGAIN + "room. Give the server more memory, or let runs end sooner (RUNNER_RETENTION).",
+    "MISCONF": _AGAIN + "room. See the server's log: most often its disk is full.",
+    "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
+    "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
+}
+"""What servers refuse for a time, by a word of their message, and what to do."""
+
+
 class Link:
     """One Redis database. Thread-safe, and usable after a fork."""
 
@@ -78,13 +88,21 @@ class Link:
         except NoScriptError:
             raise
         except redis.ResponseError as error:
-            raise StoreError(f"The store at {self._place} refused a command: {error}") from error
+            raise self._refusal(error) from error
         except (RedisError, OSError) as error:
             raise StoreError(
                 f"The store at {self._place} could not be reached ({error}). Nothing is lost: the request "
                 "may be repeated, and work goes on by itself when the store is back. Check that Redis runs "
                 "and that RUNNER_REDIS_URL names it."
             ) from error
+
+    def _refusal(self, error: redis.ResponseError) -> StoreError:
+        """Say what a server that answers would not do, and whether it will when somebody makes room."""
+        said = str(error)
+        fix = next((fix for word, fix in PASSING.items() if word in said), "")
+        refused = StoreError(f"The store at {self._place} refused a command: {said}{fix}")
+        refused.passing = bool(fix)
+        return refused
 
     def close(self) -> None:
         """Close this thread's connection and the pool's."""

@@ -16,7 +16,7 @@ from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.outcomes import NextBatch, Saved, Session
-from runner.ports import Claim, Doorbell, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
+from runner.ports import Claim, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import RunRecord, Status
 from runner.sizes import MAX_RESULT
 from runner.store import layout, questions, told
@@ -26,11 +26,12 @@ from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import PARTITION, Keys
 from runner.store.link import Argument, Link
 from runner.store.lister import Lister
+from runner.store.patience import Patience
 from runner.store.reader import Reader
 from runner.store.receipts import CRASHED, by_visit, receipts_for
 from runner.store.redis_control import RedisControl
 from runner.store.scripts import Scripts
-from runner.store.stored import replied
+from runner.store.stored import doorbells_of, reply_of
 
 JSON = Any
 
@@ -51,6 +52,7 @@ class RedisStore(RedisControl):
         retention: float | None = WEEK,
         push: bool = True,
         max_bytes: int = MAX_RESULT,
+        patience: float = 0,
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Open a database; nothing is connected yet.
@@ -63,6 +65,7 @@ class RedisStore(RedisControl):
             push: ring the task queue from the scripts, once a template is installed. Only right where
                 the queue is in the same database, and not a cluster.
             max_bytes: how large one value may be; larger ones are refused before they get here.
+            patience: seconds that a worker's requests are repeated while the store is away or full.
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
@@ -72,6 +75,7 @@ class RedisStore(RedisControl):
         self._blobs = Blobs(self._link, self._keys, self._run)
         self._reader = Reader(self._link, self._keys, self._blobs)
         self._lister = Lister(self._link, self._keys, self._reader)
+        self._patience = Patience(patience)
         self._settings = (self.lease_ms, "1" if push else "0", round((retention or 0) * 1000))
 
     def close(self) -> None:
@@ -112,12 +116,12 @@ class RedisStore(RedisControl):
         if said[0] == b"exists":
             return Reply("exists", run_id=said[1].decode())
         word = said[0].decode()
-        return Reply(word, _doorbells(said), start.run_id if word == "started" else "")
+        return Reply(word, doorbells_of(said), start.run_id if word == "started" else "")
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
         said = self._run("claim", run_id, node, visit, attempt, nonce)
         if said[0] != b"claimed":
-            return _reply(said)
+            return reply_of(said)
         return claimed(run_id, node, said, self._blobs, self.read)
 
     def save(self, token: Token, saved: Saved) -> Reply:
@@ -187,7 +191,7 @@ class RedisStore(RedisControl):
                 return receipts, Reply("answered")
             said = self._run("answer", nonce, *_grouped(fresh))
             if said[0] == b"answered":
-                return receipts, _reply(said)
+                return receipts, reply_of(said)
         raise ConflictError(
             f"other answers to the same questions came in between {JUDGE_AGAIN} times; none of these was "
             "applied. Send them again."
@@ -265,10 +269,10 @@ class RedisStore(RedisControl):
 
     def _run(self, name: str, *arguments: Argument) -> list[Any]:
         now: Argument = self.clock() if self.clock else ""
-        return self._scripts.run(name, now, *self._settings, *arguments)
+        return self._patience.call(name, lambda: self._scripts.run(name, now, *self._settings, *arguments))
 
     def _reply(self, name: str, *arguments: Argument) -> Reply:
-        return _reply(self._run(name, *arguments))
+        return reply_of(self._run(name, *arguments))
 
 
 def _load(data: bytes | None) -> JSON:
@@ -277,19 +281,6 @@ def _load(data: bytes | None) -> JSON:
 
 def _token(token: Token) -> tuple[Argument, ...]:
     return (token.run_id, token.node, token.visit, token.fence)
-
-
-def _reply(said: list[Any]) -> Reply:
-    return replied(said[0].decode(), _doorbells(said))
-
-
-def _doorbells(said: list[Any]) -> list[Doorbell]:
-    return [
-        Doorbell(
-            run.decode(), node.decode(), int(visit), int(attempt), queue.decode(), priority, graph.decode()
-        )
-        for run, node, visit, attempt, queue, priority, graph in said[1:]
-    ]
 
 
 def _grouped(answers: Sequence[Answer]) -> Iterator[Argument]:

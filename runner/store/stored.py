@@ -23,3 +23,18 @@ def replied(word: str, doorbells: Sequence[Doorbell]) -> Reply:
     if said == "revoked":
         return Reply(said, doorbells, reference=rest)
     return Reply(said, doorbells, delay_ms=int(rest or 0))
+
+
+def reply_of(said: list[Any]) -> Reply:
+    """Read what a script said: its word, then its doorbells."""
+    return replied(said[0].decode(), doorbells_of(said))
+
+
+def doorbells_of(said: list[Any]) -> list[Doorbell]:
+    """Read the doorbells behind a script's word."""
+    return [
+        Doorbell(
+            run.decode(), node.decode(), int(visit), int(attempt), queue.decode(), priority, graph.decode()
+        )
+        for run, node, visit, attempt, queue, priority, graph in said[1:]
+    ]

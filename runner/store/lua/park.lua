@@ -5,6 +5,7 @@
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asking.lua),
 --   then what is kept.
 -- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale".
+-- include: room
 -- include: held
 -- include: kept
 -- include: asking
@@ -16,6 +17,7 @@ local d = open(ARGV[5], name)
 if not d then return {'stale'} end
 if not holds(node(d, name), visit, fence) then return {refusal(node(d, name), visit, fence, PARKED)} end
 local questions, rest = read_questions(9)
+make_room()
 keep(d.key, name, rest)
 timer(d, 'node', name, false)
 if not publish(d, name, questions) then

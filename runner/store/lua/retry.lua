@@ -5,6 +5,7 @@
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
 --   attempt, or "", 11 what its event tells (JSON), then what is kept.
 -- Words: "retrying", "cancelled" when the run stops, "stale".
+-- include: room
 -- include: held
 -- include: result
 -- include: kept
@@ -17,6 +18,7 @@ local record, word = node(d, name), 'retrying'
 if not holds(record, visit, fence) then
   return {refusal(record, visit, fence, {retrying = 'retrying', cancelled = 'cancelled'})}
 end
+make_room()
 keep(d.key, name, 12)
 if counts then leave_result(d, name .. '.' .. visit, 'retrying', '', ARGV[10]) end
 timer(d, 'node', name, false)

@@ -9,6 +9,7 @@
 --   status; then what a session gets (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale".
 -- include: straight_settle
+-- include: room
 -- include: lock
 -- include: held
 -- include: result
@@ -25,6 +26,7 @@ if record.nonce == nonce and record.status ~= 'running' then return {'settled'} 
 if not holds(record, visit, tonumber(ARGV[8])) then return {'stale'} end
 local refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
 if refused then return reply(refused) end
+make_room()
 rung_by_task(d.id, name, visit, record.attempt)
 leave_result(d, name .. '.' .. visit, status, ARGV[12], ARGV[13])
 keep(d.key, name, remember_until(last + 1) + 1)

@@ -21,6 +21,7 @@ local function settle_item(owner)
   local record, item = without_item(key, owner, own[5] or '', at[1])
   active = active - (item and 0 or 1)
   if not record or active < 1 then return end
+  redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)  -- first: see room.lua
   event = event + 1
   redis.call('HSET', key, 'x:' .. id, '0 ' .. ARGV[13], 'o:' .. id, ARGV[12], 'm:' .. owner, record,
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. event .. ' -',
@@ -28,7 +29,6 @@ local function settle_item(owner)
   local done = {kind = 'node.completed', visit = 1, node = name, detail = '', data = told(ARGV[12])}
   write_event(key, event, done, name)
   if parent ~= '-' then echo(key, done) end
-  redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)
   rung_by_task(run, name, 1, attempt)
   if item then
     redis.call('HSET', key, 'n:' .. item, 'ready 1 1 0 0 - - ')

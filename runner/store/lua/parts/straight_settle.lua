@@ -19,6 +19,7 @@ local function settle_straight()
   local fields, ready = straight_targets(key, cjson.decode(edges), ARGV[11])
   active = active - 1 + (ready and #ready or 0)
   if not ready or active < 1 then return end
+  redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)  -- first: see room.lua
   event = event + 1
   local bits, at = ARGV[11] ~= '' and ARGV[11] or '-', name .. '.' .. visit
   redis.call('HSET', key, 'x:' .. at, event .. ' ' .. ARGV[13], 'o:' .. at, ARGV[12],
@@ -27,7 +28,6 @@ local function settle_straight()
   local done = {kind = 'node.completed', visit = visit, node = name, detail = '', data = told(ARGV[12])}
   write_event(key, event, done, name)
   if parent ~= '-' then echo(key, done) end
-  redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)
   rung_by_task(run, name, visit, attempt)
   if #ready > 0 then make_ready(graph, ready) end
   return ring_all('settled')

@@ -1,0 +1,189 @@
+"""The wire between programs and the store is cut, stalls, lags or loses replies: nothing is done twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from runner import Status
+from runner.errors import StoreError
+from runner.store.link import TIMEOUT, Link
+from runner.store.redis import RedisStore
+from runner.store.scripts import script
+from tests.chaos.load import Load, consistent
+from tests.chaos.proxy import Proxy
+from tests.chaos.servers import Server
+from tests.chaos.verbs import Walk
+from tests.tasks.workers import LEASE, MARGIN, Site
+from tests.waiting import wait_until
+
+HEARS_AGAIN = 20.0
+"""Seconds within which a worker notices that its connections are dead, as the docs say."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("wire")).start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def proxy(server):
+    """A wire of the test's own."""
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.end()
+
+
+@pytest.fixture
+def store(proxy, known):
+    store = RedisStore(proxy.url, push=False)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def known(server):
+    """See to it that the server knows every script: what is cut is then the reply to the request itself."""
+    server.client.flushdb()
+    store = RedisStore(server.url, push=False)
+    for _, _, send in Walk(store, "00known"):
+        send("")
+    store.close()
+
+
+class Impatient(Link):
+    """Sabotage: a link that never asks again."""
+
+    def call(self, *command):
+        with self.translated():
+            return self._exchange(command)
+
+
+@pytest.mark.sample
+def test_a_lost_reply_is_asked_for_again(proxy, store):
+    """Every request arrives and its reply does not: asked again, the store says what it said first."""
+    for verb, wanted, send in Walk(store, "00walk"):
+        proxy.cut_replies_to(script(verb).sha.encode())
+        # Whether it was this request that stopped the run can't be told any more: it stops.
+        assert send("") == ("already" if verb == "cancel" else wanted)
+
+    assert proxy.cut == 11
+    assert store.read("00walk").record.status is Status.CANCELLED
+
+
+def test_a_repeat_under_another_name_is_not_told_what_became_of_the_first(proxy, known, monkeypatch):
+    """Control: with a new nonce a claim or a settle is stale, and a person's own answer a duplicate."""
+    monkeypatch.setattr("runner.store.redis.Link", Impatient)
+    store, other = RedisStore(proxy.url, push=False), {}
+    for verb, wanted, send in Walk(store, "00walk"):
+        proxy.cut_replies_to(script(verb).sha.encode())
+        with pytest.raises(StoreError):
+            send("")
+        other[verb] = send("other")
+        if verb != "cancel":
+            assert send("") == wanted
+    store.close()
+
+    assert {verb: other[verb] for verb in ("claim", "settle", "answer")} == {
+        "claim": "stale",
+        "settle": "stale",
+        "answer": "duplicate",
+    }
+
+
+def test_a_program_on_a_dead_wire_is_told_so(proxy, store):
+    """A request on a wire that stalls ends in an error, twice the time-out later, and works when it heals."""
+    walk = iter(Walk(store, "00walk"))
+    _, _, send = next(walk)
+    send("")
+    proxy.stall()
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="may be repeated"):
+        send("")
+    assert TIMEOUT <= time.monotonic() - began < 3 * TIMEOUT
+    proxy.heal()
+
+    assert send("") == "00walk"
+
+
+@pytest.fixture(scope="module")
+def wired(server, tmp_path_factory):
+    """Two workers, each alone on a database and a wire: the second one never checks its connection."""
+    sites = []
+    for number, app in enumerate(("tasks.app:app", "tests.chaos.deaf_app:app")):
+        proxy = Proxy(server.port)
+        site = Site(server.url.replace("/0", f"/{number + 1}"), tmp_path_factory.mktemp(f"wired{number}-"))
+        site.wire = proxy
+        site.add(app=app, RUNNER_REDIS_URL=proxy.url.replace("/0", f"/{number + 1}"))
+        sites.append(site)
+    for site in sites:
+        site.workers[0].wait_ready()
+    yield sites
+    for site in sites:
+        site.end()
+        site.wire.end()
+        site.client.engine.store.close()
+
+
+@pytest.fixture
+def site(wired):
+    wired[0].wire.heal()
+    return wired[0]
+
+
+def test_a_worker_s_lost_replies_cost_no_second_execution(site, known):
+    """The replies to the claims and settles of a whole run are lost: each node is executed once, at once."""
+    for verb in ("claim", "settle"):
+        site.wire.cut_replies_to(script(verb).sha.encode(), 3)
+        site.wire.cut = 0
+        run = site.client.start("chain", verb)
+
+        assert run.wait(LEASE).status is Status.COMPLETED
+        wait_until(lambda: site.wire.cut == 3, "the last reply is cut off, too")
+        assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
+
+
+def test_resets_under_load_lose_and_double_nothing(site):
+    """All connections of the worker are reset again and again while runs start and people answer."""
+    with Load(site.url) as load:
+        for _ in range(20):
+            threading.Event().wait(0.2)
+            site.wire.reset()
+    load.finish(60)
+
+    load.check()
+    load.close()
+    assert site.workers[0].alive
+
+
+def test_a_slow_wire_makes_work_slow_and_nothing_else(site):
+    """With each byte alone on the wire, and with every chunk late, runs end as always."""
+    for fault in (site.wire.dribble, lambda: site.wire.delay(0.05)):
+        fault()
+        run = site.client.start("diamond", "go")
+        assert run.wait(30).status is Status.COMPLETED
+        consistent(site.client.engine.store, run.id)
+
+
+def test_a_worker_on_a_dead_wire_hears_again(wired):
+    """A stall of which nobody is told: the worker finds out. Control: without its checks it doesn't."""
+    runs = []
+    for site in wired:
+        site.wire.heal()
+        runs.append(site.client.start("gated", "go"))
+        site.starter(runs[-1])
+        site.wire.stall()
+        site.open_gate(runs[-1])
+        # What was sent on the dead connections stays lost; new ones pass.
+        site.wire.heal()
+        runs.append(site.client.start("chain", "go"))
+    held, rung, _, unheard = runs
+
+    for run in (held, rung):
+        assert run.wait(HEARS_AGAIN + MARGIN).status is Status.COMPLETED
+        consistent(wired[0].client.engine.store, run.id)
+    assert unheard.status is Status.EXECUTING

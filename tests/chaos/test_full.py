@@ -1,0 +1,169 @@
+"""A store without memory or disk space refuses requests whole, and goes on by itself when there is room."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from runner import Status
+from runner.errors import StoreError
+from runner.store.redis import RedisStore
+from tests.chaos.load import consistent
+from tests.chaos.servers import Server
+from tests.chaos.verbs import Walk
+from tests.tasks.workers import MARGIN, RECOVERY, Site
+from tests.waiting import wait_until
+
+UNLIMITED = resource.RLIM_INFINITY
+ENDS_WORK = {"park", "retry", "settle", "cancel"}
+"""What a server without memory lets through."""
+RINGS_AGAIN = 4 * RECOVERY + MARGIN
+"""Seconds for a node whose doorbell was refused a few times: each time it is rung twice as late."""
+
+
+def no_memory(server) -> None:
+    server.client.config_set("maxmemory", "1mb")
+
+
+def no_disk(server) -> None:
+    """Let its files grow no further."""
+    size = max(path.stat().st_size for path in (server.folder / "appendonlydir").iterdir())
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))
+
+
+def room(server) -> None:
+    server.client.config_set("maxmemory", "0")
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+
+
+def digest(server) -> str:
+    return server.client.execute_command("DEBUG", "DIGEST")
+
+
+def writes(server) -> str:
+    return server.client.info("persistence")["aof_last_write_status"]
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server with an append-only file that it writes behind its replies, as is its default."""
+    settings = {"appendonly": "yes", "appendfsync": "everysec", "enable_debug_command": "local"}
+    server = Server(tmp_path, **settings).start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def store(server):
+    store = RedisStore(server.url, push=False)
+    yield store
+    store.close()
+
+
+@pytest.mark.sample
+def test_without_memory_a_request_is_refused_whole_unless_it_ends_work(server, store):
+    """Nothing of a refused request is written, and it is said what to do; what ends work goes through."""
+    for verb, wanted, send in Walk(store, "00walk"):
+        before = digest(server)
+        no_memory(server)
+        if verb in ENDS_WORK:
+            assert send("") == wanted
+            room(server)
+            continue
+        with pytest.raises(StoreError, match=r"Nothing was written.*Give the server more memory"):
+            send("")
+        assert digest(server) == before, verb
+        room(server)
+        assert send("") == wanted
+
+
+def test_writes_one_by_one_would_have_been_half_done(server):
+    """Control: where each write stands alone, the first ones of a transition stay when memory runs out."""
+    before = digest(server)
+    server.client.hset("run", "status", "completed")
+    no_memory(server)
+    with pytest.raises(Exception, match="maxmemory"):
+        server.client.zadd("timers", {"next": 1})
+    room(server)
+
+    assert digest(server) != before
+
+
+def test_without_disk_space_every_write_is_refused_until_there_is_some(server, store):
+    """A full disk refuses whole requests with the reason, reading goes on, and room is all it takes."""
+    walk = iter(Walk(store, "00walk"))
+    for _ in range(2):
+        _, _, send = next(walk)
+        send("")
+    no_disk(server)
+    store.emit("00walk", "fills.the.disk", "", 0, "x" * 1000)
+    wait_until(lambda: writes(server) == "err", "the disk is full")
+    before = digest(server)
+    _, wanted, send = next(walk)
+    with pytest.raises(StoreError, match=r"Nothing was written.*disk is full"):
+        send("")
+    assert digest(server) == before
+    assert store.peek("00walk").status is Status.EXECUTING
+    room(server)
+    wait_until(lambda: writes(server) == "ok", "the file is written again")
+
+    assert send("") == wanted
+    assert all(again("") == told for _, told, again in walk)
+
+
+def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that_it_lost(tmp_path):
+    """With `appendfsync always` a full disk ends the server; it comes back with all that it acknowledged."""
+    server = Server(tmp_path, appendonly="yes").start()
+    store = RedisStore(server.url, push=False)
+    walk = Walk(store, "00walk")
+    try:
+        for verb, _, send in walk:
+            if verb == "ask":
+                break
+            send("")
+        no_disk(server)
+        with pytest.raises(StoreError, match="could not be reached"):
+            send("")
+        wait_until(lambda: not server.alive, "the server has ended")
+        server.start()
+
+        assert store.read("00walk").nodes["a"].status is Status.RUNNING
+        assert store.read("00walk").interrupts == ()
+        assert store.ask(walk.token, [walk.question], None).word == "asked"
+    finally:
+        store.close()
+        server.end()
+
+
+@pytest.mark.parametrize("full", [no_memory, no_disk], ids=["memory", "disk"])
+def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
+    """Starts are refused; a node that runs keeps its result until the store takes it; then all goes on."""
+    site = Site(server.url, tmp_path)
+    try:
+        site.ready(1)
+        run = site.client.start("gated", "go")
+        site.starter(run)
+        site.open_gate(run)
+        full(server)
+
+        def refused():
+            try:
+                site.client.start("chain", "go")
+            except StoreError as error:
+                return "Nothing was written" in str(error)
+
+        wait_until(refused, "starts are refused")
+        if full is no_memory:
+            wait_until(lambda: "a" in site.client.engine.store.read(run.id).order, "the node could end")
+        assert run.status is Status.EXECUTING
+        room(server)
+
+        assert run.wait(RINGS_AGAIN).status is Status.COMPLETED
+        assert site.client.start("chain", "go").wait(RINGS_AGAIN).status is Status.COMPLETED
+        assert len(site.starts(run)) == 1
+        consistent(site.client.engine.store, run.id)
+    finally:
+        room(server)
+        site.end()
+        site.client.engine.store.close()

@@ -1,0 +1,103 @@
+"""The server of the store is killed and comes back: what it acknowledged is there, and work goes on."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from runner import Status
+from runner.store import open_store
+from runner.store.redis import RedisStore
+from tests.chaos.load import Load
+from tests.chaos.servers import Server
+from tests.chaos.verbs import GRAPH, Walk
+from tests.tasks.workers import Site
+from tests.waiting import wait_until
+
+KILLS = 30
+PROGRESS = 90
+"""Seconds that everything may take to end after the last kill, on a slow machine."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server that writes each change to its disk before it acknowledges it."""
+    server = Server(tmp_path, appendonly="yes").start()
+    yield server
+    server.end()
+
+
+def restart(server) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.sample
+def test_a_server_killed_after_every_transition_forgets_none(server):
+    """After each reply the server is killed: the run is as it was, and the request again says the same."""
+    store = RedisStore(server.url, push=False)
+    for verb, wanted, send in Walk(store, "00walk"):
+        said = send("")
+        before = store.read("00walk"), store.events("00walk")
+        restart(server)
+
+        assert said == wanted, verb
+        assert (store.read("00walk"), store.events("00walk")) == before, verb
+        # A run that stops says so to whoever stops it again.
+        assert send("") == ("already" if verb == "cancel" else wanted), verb
+    assert store.read("00walk").record.status is Status.CANCELLED
+    store.close()
+
+
+def test_without_the_append_only_file_transitions_are_forgotten(tmp_path):
+    """Control: the same kill of a server without its file, and the run that was acknowledged is gone."""
+    server = Server(tmp_path, appendonly="no").start()
+    try:
+        store = RedisStore(server.url, push=False)
+        _, _, send = next(iter(Walk(store, "00walk")))
+        assert send("") == "00walk"
+        restart(server)
+
+        assert store.read("00walk") is None
+        store.close()
+    finally:
+        server.end()
+
+
+def test_thirty_kills_under_load_lose_nothing_that_was_acknowledged(server, tmp_path):
+    """Killed thirty times while runs start and people answer: every run ends, each visit once, by itself."""
+    site = Site(server.url, tmp_path)
+    dice = random.Random(5)  # noqa: S311 - when to kill is no secret
+    try:
+        site.ready(2)
+        with Load(server.url) as load:
+            for _ in range(KILLS):
+                threading.Event().wait(dice.uniform(0.1, 0.6))
+                restart(server)
+        load.finish(PROGRESS)
+        load.check()
+        load.close()
+        assert load.errors["StoreError"]
+        assert len(load.started) > KILLS
+        assert len(load.answered) > 1
+        assert all(worker.alive for worker in site.workers)
+    finally:
+        site.end()
+
+
+def test_without_the_append_only_file_a_kill_loses_runs(tmp_path):
+    """Control: one kill of a server without its file after some load, and acknowledged runs are gone."""
+    server = Server(tmp_path, appendonly="no").start()
+    try:
+        store = open_store(server.url)
+        store.publish([GRAPH])
+        with Load(server.url, graphs=[GRAPH.graph_id]) as load:
+            wait_until(lambda: len(load.started) > 3, "some runs were acknowledged")
+        restart(server)
+
+        assert [run_id for run_id in load.started.values() if store.read(run_id) is None]
+        store.close()
+    finally:
+        server.end()
