@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.embedded import embedded_store
+from tests.chaos.nursery import Nursery
 from tests.tasks.workers import Databases
 
 HERE = Path(__file__).parent
@@ -24,3 +25,10 @@ def databases(tmp_path_factory):
     """Give sites on one server of this folder's own."""
     with embedded_store() as store:
         yield Databases(store.url, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory):
+    """Fork the workers of a module from one process, and end them with it."""
+    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
+        yield nursery

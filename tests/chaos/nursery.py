@@ -19,6 +19,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 from runner.guard import Guard
 from tests.processes import is_alive
@@ -59,8 +60,8 @@ class Birth:
 class Nursling:
     """A worker of a nursery, as tests know workers: the process that has the place now."""
 
-    def __init__(self, birth: Birth) -> None:
-        self.birth, self.log = birth, Path(birth.log)
+    def __init__(self, birth: Birth, nursery: Nursery) -> None:
+        self.birth, self.log, self._nursery = birth, Path(birth.log), nursery
 
     @property
     def pids(self) -> list[int]:
@@ -81,11 +82,12 @@ class Nursling:
 
     def wait_ready(self) -> None:
         """Wait until the place has been filled and its first worker takes work."""
-        wait_until(
-            lambda: "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", ""),
-            f"{self.birth.name} is ready; its log:\n{self.said()}",
-            seconds=40,
-        )
+
+        def ready():
+            self._nursery.check()
+            return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
+
+        wait_until(ready, f"{self.birth.name} is ready", seconds=60)
 
     def kill(self) -> None:
         """End the worker and its children as a power cut would."""
@@ -93,7 +95,7 @@ class Nursling:
             os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        self.kill()
+        """Leave it to the nursery, which would fill the place again."""
 
 
 class Nursery:
@@ -101,6 +103,13 @@ class Nursery:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._births, self._guard = folder, [], None
+        self._log = folder / "nursery.log"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def expect(
         self, site, name: str, *, app="tasks.app:app", pool="threads", slots=4, again=True, **settings
@@ -110,7 +119,7 @@ class Nursery:
         given = {"RUNNER_REDIS_URL": site.url, "RUNNER_EVENTS": "false", **SETTINGS, **settings}
         birth = Birth(name, str(log), app, pool, slots, again, given)
         self._births.append(birth)
-        site.workers.append(Nursling(birth))
+        site.workers.append(Nursling(birth, self))
         return site.workers[-1]
 
     def open(self) -> None:
@@ -118,9 +127,12 @@ class Nursery:
         register = self._folder / "births.json"
         register.write_text(json.dumps([asdict(birth) for birth in self._births]), encoding="utf-8")
         command = [sys.executable, "-m", "tests.chaos.nursery", str(register)]
-        log = self._folder / "nursery.log"
-        log.touch()
-        self._guard = Guard(command, log=log)
+        self._log.touch()
+        self._guard = Guard(command, log=self._log)
+
+    def check(self) -> None:
+        """Fail with its log when it has ended, as it does when a module can't be imported."""
+        assert self._guard.alive(), self._log.read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
         """End all, also those that are frozen."""
@@ -128,7 +140,7 @@ class Nursery:
             self._guard.kill()
             self._guard.end()
         for birth in self._births:
-            nursling = Nursling(birth)
+            nursling = Nursling(birth, self)
             if nursling.pids:
                 nursling.kill()
 

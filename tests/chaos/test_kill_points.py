@@ -8,7 +8,6 @@ import pytest
 
 from runner import Status, ids
 from tests.chaos import journey
-from tests.chaos.nursery import Nursery
 from tests.chaos.steps import WITHIN, Step, gap, repeated
 from tests.tasks.workers import RECOVERY
 from tests.waiting import wait_until
@@ -94,14 +93,6 @@ def grouped(steps):
             groups.append(group := [])
         group.append(step)
     return groups
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
-    """The workers of this module, all born at once."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="module")

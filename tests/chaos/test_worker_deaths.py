@@ -9,7 +9,6 @@ import pytest
 from runner import Status, ids
 from runner.settings import as_broker
 from tests.chaos import journey
-from tests.chaos.nursery import Nursery
 from tests.chaos.steps import WITHIN, Step, gap, repeated
 from tests.waiting import wait_until
 
@@ -83,10 +82,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def places(databases, tmp_path_factory):
+def places(databases, nursery):
     """All sites when all of their runs have ended."""
-    nursery, sites = Nursery(tmp_path_factory.mktemp("nursery")), {}
-    queue = next(databases)
+    queue, sites = next(databases), {}
     for name in STEPS:
         sites[name] = site = next(databases)
         pool, slots = ("prefork", 2) if name == "group" else ("threads", 4)
@@ -106,7 +104,6 @@ def places(databases, tmp_path_factory):
 
     wait_until(all_have_ended, "all runs end", seconds=120)
     yield found
-    nursery.close()
     for site in [queue, *sites.values()]:
         site.end()
 
