@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", metavar="[GRAPH]...", nargs=-1)
-@click.option("--strict", is_flag=True, help="Warnings count like errors.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option(
     "--against-waiting", "against", is_flag=True, help="Also ask the store whose runs would be held."
 )
 @shared
 @pass_session
 def check(session: Session, names: tuple[str, ...], *, strict: bool, against: bool) -> int:
-    """Look for mistakes in graphs of RUNNER_GRAPHS here, in all of them by default.
+    """Look for mistakes in graphs before they run.
 
+    It looks at the graphs of RUNNER_GRAPHS as this folder has them: at all, or at those that are named.
     Nothing is run. With --against-waiting the runs of the store that wait or run are compared with the
     graphs here: which of their nodes would this code set aside, were it deployed now, and why? Without
     it, no store is needed.

@@ -19,7 +19,7 @@ LINES = {
 @click.pass_context
 @pass_session
 def completion(session: Session, context: click.Context, shell: str) -> None:
-    """Write the script that lets a shell finish our commands.
+    """Write the script that lets your shell complete commands by Tab.
 
     \b
     For bash, in ~/.bashrc:  eval "$(runner completion bash)"

@@ -12,7 +12,7 @@ from runner.cli.session import Session, pass_session, shared
 @click.group()
 @shared
 def config() -> None:
-    """Look at the settings."""
+    """Look at the settings, and where each comes from."""
 
 
 @config.command()
@@ -20,10 +20,12 @@ def config() -> None:
 @shared
 @pass_session
 def show(session: Session, *, origin: bool) -> None:
-    """Show every setting that counts here; passwords are left out.
+    """Show the value of every setting in this folder, without passwords.
 
-    A flag counts first, then the environment, the file .env, [tool.runner] in pyproject.toml, and the
-    default. Without a terminal: name, value and with --origin where it comes from, separated by tabs.
+    A setting may be given in several places, and the first of these counts: a flag such as --redis-url,
+    a variable such as RUNNER_REDIS_URL, the file .env of this folder, [tool.runner] in its
+    pyproject.toml, the default. Without a terminal: name, value and with --origin where it comes from,
+    separated by tabs.
     """
     from runner.cli.origins import origins, unknown
 

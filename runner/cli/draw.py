@@ -19,14 +19,23 @@ FORMATS = ("text", "svg", "mermaid")
 
 @click.command()
 @click.argument("name", metavar="GRAPH")
-@click.option("-o", "--output", "form", type=click.Choice(FORMATS), default="text", help="The format.")
-@click.option("--run", "run_id", metavar="RUN", help="Show the states of this run of the graph.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="The format.",
+)
+@click.option("--run", "run_id", metavar="RUN", help="Also draw how far this run of the graph is.")
 @shared
 @pass_session
 def draw(session: Session, name: str, form: str, run_id: str | None) -> None:
-    """Draw a graph of RUNNER_GRAPHS here: its nodes, joins, conditions and loops.
+    """Draw a graph: its nodes, edges, conditions and loops.
 
-    The drawing goes to stdout: redirect it into a file, such as `-o svg > refund.svg`.
+    It is a graph of RUNNER_GRAPHS, as this folder has it. The drawing goes to stdout: redirect it into
+    a file, such as `-o svg > refund.svg`.
     """
     from runner.drawing import draw as drawn
     from runner.registry import registry

@@ -29,11 +29,12 @@ graphs.add_command(draw)
 @shared
 @pass_session
 def list_graphs(session: Session) -> None:
-    """List the graphs of the store and of RUNNER_GRAPHS here.
+    """List the graphs that workers have told the store, and those here.
 
-    The place is "same" where both have the same graph, "differs" where both have one of that name,
-    else "store" or "here". Without a terminal: name, place, fingerprint in the store, fingerprint
-    here, separated by tabs.
+    Those here are the graphs of RUNNER_GRAPHS, as this folder has them. The place is "same" where both
+    are equal, "differs" where they only have the name in common, else "store" or "here". A fingerprint
+    is a short code for a graph's nodes and edges. Without a terminal: name, place, fingerprint in the
+    store, fingerprint here, separated by tabs.
     """
     from runner.registry import registry
 
@@ -65,10 +66,12 @@ def _place(here: str | None, stored: str | None) -> str:
 @shared
 @pass_session
 def show(session: Session, name: str) -> None:
-    """Show the nodes and edges of a graph of RUNNER_GRAPHS here.
+    """Show the nodes and edges of a graph.
 
-    Without a terminal, lines of tab-separated cells: each node (node, id, kind, join, queue), then each
-    edge (edge, source, target, kind).
+    It is a graph of RUNNER_GRAPHS, as this folder has it. Without a terminal, lines of tab-separated
+    cells: each node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is
+    "all" where a node waits for all edges that lead to it, "any" where the first one is enough; the
+    queue is that of the Celery workers that run it; an edge of the kind "back" closes a loop.
     """
     from runner.registry import registry
 

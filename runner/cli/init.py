@@ -25,16 +25,20 @@ NAMED = ("pyproject.toml", "docker-compose.yml", "README.md")
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path))
 @shared
 @pass_session
 def init(session: Session, folder: Path) -> None:
-    """Write a small project that works into DIR.
+    """Write a small project that works.
 
-    It has a graph that asks a person, and its tests. There are a pyproject.toml, a Procfile, a
-    docker-compose.yml and a README that says how to go on. No file is ever overwritten. Without a
-    terminal: the path of each file.
-    """
+    It goes into DIR, by default this folder. It has a graph that asks a person, and its tests. There
+    are a pyproject.toml, a Procfile, a docker-compose.yml and a README that says how to go on. No file
+    is ever overwritten. Without a terminal: the path of each file.
+
+    \b
+    Example:
+      runner init my-project
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     there = [name for name in FILES if (folder / name).exists()]
     if there:
         raise CommandError(

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.cli import exits
-from runner.cli.output import clock_time, compact, one_line, short, span, stamp, visible
+from runner.cli.output import clock_time, compact, one_line, short, span, stamp, style, visible
 from runner.cli.pages import gather, paged, tell_next
 from runner.cli.session import Session, pass_session, shared
 from runner.cli.values import read_json, read_length
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from runner.interrupts import Interrupt, Receipt
     from runner.listings import Page
 
@@ -20,15 +22,19 @@ if TYPE_CHECKING:
 @click.group()
 @shared
 def interrupts() -> None:
-    """Look at open questions and answer them."""
+    """Look at open questions and answer them.
+
+    An interrupt is a question that a node of a run has asked a person. The branch behind that node waits
+    for the answer; no worker does.
+    """
 
 
 @interrupts.command("list")
 @click.option("--run", "run_id", metavar="RUN", help="Only those of this run and of graphs inside it.")
 @click.option("--graph", metavar="GRAPH", help="Only those of this graph and of graphs inside it.")
-@click.option("--name", metavar="NAME", help="Only those of this name.")
+@click.option("--name", metavar="NAME", help="Only those that the node gave this name.")
 @click.option("--assignee", metavar="WHO", help="Only those that are assigned to this person.")
-@click.option("--older-than", metavar="TIME", help="Only those that have waited so long: 90s, 2h, 7d.")
+@click.option("--older-than", metavar="TIME", help="Only those open for longer: 90s, 30m, 2h, 7d.")
 @paged
 @shared
 @pass_session
@@ -125,8 +131,8 @@ def _pile(session: Session, found: list[Interrupt], now: int) -> None:
 def show(session: Session, interrupt_id: str) -> None:
     """Show a question, which answers it takes, and its answer.
 
-    The digest names exactly what is shown: give it with the answer, and the answer holds for nothing
-    else.
+    The digest is a short code for exactly what is shown: give it with the answer, and the answer holds
+    for nothing else.
     """
     asked = session.client.interrupt(interrupt_id)
     if session.output.as_json:
@@ -190,9 +196,9 @@ def _page(session: Session, asked: Interrupt) -> None:
 @click.argument("interrupt_id", metavar="INTERRUPT")
 @click.option("--response", metavar="JSON", help="The answer: JSON, @file, or - for standard input.")
 @click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
-@click.option("--responder", metavar="NAME", help="Who answers.")
-@click.option("--digest", metavar="DIGEST", help="Refuse unless this is what was asked.")
-@click.option("--idempotency-key", metavar="TEXT", help="The same text again gets the first receipt again.")
+@click.option("--responder", metavar="NAME", help="Who answers; else nobody is named.")
+@click.option("--digest", metavar="DIGEST", help="Refuse unless the question still has this digest.")
+@click.option("--idempotency-key", metavar="TEXT", help="Sent again with this TEXT, it is one answer.")
 @shared
 @pass_session
 def respond(
@@ -205,7 +211,12 @@ def respond(
     digest: str | None,
     idempotency_key: str | None,
 ) -> int:
-    """Answer a question and write the receipt: status, interrupt id, run id, detail.
+    """Answer a question, and write what became of the answer.
+
+    That is a receipt: status, interrupt id, run id and detail, separated by tabs without a terminal. The
+    status is accepted, rejected (it doesn't fit), duplicate (answered before), superseded (withdrawn, or
+    the run ended), expired, unknown or forbidden. `interrupts show` says which answers fit, and the
+    digest: a short code for exactly what is asked, so that nobody approves what was changed since.
 
     \b
     Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
@@ -233,9 +244,20 @@ def _respond(session: Session, interrupt_id: str, given: str, more: dict[str, st
         from runner.cli.documents import receipt_document
 
         session.output.data(receipt_document(receipt))
+    elif session.output.is_terminal:
+        session.output.show(_receipt(receipt))
     else:
         session.output.lines([(receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)])
     return _code(session, receipt, more["digest"])
+
+
+def _receipt(receipt: Receipt) -> RenderableType:
+    from rich.text import Text
+
+    said = Text(f"{receipt.status}  ", style=style(receipt.status)).append(
+        one_line(receipt.detail), "default"
+    )
+    return said.append(f"\n  {one_line(receipt.interrupt_id)}", "dim")
 
 
 def _respond_edited(session: Session, interrupt_id: str, more: dict[str, str | None]) -> int:
@@ -259,15 +281,17 @@ def _respond_edited(session: Session, interrupt_id: str, more: dict[str, str | N
 
 @interrupts.command()
 @click.argument("interrupt_id", metavar="INTERRUPT")
-@click.option("--reason", default="", metavar="TEXT", help="Why; whoever reads the run's events sees it.")
-@click.option("--reask", is_flag=True, help="Let the node ask anew, as a question with a new id.")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Why, for whoever reads the run's events; else nothing."
+)
+@click.option("--reask", is_flag=True, help="Let the node ask anew; the question has a new id.")
 @shared
 @pass_session
 def withdraw(session: Session, interrupt_id: str, *, reason: str, reask: bool) -> None:
     """Take an open question back.
 
-    Answers to it are superseded from now on, and the node that asked goes on with an error. Exit codes:
-    0 it is withdrawn; 4 no such question; 5 it is not open any more.
+    Answers to it are refused from now on. The node that asked goes on with an error, or asks anew with
+    --reask. Exit codes: 0 it is withdrawn; 4 no such question; 5 it is not open any more.
     """
     session.client.withdraw(interrupt_id, reason, reask=reask)
     if session.output.as_json:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def metrics(session: Session) -> None:
     """Write numbers about runs, questions and workers for Prometheus.
 
-    The format is Prometheus' text format; the numbers are the store's, so one program asks for all
-    workers. A program like the node exporter can read them from a file:
+    Prometheus is a widely used monitoring program. The format is its text format; the numbers are the
+    store's, so one program asks for all workers. A program like the node exporter can read them from a
+    file:
 
     \b
       runner metrics > runner.prom.new && mv runner.prom.new runner.prom

@@ -23,7 +23,9 @@ def paged(command: Command) -> Command:
     limit = click.option(
         "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
     )
-    cursor = click.option("--cursor", metavar="CURSOR", help="Go on behind an earlier listing.")
+    cursor = click.option(
+        "--cursor", metavar="CURSOR", help="Go on behind an earlier listing, which said this CURSOR."
+    )
     return limit(cursor(command))
 
 

@@ -68,12 +68,24 @@ def report(error: BaseException, session: Session) -> Exit:
 def runner() -> None:
     """Run graphs of agents and functions on Celery workers, and answer their questions.
 
-    A graph is nodes and edges. A run is one execution of a graph. A node that needs a person asks a
-    question, an interrupt, and only the branch behind it waits for the answer.
+    A graph is nodes, which are functions or agents, and edges between them. A run is one execution of a
+    graph; the store, a Redis or Valkey server, keeps all runs. Workers are the processes that run nodes.
+    The broker carries the messages that wake them: it is the same Redis, unless RUNNER_BROKER_URL names
+    another one. A node that needs a person asks a question, called an interrupt, and only the branch
+    behind it waits for the answer.
 
     \b
-    Exit codes: 0 done, 1 run failed, 2 usage, 3 waiting for a person, 4 not found, 5 conflict,
-    6 not allowed, 7 store or broker unreachable, 8 timed out.
+    To begin:
+      runner init my-project    write a small project: a graph and its tests
+      runner dev                start a store and a worker on this machine
+
+    On a terminal, commands write for people. Without one, in a pipe or into a file, they write lines of
+    cells that are separated by tabs; with --json they write JSON.
+
+    \b
+    Exit codes: 0 done, 1 run failed, 2 wrong use, 3 waiting for a person, 4 not found, 5 conflict: it
+    is too late, or something stands in the way, 6 not allowed, 7 store or broker unreachable,
+    8 timed out, 70 a fault of this program, 130 stopped by Ctrl-C.
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
 
 
@@ -96,3 +108,21 @@ for _command in (
     runner.add_command(_command)
 for _command in (cancel, retry, fork, again):
     runs.add_command(_command)
+
+WORDS = {
+    "RUN": "RUN is the id of a run: `runner run` and `runner runs list` write it.",
+    "GRAPH": "GRAPH is the name of a graph: `runner graphs list` writes it.",
+    "INTERRUPT": "INTERRUPT is the id of a question: `runner interrupts list` writes it.",
+    "LETTER": "LETTER is the id of a dead letter: `runner dead list` writes it.",
+}
+
+
+def _explain(command: click.Command) -> None:
+    """Let every help end with what its words in capitals stand for."""
+    for inner in getattr(command, "commands", {}).values():
+        _explain(inner)
+    named = {str(each.metavar or each.name).strip("[].").upper() for each in command.params}
+    command.epilog = "\n\n".join(line for word, line in WORDS.items() if word in named) or None
+
+
+_explain(runner)

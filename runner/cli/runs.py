@@ -28,12 +28,16 @@ def runs() -> None:
 @click.option("--status", type=click.Choice(STATUSES), help="Only runs that stand so.")
 @click.option("--graph", metavar="GRAPH", help="Only runs of this graph.")
 @click.option(
-    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Only runs with this tag; repeatable."
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only runs with this tag. May be given more than once.",
 )
 @click.option(
     "--since", metavar="TIME", callback=to_ms, help="Only runs begun since: 2h, 7d, or a time in RFC 3339."
 )
-@click.option("--until", metavar="TIME", callback=to_ms, help="Only runs begun before.")
+@click.option("--until", metavar="TIME", callback=to_ms, help="Only runs begun before: as --since.")
 @paged
 @shared
 @pass_session
@@ -50,8 +54,9 @@ def list_runs(
 ) -> None:
     """List runs, the newest first.
 
-    Without a terminal: run id, graph, status, time of start (UTC) and tags, separated by tabs. Where
-    more follow, stderr says how to go on.
+    A run is executing, interrupted (it waits for people only), needs_migration (a deploy changed its
+    graph too much), completed, failed or cancelled. Without a terminal: run id, graph, status, time of
+    start (UTC) and tags, separated by tabs. Where more follow, stderr says how to go on.
     """
     wanted: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
     client = session.client
@@ -92,9 +97,10 @@ def _write(output: Output, page: Page[RunSummary]) -> None:
 def show(session: Session, run_id: str) -> None:
     """Show a run: its nodes, what they gave, what waits and for whom.
 
-    Without a terminal, lines of tab-separated cells: first the run (run, id, graph, status, reason),
-    then each node (node, id, status, visit, attempts, milliseconds, output or error), then each open
-    question (interrupt, id, node, name, people, reason).
+    A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
+    lines of tab-separated cells: first the run (run, id, graph, status, reason), then each node (node,
+    id, status, visit, attempts, milliseconds, output or error), then each open question (interrupt, id,
+    node, name, people, reason).
     """
     from runner.cli.view import read_run
 
@@ -103,12 +109,14 @@ def show(session: Session, run_id: str) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--follow", is_flag=True, help="Go on while only people can go on, until it has ended.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most.")
+@click.option("--follow", is_flag=True, help="Watch on while it waits for people, until it has ended.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most; else any time."
+)
 @shared
 @pass_session
 def watch(session: Session, run_id: str, *, follow: bool, timeout: float | None) -> int:
-    """Look on while a run goes, until it has ended or only people can go on.
+    """Watch a run until it has ended, or waits for people only.
 
     On a terminal it is a live tree: what each node does and for how long, what waits and for whom,
     graphs inside included. Without one, a line for each event: time since the start, kind, node, and
@@ -129,8 +137,8 @@ def watch(session: Session, run_id: str, *, follow: bool, timeout: float | None)
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--after", default="", metavar="POSITION", help="Only what came after this event.")
-@click.option("--follow", is_flag=True, help="Wait for more until the run has ended.")
+@click.option("--after", default="", metavar="POSITION", help="Only what came after this event; else all.")
+@click.option("--follow", is_flag=True, help="Wait for more, until the run has ended.")
 @shared
 @pass_session
 def events(session: Session, run_id: str, *, after: str, follow: bool) -> None:
@@ -158,7 +166,7 @@ def events(session: Session, run_id: str, *, after: str, follow: bool) -> None:
 @shared
 @pass_session
 def export(session: Session, run_id: str) -> None:
-    """Write everything that is kept of a run as one JSON document.
+    """Write all that is kept of a run as one JSON document.
 
     That is its task and state, every visit's output or error, all questions and answers, the agents'
     messages, the events, and the same of each graph inside.

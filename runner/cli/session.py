@@ -82,17 +82,20 @@ def shared(command: Command) -> Command:
     """Give a command the options that all commands have."""
     kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
     for option in (
-        click.option("--debug", is_flag=True, help="Show where an error came from.", **kept),
+        click.option("--debug", is_flag=True, help="After an error, show where it came from.", **kept),
         click.option(
             "--graphs",
             metavar="MODULES",
-            help="Import your graphs from these modules; else RUNNER_GRAPHS.",
+            help="Python modules that have your graphs, separated by commas; else RUNNER_GRAPHS.",
             **kept,
         ),
         click.option(
-            "--redis-url", metavar="URL", help="The store's address; else RUNNER_REDIS_URL.", **kept
+            "--redis-url",
+            metavar="URL",
+            help="Address of the store; else RUNNER_REDIS_URL, else redis://127.0.0.1:6379/0.",
+            **kept,
         ),
-        click.option("--json", "as_json", is_flag=True, help="Write the data as JSON.", **kept),
+        click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.", **kept),
     ):
         command = option(command)
     return command

@@ -16,14 +16,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("graph")
-@click.option("--input", "given", metavar="JSON", help="The task: JSON, @file, or - for standard input.")
-@click.option("--wait", is_flag=True, help="Look on until it has ended, or only people can go on.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="With --wait: seconds at most.")
 @click.option(
-    "--idempotency-key", metavar="TEXT", help="Start one run for this text, however often it is tried."
+    "--input",
+    "given",
+    metavar="JSON",
+    help="The task that the run is given: JSON, @file, or - for standard input; else null.",
 )
+@click.option("--wait", is_flag=True, help="Watch until it has ended, or waits for people only.")
 @click.option(
-    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A note to find the run by; repeatable."
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --wait: seconds at most; else any time.",
+)
+@click.option("--idempotency-key", metavar="TEXT", help="Started again with this TEXT, it is one run.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A note to find the run by. May be given more than once.",
 )
 @shared
 @pass_session

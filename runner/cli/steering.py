@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.option(
-    "--reason", default="cancelled by an operator", show_default=True, help="Why; kept with the run."
+    "--reason", default="cancelled by an operator", show_default=True, help="Why. It is kept with the run."
 )
 @shared
 @pass_session
@@ -38,15 +38,15 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--node", metavar="NODE", help="Only this one of several failed nodes.")
+@click.option("--node", metavar="NODE", help="Only this one of the failed nodes; else all.")
 @shared
 @pass_session
 def retry(session: Session, run_id: str, node: str | None) -> None:
     """Let a failed or cancelled run go on.
 
-    It writes the nodes that run again, one a line. What has completed is not run again. Exit codes: 0
-    it goes on; 2 the node has not failed; 4 no such run or node; 5 the run has not ended, or it has
-    completed.
+    Nodes that failed or were cancelled run again. It writes the nodes that run again, one a line. What
+    has completed is not run again. Exit codes: 0 it goes on; 2 the node has not failed; 4 no such run
+    or node; 5 the run has not ended, or it has completed.
     """
     names = session.client.run(run_id).retry(node)
     if session.output.as_json:
@@ -58,9 +58,20 @@ def retry(session: Session, run_id: str, node: str | None) -> None:
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
-@click.option("--visit", type=click.IntRange(1), help="Which of its visits, if not the latest.")
-@click.option("--input", "given", metavar="JSON", help="Its task instead: JSON, @file, or - for stdin.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A note to find it by; repeatable.")
+@click.option("--visit", type=click.IntRange(1), help="Which of its visits, counted from 1; else the latest.")
+@click.option(
+    "--input",
+    "given",
+    metavar="JSON",
+    help="Another task for NODE: JSON, @file, or - for standard input; else the run's.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A note to find it by. May be given more than once.",
+)
 @shared
 @pass_session
 def fork(
@@ -81,7 +92,12 @@ def fork(
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--input", "given", metavar="JSON", help="Another task: JSON, @file, or - for stdin.")
+@click.option(
+    "--input",
+    "given",
+    metavar="JSON",
+    help="Another task: JSON, @file, or - for standard input; else that of RUN.",
+)
 @shared
 @pass_session
 def again(session: Session, run_id: str, *, given: str | None) -> None:

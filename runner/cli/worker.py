@@ -30,10 +30,23 @@ def worker_command(
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option(
-    "--pool", type=click.Choice(POOLS), default=POOLS[0], show_default=True, help="What nodes run on."
+    "--pool",
+    type=click.Choice(POOLS),
+    default=POOLS[0],
+    show_default=True,
+    help="How nodes run side by side: in threads, in processes (prefork), or one at a time (solo).",
 )
-@click.option("--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time.")
-@click.option("--loglevel", default="info", show_default=True, help="What is logged: debug, info, warning …")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    help="How many nodes run at the same time; else 100 threads, or a process for each processor.",
+)
+@click.option(
+    "--loglevel",
+    default="info",
+    show_default=True,
+    help="The least that is logged: debug, info, warning or error.",
+)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
 @shared
 @pass_session

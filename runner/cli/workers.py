@@ -26,9 +26,10 @@ def workers() -> None:
 def list_workers(session: Session) -> None:
     """List the workers: what each serves, and which graphs it has.
 
-    One that is "gone" gave no sign of life for half a minute: what it ran runs again elsewhere. A worker
-    that was stopped is not listed. Without a terminal: name, process id, alive or gone, busy slots, all
-    slots, pool, queues, graphs and last sign of life (UTC), separated by tabs.
+    A worker runs as many nodes at the same time as it has slots. One that is "gone" gave no sign of
+    life for half a minute: what it ran runs again elsewhere. A worker that was stopped is not listed.
+    Without a terminal: name, process id, alive or gone, busy slots, all slots, pool, queues, graphs and
+    last sign of life (UTC), separated by tabs.
     """
     from runner.store.roster import Roster
 

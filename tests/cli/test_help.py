@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from runner.cli.program import runner
+from runner.cli.program import WORDS, runner
 
 HEAVY = ("celery", "fakeredis", "kombu", "pydantic_settings", "redis", "rich", "runner.engine", "tasks")
 SPENT = (
@@ -38,6 +40,18 @@ def commands(group, path=()):
             yield from commands(command, (*path, name))
 
 
+def groups(group, path=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield (*path, name)
+            yield from groups(command, (*path, name))
+
+
+SAYS = re.compile(
+    r"\belse\b|\b[Oo]nly\b|, for |with this TEXT|^Refuse unless|^The answer|^Also |^Go on behind"
+)
+
+
 def test_help_imports_nothing_heavy():
     """Help answers at once, in 0.2 seconds of CPU: not much more than the two libraries it stands on.
 
@@ -60,9 +74,35 @@ def test_every_command_helps_and_can_write_json(command):
         assert option in done.stdout
 
 
-def test_no_help_is_cut_off_in_the_list_of_commands():
+@pytest.mark.parametrize("group", [(), *groups(runner)], ids=" ".join)
+def test_no_help_is_cut_off_in_a_list_of_commands(group):
     """The first line of every command fits beside its name."""
-    assert "..." not in CliRunner().invoke(runner, ["--help"]).stdout.split("Commands:")[1]
+    assert "..." not in CliRunner().invoke(runner, [*group, "--help"]).stdout.split("Commands:")[1]
+
+
+@pytest.mark.parametrize("command", list(commands(runner)), ids=" ".join)
+def test_every_word_in_capitals_is_explained(command):
+    """Whoever reads one command's help alone learns where to find the id or the name that it wants."""
+    said = CliRunner().invoke(runner, [*command, "--help"]).stdout
+    usage = said.splitlines()[0]
+
+    assert all(f"{word} is the " in said for word in WORDS if re.search(rf"\b{word}\b", usage))
+
+
+@pytest.mark.parametrize("command", list(commands(runner)), ids=" ".join)
+def test_every_option_says_what_holds_without_it(command):
+    """An option that takes a value names its default, is required, or is one of many that narrow a list."""
+    found = runner
+    for name in command:
+        found = found.commands[name]
+    silent = [
+        option.opts[-1]
+        for option in found.params
+        if isinstance(option, click.Option) and not option.is_flag and not option.multiple
+        if not (option.show_default or option.required or SAYS.search(option.help))
+    ]
+
+    assert silent == []
 
 
 def test_version_names_what_is_installed():
