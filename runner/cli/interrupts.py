@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli import exits
-from runner.cli.output import clock_time, compact, one_line, short, span, stamp, style, visible
+from runner.cli import exits, questions
+from runner.cli.output import compact, stamp
 from runner.cli.pages import gather, paged, tell_next
 from runner.cli.session import Session, pass_session, shared
 from runner.cli.values import read_json, read_length
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from runner.interrupts import Interrupt, Receipt
     from runner.listings import Page
 
@@ -86,7 +84,7 @@ def _write(session: Session, page: Page[Interrupt]) -> None:
         output.data({"interrupts": [interrupt_document(asked) for asked in found], "next": page.next})
         return
     if output.is_terminal:
-        _pile(session, found, wall_clock())
+        questions.pile(output, found, wall_clock())
         tell_next(output, page.next)
         return
     output.lines(
@@ -106,24 +104,6 @@ def _write(session: Session, page: Page[Interrupt]) -> None:
     tell_next(output, page.next)
 
 
-def _pile(session: Session, found: list[Interrupt], now: int) -> None:
-    """On a terminal the id has a line of its own: it is long, and it is what gets copied."""
-    from rich.text import Text
-
-    from runner.cli.tree import people, times
-    from runner.cli.view import shown
-
-    if not found:
-        session.output.note("Nothing waits for a person.")
-    for asked in found:
-        line = Text.assemble((one_line(asked.name), "bold yellow"), f"  asked by {one_line(asked.node_id)}")
-        line.append(f" of {people(asked)}, {span(now - asked.asked_at)} ago")
-        line.append(f", reminded {times(asked.reminded)}" if asked.reminded else "")
-        line.append(f"\n  {short(shown(asked.reason), 90)}" if asked.reason is not None else "")
-        line.append(f"\n  {asked.id}", style="dim")
-        session.output.show(line)
-
-
 @interrupts.command()
 @click.argument("interrupt_id", metavar="INTERRUPT")
 @shared
@@ -140,56 +120,15 @@ def show(session: Session, interrupt_id: str) -> None:
 
         session.output.data(interrupt_document(asked))
     else:
-        session.output.lines(_facts(asked)) if not session.output.is_terminal else _page(session, asked)
+        session.output.lines(_facts(asked)) if not session.output.is_terminal else questions.page(
+            session.output, asked
+        )
 
 
 def _facts(asked: Interrupt) -> list[tuple[str, str]]:
     from runner.cli.documents import interrupt_document
 
     return [(key, compact(value)) for key, value in interrupt_document(asked).items() if value is not None]
-
-
-def _expiry(asked: Interrupt) -> str:
-    """Say when a question expires and what happens then."""
-    if asked.expires_in is None:
-        return ""
-    when, then = clock_time(asked.asked_at + round(asked.expires_in * 1000)), asked.on_expire or "reject"
-    return f"expires {when}: {then if isinstance(then, str) else compact(then)}\n"
-
-
-def _page(session: Session, asked: Interrupt) -> None:
-    import json
-
-    from rich.text import Text
-
-    from runner.cli.tree import people, times
-    from runner.cli.view import shown
-
-    def block(value: object) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-        return "\n".join(f"  {line}" for line in visible(text).split("\n"))
-
-    parts: list[str | tuple[str, str]] = [
-        (f"{one_line(asked.name)}  {asked.status}\n", "bold"),
-        f"asked by node {one_line(asked.node_id)} of run {asked.run_id}, {clock_time(asked.asked_at)}, ",
-        f"of {people(asked)}\n",
-        f"reminded {times(asked.reminded)}\n" if asked.reminded else "",
-        _expiry(asked),
-        ("reason\n", "bold"),
-        block(shown(asked.reason)) + "\n",
-    ]
-    if asked.response_schema is not None:
-        parts += [("takes answers like\n", "bold"), block(asked.response_schema) + "\n"]
-    if asked.response is not None:
-        who = one_line(asked.responder or "somebody")
-        parts += [
-            (f"answered by {who}, {clock_time(asked.answered_at)}\n", "bold"),
-            block(shown(asked.response)) + "\n",
-        ]
-    parts += [(f"digest {asked.digest}\n{asked.id}", "dim")]
-    session.output.show(Text.assemble(*parts))
-    if asked.is_open:
-        session.output.note(f"Answer with: runner interrupts respond {asked.id} --response JSON")
 
 
 @interrupts.command()
@@ -245,19 +184,10 @@ def _respond(session: Session, interrupt_id: str, given: str, more: dict[str, st
 
         session.output.data(receipt_document(receipt))
     elif session.output.is_terminal:
-        session.output.show(_receipt(receipt))
+        questions.receipt(session.output, receipt)
     else:
         session.output.lines([(receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)])
     return _code(session, receipt, more["digest"])
-
-
-def _receipt(receipt: Receipt) -> RenderableType:
-    from rich.text import Text
-
-    said = Text(f"{receipt.status}  ", style=style(receipt.status)).append(
-        one_line(receipt.detail), "default"
-    )
-    return said.append(f"\n  {one_line(receipt.interrupt_id)}", "dim")
 
 
 def _respond_edited(session: Session, interrupt_id: str, more: dict[str, str | None]) -> int:
