@@ -23,6 +23,7 @@ from runner.delivery import Delivery
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.handover import Handover
 from runner.leases import Lease, Leases
+from runner.leaving import Leaving
 from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
@@ -47,7 +48,7 @@ PUT_BACK_MS = 2_000
 """How long a node waits that this process has no code for: another worker may have it."""
 
 
-class Engine(Control, Handover):
+class Engine(Control, Handover, Leaving):
     """Runs graphs on a store. Thread-safe; share one per process."""
 
     def __init__(
@@ -106,9 +107,7 @@ class Engine(Control, Handover):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
         late: Future[Delivery] = Future()
-        with self.leases.hold(
-            claim.token, limit, lambda lease: self._time_out(plan, claim, lease, late)
-        ) as lease:
+        with self._hold(claim.token, limit, lambda lease: self._time_out(plan, claim, lease, late)) as lease:
             delivery = self._attempt(plan, claim, lease)
         # The code of a node that was given up may end much later: its task ends as the node did.
         return late.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery

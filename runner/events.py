@@ -31,6 +31,7 @@ class EventKind(enum.StrEnum):
     NODE_RELEASED = "node.released"
     NODE_UNSERVED = "node.unserved"
     NODE_LOST = "node.lost"
+    NODE_LEFT = "node.left"
     INTERRUPT_ASKED = "interrupt.asked"
     INTERRUPT_ANSWERED = "interrupt.answered"
     INTERRUPT_EXPIRED = "interrupt.expired"

@@ -1,7 +1,8 @@
-"""What a store does for nodes whose work another system does, such as a task of another worker.
+"""What a store does for nodes whose work goes on elsewhere: in another system, or on another worker.
 
-The node waits without a worker. First it is made to wait, then the system is told, then that is noted:
-so whatever is lost in between, the node is rung again and tells the system again, under the same name.
+Where another system works, the node waits without a worker. First it is made to wait, then the system is
+told, then that is noted: so whatever is lost in between, the node is rung again and tells the system again,
+under the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ JSON = Any
 
 
 class Handing(Protocol):
-    """The part of a store that lets other systems work for nodes."""
+    """The part of a store that lets others work for nodes."""
+
+    def leave(self, token: Token) -> Reply:
+        """Ring for a running visit anew, whose worker leaves: "left", "cancelled" or "stale"."""
 
     def hand(self, token: Token, reference: str) -> Reply:
         """Let a visit wait for work of that name: "handed", "ready" (it is done), "cancelled" or "stale"."""

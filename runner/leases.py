@@ -47,10 +47,7 @@ class Lease:
             NodeTimedOut: the node is past its deadline.
         """
         if self.state == "stale":
-            raise LeaseLost(
-                f"node {self.token.node!r} of run {self.token.run_id} was given to another worker; "
-                "what this one still does is refused."
-            )
+            raise self.lost()
         if self.state == "cancelled":
             raise RunStopped(f"run {self.token.run_id} was cancelled while node {self.token.node!r} ran.")
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -61,6 +58,18 @@ class Lease:
         if self.on_timeout is not None:
             self.on_timeout(self)
         self.stop(self.timed_out())
+
+    def lose(self) -> None:
+        """Let the node learn that it is not ours any more: at its next check; async code at once."""
+        self.state = "stale"
+        self.stop(self.lost())
+
+    def lost(self) -> LeaseLost:
+        """Return the error of a node that another worker runs."""
+        return LeaseLost(
+            f"node {self.token.node!r} of run {self.token.run_id} was given to another worker; "
+            "what this one still does is refused."
+        )
 
     def timed_out(self) -> NodeTimedOut:
         """Return the error of a node that ran too long."""
@@ -109,6 +118,18 @@ class Leases:
         """Whether a node of this process runs and is not past its deadline."""
         with self._lock:
             return bool(self._held)
+
+    def held(self) -> list[Token]:
+        """List what is held."""
+        with self._lock:
+            return list(self._held)
+
+    def drop(self, token: Token) -> None:
+        """Renew a lease no longer, and let its node learn so."""
+        with self._lock:
+            lease = self._held.pop(token, None)
+        if lease is not None:
+            lease.lose()
 
     def look(self) -> None:
         """Renew everything now, so that the nodes of a run that was just cancelled learn of it."""

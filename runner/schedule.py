@@ -10,7 +10,7 @@ The life of a node:
     pending -> ready -> running -> completed | failed
                  ^         |-> waiting   (it asked, or a child run or another system works for it)
                  |         |-> retrying  (its policy says again, later)
-                 +---------+             (answered, due, child ended, reported, lease lost)
+                 +---------+             (answered, due, child ended, reported, lease lost, its worker left)
     ready -> retrying       a rate gives it a time (see `limits.py`)
     pending -> skipped      every way to it is dead
     ready, waiting, retrying -> cancelled   its run stops
@@ -353,6 +353,7 @@ def refusal(record: NodeRecord, visit: int, fence: int, words: Mapping[Status, s
 
 PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
+LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
 
 
 def ask(draft: Draft, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Step:
@@ -586,6 +587,19 @@ def retry(draft: Draft, node: str, visit: int, fence: int, delay_ms: int, *, cou
         Announce(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
     )
     return _close(draft, "retrying")
+
+
+def leave(draft: Draft, node: str, visit: int, fence: int) -> Step:
+    """Ring for a running node anew, whose worker leaves: "left", or "cancelled" when its run stops."""
+    record = draft.node(node)
+    if not holds(record, visit, fence):
+        return draft.refuse(refusal(record, visit, fence, LEFT))
+    draft.add(Announce(EventKind.NODE_LEFT, node, visit, str(record.attempt)))
+    if _stops(draft, node):
+        _cancel_node(draft, node)
+        return _close(draft, "cancelled")
+    _ring(draft, node, record)
+    return _close(draft, "left")
 
 
 def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:

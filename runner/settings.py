@@ -35,6 +35,9 @@ class Settings(BaseSettings):
     )
     sweep_interval: float = Field(default=5.0, gt=0, description="seconds between two looks at what is due")
     retention: float = Field(default=7 * DAY, gt=0, description="seconds that a finished run is kept")
+    shutdown_grace: float = Field(
+        default=600.0, ge=0, description="seconds that nodes have to end in a worker that was told to stop"
+    )
     early_answer: float = Field(
         default=60.0, ge=0, description="seconds that an answer waits for a question not asked yet"
     )

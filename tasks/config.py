@@ -16,6 +16,9 @@ from runner.settings import Settings
 SETTINGS = "runner_settings_secret"
 """Where an app keeps our settings. Celery hides the value of a name like this from monitors."""
 
+SOFT = 30.0
+"""Seconds that nodes have at most in a worker that is told to end soon (SIGQUIT)."""
+
 # A connection that died without a word is noticed after twice the interval. The time-out must not be longer:
 # the worker's main loop sends heartbeats over such connections, and looks for dead ones in between.
 REDIS_OPTIONS = {
@@ -47,7 +50,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         # One message for each free slot: the others stay in the queue for other workers.
         "worker_prefetch_multiplier": 1,
         "worker_send_task_events": settings.events,
-        "worker_soft_shutdown_timeout": 30.0,
+        "worker_soft_shutdown_timeout": min(SOFT, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
         **_transport(settings.broker),
     }

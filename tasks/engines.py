@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+from billiard import common
 from celery import Celery
 from celery.utils.imports import cwd_in_path
 
@@ -55,7 +56,14 @@ def _make(app: Celery, settings: Settings) -> Engine:
         max_bytes=settings.max_result,
         patience=settings.lease,
     )
-    return Engine(store, CeleryDispatcher(app), registry)
+    engine = Engine(store, CeleryDispatcher(app), registry)
+    engine.told_to_end = _told_to_end
+    return engine
+
+
+def _told_to_end() -> bool:
+    """Tell whether a signal ends this process, a child of a pool."""
+    return bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
 
 
 def load_graphs(settings: Settings) -> None:

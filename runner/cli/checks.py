@@ -5,17 +5,11 @@ Nothing here asks anybody: the facts were read before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from runner.cli.facts import FAIL, PASS, WARN, Check, Facts
 from runner.cli.output import span
 
-if TYPE_CHECKING:
-    from runner.store.roster import Worker
-    from runner.store.vitals import Vitals
-
-PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 OLDEST = (6, 2)
 FULL = 0.9
 SKEW = 1_000
@@ -31,37 +25,6 @@ DISKS = {
     "": (PASS, "on; the store doesn't tell its appendfsync", ""),
 }
 """What the store's file is worth, by how often the server waits for the disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line: its word, what was looked at, what was found, and the fix unless all is well."""
-
-    word: str
-    name: str
-    found: str
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known. `broker` says what is wrong with it, "" for nothing; `clock` is ours in ms."""
-
-    vitals: Vitals
-    workers: Sequence[Worker]
-    graphs: Mapping[str, str]
-    letters: int
-    clock: int
-    sweep_interval: float
-    broker: str
-    broker_is_store: bool
-    unguarded: bool
-    unknown: Sequence[str] = field(default_factory=tuple)
-
-    @property
-    def alive(self) -> list[Worker]:
-        """The workers that gave a sign of life lately."""
-        return [worker for worker in self.workers if worker.alive(self.vitals.now)]
 
 
 def examine(facts: Facts) -> list[Check]:
@@ -140,8 +103,9 @@ def _broker(facts: Facts) -> Iterator[Check]:
 
 
 def _workers(facts: Facts) -> Iterator[Check]:
-    alive, silent = facts.alive, len(facts.workers) - len(facts.alive)
+    alive, silent, stopping = facts.alive, len(facts.named("gone")), len(facts.named("stopping"))
     gone = f", {silent} gone without a word" if silent else ""
+    gone += f", {stopping} stopping" if stopping else ""
     if not alive:
         yield Check(FAIL, "workers", f"none{gone}", "Start one with `runner worker`.")
     else:
@@ -149,6 +113,17 @@ def _workers(facts: Facts) -> Iterator[Check]:
         told = f"{len(alive)} alive, {busy} of {slots} slots busy{gone}"
         fix = "`runner workers list` names them; their nodes run again elsewhere." if silent else ""
         yield Check(WARN if silent else PASS, "workers", told, fix)
+
+
+def _hanging(facts: Facts) -> Iterator[Check]:
+    hanging = facts.named("hangs")
+    if hanging:
+        yield Check(
+            WARN,
+            "stopping",
+            f"told to stop and still there: {', '.join(hanging)}; their nodes run again elsewhere",
+            "End those processes (kill -9), and give the nodes that they name in their logs a timeout.",
+        )
 
 
 def _known_graphs(facts: Facts) -> Iterator[Check]:
@@ -284,6 +259,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _clock,
     _broker,
     _workers,
+    _hanging,
     _known_graphs,
     _same_graphs,
     _queues,

@@ -10,7 +10,7 @@ from runner.cli.exits import Exit
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
-    from runner.cli.checks import Check, Facts
+    from runner.cli.facts import Check, Facts
     from runner.settings import Settings
 
 CONNECT = 3.0
@@ -30,7 +30,8 @@ def doctor(session: Session) -> int:
     Exit codes: 0 nothing is wrong or only worth a warning; 1 something failed; 7 the store can't be
     reached.
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.cli.checks import FAIL, PASS, Check, examine
+    from runner.cli.checks import examine
+    from runner.cli.facts import FAIL, PASS, Check
 
     store = Check(PASS, "store", place(session.settings.redis_url))
     checks = [store, *examine(read_facts(session.settings))]
@@ -52,7 +53,7 @@ def read_facts(settings: Settings) -> Facts:
     Raises:
         StoreError: the store can't be reached.
     """
-    from runner.cli.checks import Facts
+    from runner.cli.facts import Facts
     from runner.cli.origins import unknown
     from runner.cli.watch import wall_clock
     from runner.store import open_store

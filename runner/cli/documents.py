@@ -99,7 +99,7 @@ class ReceiptDocument(TypedDict):
 
 
 class WorkerDocument(TypedDict):
-    """One worker; `state` is alive or gone, `graphs` are fingerprints by name."""
+    """One worker; `state` is alive, stopping, hangs or gone, `graphs` are fingerprints by name."""
 
     name: str
     pid: int

@@ -107,6 +107,8 @@ STYLES = {
     "WARN": "yellow",
     "FAIL": "bold red",
     "gone": "red",
+    "hangs": "red",
+    "stopping": "yellow",
     "failed": "red",
     "rejected": "red",
     "forbidden": "red",

@@ -26,10 +26,12 @@ def workers() -> None:
 def list_workers(session: Session) -> None:
     """List the workers: what each serves, and which graphs it has.
 
-    A worker runs as many nodes at the same time as it has slots. One that is "gone" gave no sign of
-    life for half a minute: what it ran runs again elsewhere. A worker that was stopped is not listed.
-    Without a terminal: name, process id, alive or gone, busy slots, all slots, pool, queues, graphs and
-    last sign of life (UTC), separated by tabs.
+    A worker runs as many nodes at the same time as it has slots. One that is "gone" gave no sign of life for
+    half a minute: what it ran runs again elsewhere. One that is "stopping" was told to stop and still runs
+    nodes; one that "hangs" should have stopped by now. A worker that has stopped is not listed.
+
+    Without a terminal: name, process id, state, busy slots, all slots, pool, queues, graphs and last sign of
+    life (UTC), separated by tabs.
     """
     from runner.store.roster import Roster
 
@@ -46,25 +48,21 @@ def list_workers(session: Session) -> None:
     output.table(headings, rows, "No workers. `runner worker` starts one.")
 
 
-def _state(worker: Worker, now: int) -> str:
-    return "alive" if worker.alive(now) else "gone"
-
-
 def _row(worker: Worker, now: int) -> tuple[object, ...]:
     busy, names = f"{worker.busy}/{worker.slots}", (" ".join(worker.queues), " ".join(worker.graphs))
-    return worker.name, _state(worker, now), busy, worker.pool, *names, clock_time(worker.seen)
+    return worker.name, worker.state(now), busy, worker.pool, *names, clock_time(worker.seen)
 
 
 def _cells(worker: Worker, now: int) -> tuple[object, ...]:
     many = (",".join(worker.queues), ",".join(worker.graphs), stamp(worker.seen))
-    return worker.name, worker.pid, _state(worker, now), worker.busy, worker.slots, worker.pool, *many
+    return worker.name, worker.pid, worker.state(now), worker.busy, worker.slots, worker.pool, *many
 
 
 def _document(worker: Worker, now: int) -> WorkerDocument:
     return {
         "name": worker.name,
         "pid": worker.pid,
-        "state": _state(worker, now),
+        "state": worker.state(now),
         "busy": worker.busy,
         "slots": worker.slots,
         "pool": worker.pool,

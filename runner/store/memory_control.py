@@ -91,6 +91,10 @@ class MemoryControl:
             self._changed.notify_all()
             return Reply("withdrawn", bells)
 
+    def leave(self, token: Token) -> Reply:
+        with self._changed:
+            return self._moved(token.run_id, schedule.leave, token.node, token.visit, token.fence)
+
     def hand(self, token: Token, reference: str) -> Reply:
         with self._changed:
             at = (token.node, token.visit, token.fence)

@@ -51,6 +51,9 @@ class RedisControl:
         where = (address.run_id, address.node_id, address.visit, interrupt_id)
         return self._reply("withdraw", *where, given, "1" if reask else "0")
 
+    def leave(self, token: Token) -> Reply:
+        return self._reply("leave", token.run_id, token.node, token.visit, token.fence)
+
     def hand(self, token: Token, reference: str) -> Reply:
         return self._reply("hand", token.run_id, token.node, token.visit, token.fence, reference)
 

@@ -20,6 +20,9 @@ EVERY = 10.0
 SILENT = 3 * EVERY
 """Seconds without a sign of life after which a worker counts as gone."""
 
+HANGS = 10.0
+"""Seconds after which a worker hangs that still has not stopped, although its nodes were given to others."""
+
 FORGOTTEN = 86_400.0
 """Seconds after which a worker that is gone is no longer listed."""
 
@@ -29,6 +32,7 @@ class Worker:
     """One worker as it described itself; `graphs` are fingerprints by name.
 
     `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
+    `stopping` are the seconds since it was told to stop, or 0; `grace` those that its nodes have then.
     `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
     types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
     """
@@ -50,10 +54,20 @@ class Worker:
     started: int = 0
     seen: int = 0
     ahead: int = 0
+    stopping: float = 0.0
+    grace: float = 0.0
 
     def alive(self, now: int) -> bool:
         """Tell whether it gave a sign of life lately; `now` is in ms of the store's clock."""
         return now - self.seen < SILENT * 1000
+
+    def state(self, now: int) -> str:
+        """Say "alive", "stopping", "hangs" (it should have stopped by now) or "gone" (it is silent)."""
+        if not self.alive(now):
+            return "gone"
+        if not self.stopping:
+            return "alive"
+        return "hangs" if self.stopping > self.grace + HANGS else "stopping"
 
 
 class Roster:

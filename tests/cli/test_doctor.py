@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.cli.checks import FAIL, PASS, WARN, Facts, examine
+from runner.cli.checks import examine
 from runner.cli.doctor import place, trouble
+from runner.cli.facts import FAIL, PASS, WARN, Facts
 from runner.store.roster import Worker
 from runner.store.vitals import Vitals, vitals
 from tests.waiting import wait_until
@@ -47,6 +48,7 @@ CASES = [
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
     ("workers", FAIL, replace(WELL, workers=[replace(WORKER, seen=NOW - 60_000)], graphs={})),
     ("workers", WARN, replace(WELL, workers=[WORKER, other(seen=NOW - 60_000)])),
+    ("stopping", WARN, replace(WELL, workers=[WORKER, other(stopping=21.0, grace=10.0)])),
     ("graphs", WARN, replace(WELL, graphs={"refund": "f1", "hire": "f3"})),
     ("deploy", WARN, replace(WELL, workers=[WORKER, other(graphs={"refund": "f9"})])),
     ("deploy", WARN, replace(WELL, graphs={"refund": "f9"})),

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from runner.store.roster import FORGOTTEN, SILENT, Roster, Worker, described
+from runner.store.roster import FORGOTTEN, HANGS, SILENT, Roster, Worker, described
 
 
 @pytest.fixture
@@ -38,6 +40,16 @@ def test_a_worker_without_a_sign_of_life_is_gone(roster):
     roster.now = lambda: found.seen + int(FORGOTTEN * 1000) + 1
     roster.tidy()
     assert roster.all() == []
+
+
+def test_a_worker_that_stops_hangs_when_it_should_have_ended():
+    """One that was told to stop is stopping while its nodes may run, and hangs a while after that."""
+    worker = Worker(name="celery@one", seen=1_000, stopping=5.0, grace=10.0)
+
+    assert worker.state(1_000) == "stopping"
+    assert replace(worker, stopping=10.0 + HANGS + 0.1).state(1_000) == "hangs"
+    assert replace(worker, stopping=0.0).state(1_000) == "alive"
+    assert worker.state(1_000 + int(SILENT * 1000)) == "gone"
 
 
 def test_workers_of_other_releases_are_read(roster):

@@ -197,6 +197,18 @@ class World:
         self.after(run)
         return "retrying"
 
+    def leave(self, claim: tuple) -> str:
+        """Give a visit up at once: it is the same attempt, and no worker was lost."""
+        visit = self.held(*claim)
+        if visit is None:
+            return {"ready": "left"}.get(said := self.repeated(*claim, ("ready", "cancelled")), said)
+        run = self.runs[claim[0]]
+        visit.status = "cancelled" if run.stopping else "ready"
+        if run.stopping:
+            self.withdraw(visit)
+        self.after(run)
+        return "cancelled" if run.stopping else "left"
+
     # -- questions ---------------------------------------------------------------------------------
 
     def ask(self, claim: tuple, asked: Sequence[tuple[str, float | None]]) -> str:

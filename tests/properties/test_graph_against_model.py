@@ -226,6 +226,14 @@ class Against(RuleBasedStateMachine):
             reply = self.store.retry(claim.token, delay, {"v": 1} if counts else None, None)
             assert reply.word == self.model.retry(key(claim), delay, counts=counts)
 
+    @rule(data=st.data())
+    def leave(self, data):
+        if self.claims:
+            claim = self.pick(data, self.claims)
+            reply = self.store.leave(claim.token)
+            assert reply.word == self.model.leave(key(claim))
+            self.bells += reply.doorbells
+
     # -- what people and time do -------------------------------------------------------------------
 
     @rule(data=st.data(), many=st.booleans())

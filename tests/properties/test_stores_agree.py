@@ -310,6 +310,12 @@ class Agreement(RuleBasedStateMachine):
         if self.tokens:
             self.both("retry", self.pick(data, self.tokens), delay, {"v": 1} if counts else None, None)
 
+    @rule(data=st.data())
+    def leave(self, data):
+        """A worker that leaves gives a node up."""
+        if self.tokens:
+            self.both("leave", self.pick(data, self.tokens))
+
     @rule(data=st.data(), work=st.sampled_from(["x", "x", "y"]))
     def hand(self, data, work):
         """Another system is to do the work of a node."""

@@ -86,11 +86,17 @@ class Site:
         self._started = 0
 
     def add(
-        self, pool: str = "threads", slots: int = 4, app: str = "tasks.app:app", **settings: str
+        self,
+        pool: str = "threads",
+        slots: int = 4,
+        app: str = "tasks.app:app",
+        queues: str = "",
+        **settings: str,
     ) -> Worker:
         """Start a worker; `wait_ready` says when it takes work. Without slots it has its defaults."""
         self._started += 1
         options = ["--pool", pool, "--concurrency", str(slots)] if slots else []
+        options += ["--queues", queues] if queues else []
         log = self.folder / f"{pool}{self._started}.log"
         log.touch()
         self.workers.append(Worker(self.url, log, options, settings=settings, app=app))

@@ -22,6 +22,7 @@ PARTS = (
     "ending",
     "expiring",
     "handing",
+    "leaving",
     "limiting",
     "listing",
     "mapping",
@@ -47,6 +48,7 @@ from runner.testing.contract.ending import EndingContract
 from runner.testing.contract.expiring import ExpiringContract
 from runner.testing.contract.forking import ForkingContract
 from runner.testing.contract.handing import HandContract
+from runner.testing.contract.leaving import LeavingContract
 from runner.testing.contract.limiting import LimitContract
 from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.mapping import MapContract
@@ -76,6 +78,7 @@ class StoreContract(
     MapContract,
     LimitContract,
     HandContract,
+    LeavingContract,
     ReadingContract,
     ListingContract,
     RememberingContract,

@@ -53,6 +53,7 @@ class RunningContract:
         assert worker.settle(old) == "stale"
         assert store.retry(old, 0, failure(), saved(1)).word == "stale"
         assert store.hold(old).word == "stale"
+        assert store.leave(old).word == "stale"
         assert worker.read(run_id) == before
 
     def test_a_settled_node_rings_the_next(self, worker: Worker, store: Store) -> None:

@@ -1,0 +1,23 @@
+-- Ring for a running visit anew, whose worker leaves: no lease has to run out.
+--
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues;
+--   a place of a limit and who gets it.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence.
+-- Words: "left", "cancelled" when the run stops, "stale".
+-- include: held
+-- include: reply
+local LEFT = {ready = 'left', cancelled = 'cancelled'}
+local name, visit, fence = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local d = open(ARGV[5], name)
+if not d then return {'stale'} end
+local record, word = node(d, name), 'left'
+if not holds(record, visit, fence) then return {refusal(record, visit, fence, LEFT)} end
+announce(d, 'node.left', name, visit, record.attempt)
+if stops(d, name) then
+  cancel_node(d, name)
+  word = 'cancelled'
+else
+  ring(d, name, {})
+end
+step(d)
+return reply(word)

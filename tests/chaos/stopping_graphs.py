@@ -1,0 +1,51 @@
+"""Graphs for workers that are told to stop: each worker has a queue, and so a graph, of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from runner import GraphBuilder
+from runner.registry import registry
+from tests.tasks.graphs import name_of, store
+
+CASES = (
+    *(f"{how}_{pool}" for how in ("ends", "late", "cold") for pool in ("threads", "prefork", "solo")),
+    *(f"{how}_{pool}" for how in ("soft", "kept", "hangs") for pool in ("threads", "prefork")),
+)
+
+
+def until_open(ctx):
+    """Say which process runs this, then wait until the test opens the gate of the run."""
+    with store() as client:
+        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        pause = threading.Event()
+        while not client.exists(f"gate:{ctx.run_id}"):
+            ctx.check()
+            pause.wait(0.05)
+    return "done"
+
+
+def stubborn(ctx):
+    """Hang for ever at the first start, whatever this process is told; end at once at the next."""
+    with store() as client:
+        count = client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        pause = threading.Event()
+        while count == 1 and not client.exists(f"free:{ctx.run_id}"):
+            try:
+                pause.wait(0.05)
+            except SystemExit:
+                continue
+    return "done"
+
+
+def build(node, queue):
+    builder = GraphBuilder()
+    builder.add_node(node, "a", queue=queue)
+    builder.add_node(name_of, "b")
+    builder.add_edge("a", "b")
+    return builder.build()
+
+
+for case in CASES:
+    registry.add(case, lambda case=case: build(stubborn if case.startswith("hangs") else until_open, case))
