@@ -7,6 +7,7 @@ on the same store.
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
@@ -15,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from runner import conditions, endings, failures, ids, nodes, releases, telemetry
+from runner import conditions, endings, failures, ids, nodes, releases, telemetry, unserved
 from runner.actions import END
 from runner.alarms import Alarms
 from runner.control import Control
@@ -28,8 +29,9 @@ from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, Ne
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
+from runner.schedule import CRASH_BUDGET
 from runner.starts import Starts
-from runner.unserved import Unserved
+from runner.unserved import PUT_BACK_MS, Unserved
 from runner.visits import ClaimedVisit
 
 JSON = Any
@@ -43,9 +45,6 @@ GIVE_UP = 1_000
 
 LOCKED = 0.01
 """Seconds before a settle is tried again that found the run locked by another node."""
-
-PUT_BACK_MS = 2_000
-"""How long a node waits that this process has no code for: another worker may have it."""
 
 
 class Engine(Control, Handover, Leaving):
@@ -107,7 +106,9 @@ class Engine(Control, Handover, Leaving):
             return Delivery(self._set_aside(plan, claim), claim.graph_id)
         limit = plan.node(node).timeout or plan.definition.node_timeout
         late: Future[Delivery] = Future()
-        with self._hold(claim.token, limit, lambda lease: self._time_out(plan, claim, lease, late)) as lease:
+        give_up = functools.partial(self._time_out, plan, claim, late)
+        last = claim.record.crashes + 1 >= CRASH_BUDGET
+        with self._hold(claim.token, limit, give_up, last_life=last) as lease:
             delivery = self._attempt(plan, claim, lease)
         # The code of a node that was given up may end much later: its task ends as the node did.
         return late.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
@@ -135,6 +136,8 @@ class Engine(Control, Handover, Leaving):
     # -- one delivery ------------------------------------------------------------------------------
 
     def _attempt(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
+        if lease.state == "crowded":
+            return Delivery(self._put_back(claim, self.store.lease_ms), claim.graph_id)
         try:
             return self._run(plan, claim, lease)
         except LeaseLost as lost:
@@ -144,7 +147,7 @@ class Engine(Control, Handover, Leaving):
             log.error("node.held: %s Run %s waits for migration.", damaged, claim.token.run_id)  # noqa: TRY400 - the message says all
             return Delivery(self._ring(self.store.hold(claim.token)).word, claim.graph_id)
         except RunStopped:
-            return Delivery(self._ring(self.store.retry(claim.token, 0, None, None)).word, claim.graph_id)
+            return Delivery(self._put_back(claim, 0), claim.graph_id)
 
     def _run(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
         visit = self._visit(plan, claim, lease)
@@ -175,7 +178,7 @@ class Engine(Control, Handover, Leaving):
         reset, routes = plan.definition.reset_on_revisit, plan.routes(claim.token.node)
         return ClaimedVisit(claim, lease, self.store, reset=reset, routes=routes)
 
-    def _time_out(self, plan: Plan, claim: Claim, lease: Lease, told: Future[Delivery]) -> None:
+    def _time_out(self, plan: Plan, claim: Claim, told: Future[Delivery], lease: Lease) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = self._visit(plan, claim, lease)
         try:
@@ -276,18 +279,16 @@ class Engine(Control, Handover, Leaving):
     def _set_aside(self, plan: Plan | None, claim: Claim) -> str:
         """A deploy changed the graph: hold an older run's node; leave a newer run's to newer workers."""
         if plan is not None and claim.current == plan.topology.fingerprint:
-            log.warning(
-                "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
-                "started. Answers are kept; see `runner runs show`.",
-                claim.token.run_id,
-                claim.token.node,
-                claim.graph_id,
-            )
+            unserved.say_held(claim)
             return self._ring(self.store.hold(claim.token)).word
-        word = self._ring(self.store.retry(claim.token, PUT_BACK_MS, None, None)).word
+        word = self._put_back(claim, PUT_BACK_MS)
         if word == "retrying":
             self._unserved.tell(claim, plan)
         return word
+
+    def _put_back(self, claim: Claim, delay_ms: int) -> str:
+        """Let a node be tried again later, by whichever worker takes it; no attempt is counted."""
+        return self._ring(self.store.retry(claim.token, delay_ms, None, None)).word
 
     def _ring(self, reply: Reply) -> Reply:
         if reply.doorbells:

@@ -35,10 +35,10 @@ class Leaving:
 
     @contextmanager
     def _hold(
-        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object]
+        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object], *, last_life: bool
     ) -> Iterator[Lease]:
         """Hold a lease; give it up when a signal ends this process, a child of a pool, meanwhile."""
-        with self.leases.hold(token, timeout, on_timeout) as lease:
+        with self.leases.hold(token, timeout, on_timeout, last_life=last_life) as lease:
             try:
                 yield lease
             except SystemExit:

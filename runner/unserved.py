@@ -16,6 +16,9 @@ from runner.registry import Plan
 
 log = logging.getLogger(__name__)
 
+PUT_BACK_MS = 2_000
+"""How long a node waits that this process has no code for: another worker may have it."""
+
 KEPT = 10_000
 """Visits that are remembered as told; after so many their runs may be told once more."""
 
@@ -64,3 +67,14 @@ class Unserved:
             if len(self._visits) > KEPT:
                 del self._visits[next(iter(self._visits))]
             return told
+
+
+def say_held(claim: Claim) -> None:
+    """Say that a visit was set aside, for its graph is another one by now."""
+    log.warning(
+        "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
+        "started. Answers are kept; see `runner runs show`.",
+        claim.token.run_id,
+        claim.token.node,
+        claim.graph_id,
+    )

@@ -539,6 +539,35 @@ def test_a_node_that_kills_every_worker_ends_in_the_dead_letters():
     assert len(bench.store.dead) == 1
 
 
+def test_who_died_with_a_poisonous_node_each_time_outlives_it():
+    """On their last life such nodes run one by one in a process, so that only the one that kills is lost."""
+
+    def poison(ctx):
+        raise KeyboardInterrupt
+
+    def beside(ctx):
+        return bench.deliver("poison")
+
+    builder = GraphBuilder().set_failure_policy("continue")
+    builder.add_node(poison, "poison")
+    builder.add_node(beside, "beside")
+    bench = Bench(builder.build()).start()
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            bench.deliver("beside")
+        bench.later(31)
+
+    assert bench.deliver("beside") == "settled"
+    bench.later(31)
+    with pytest.raises(KeyboardInterrupt):
+        bench.deliver("poison")
+    bench.later(31)
+
+    result = bench.result()
+    assert result.results["beside"].output == "retrying"
+    assert "died five times in a row" in str(result.results["poison"].error)
+
+
 def test_a_lost_doorbell_rings_again():
     """A wake-up that got lost is repeated after a lease; a doubled one changes nothing."""
     bench = Bench(single(ident)).start()
