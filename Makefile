@@ -3,9 +3,10 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMMA := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all chaos chaos-sample check format extras bench clean
+.PHONY: help run test test-slow test-all chaos chaos-sample check docs format extras bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,15 +35,23 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
+# released a day apart.
+define install
+	@command -v uv >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --python $(BIN)/python --editable '.[$(1)]'
+endef
+
+docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
+	$(call install,docs)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 format: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
-# released a day apart.
 extras: $(STAMP) ## Install what adapters and model providers need
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev,mcp,openai,pydantic-ai,strands]'
+	$(call install,dev$(COMMA)mcp$(COMMA)openai$(COMMA)pydantic-ai$(COMMA)strands)
 
 bench: $(STAMP) ## Compare the cost per node with bare Celery
 	$(BIN)/python -m bench.overhead

@@ -20,7 +20,12 @@ from runner.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visi
 
 
 class NodeContext:
-    """What a function node knows of its run, and how it asks, remembers and reports."""
+    """What a function node knows of its run, and how it asks, remembers and reports.
+
+    `task` is what the run was started with, of a map's item the item. `inputs` has the outputs of the
+    nodes before by node id, `invocation_state` what the run was given beside its task. `run_id`,
+    `graph_id`, `node_id`, `visit` and `attempt` say where it is; `item_index` is None outside of maps.
+    """
 
     def __init__(self, visit: Visit) -> None:
         """Wrap one visit; made by the engine, not by users."""

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+GENERATOR = Path(__file__).parents[2] / "docs" / "generate.py"
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """What the generator writes now."""
+    spec = importlib.util.spec_from_file_location("generate", GENERATOR)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.written()
+
+
+def test_the_generated_reference_is_that_of_the_code(generated):
+    """Whoever changes the API or a command runs `python docs/generate.py`, and the pages say so, too."""
+    old = [path.name for path, text in generated.items() if path.read_text(encoding="utf-8") != text]
+
+    assert old == [], "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize(
+    "word", ["`GraphBuilder`", "`BeforeToolCallEvent`", "`ScriptedModel`", "`run_graph`"]
+)
+def test_the_python_page_has_every_part_of_the_api(generated, word):
+    """The library, its hooks, what tests use, and the fixtures are on the page."""
+    (page,) = [text for path, text in generated.items() if path.name == "python.md"]
+
+    assert f"### {word}\n" in page
+
+
+def test_no_public_name_is_without_words(generated):
+    """Every name, method and option of the reference says what it is."""
+    pages = [text for path, text in generated.items() if path.suffix == ".md"]
+
+    assert not [
+        line
+        for page in pages
+        for line in page.splitlines()
+        if line.endswith(("`:", "`: ", ": None", "see its class."))
+    ]
