@@ -30,7 +30,7 @@ def _reason(answer: Answer, interrupt: Interrupt | None, most: int) -> str:
     if answer.response is None:
         return "None (null) is no answer"
     try:
-        sizes.check("the answer", answer.response, most)
+        sizes.check_answer(answer.response, most)
     except PayloadTooLarge as error:
         return str(error)
     if interrupt is None or not interrupt.is_open or interrupt.response_schema is None:

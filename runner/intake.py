@@ -11,11 +11,15 @@ import enum
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from runner import sizes
 from runner.engine import Engine
 from runner.errors import NotFoundError, UsageError
 from runner.events import EventKind
 from runner.interrupts import Receipt, ReceiptStatus, address_of
 from runner.messages import AnswerMessage, ReceiptMessage, StartMessage, read, receipt
+
+MAX_EARLY_BYTES = 65_536
+"""Bytes of a message that may wait for its question: the doors limit their number."""
 
 
 class Fate(enum.StrEnum):
@@ -49,17 +53,20 @@ class Verdict:
 def judge_answer(engine: Engine, sent: Sent, patience: float) -> Verdict:
     """Apply an answer. One that came before its question is early for `patience` seconds, then unknown.
 
+    A large one is unknown at once.
+
     Raises:
         StoreError: the store can't be reached; try again.
     """
     try:
-        message = read(AnswerMessage, _body(sent))
+        message = read(AnswerMessage, _body(sent, sizes.MAX_MESSAGE))
         answer = message.answer(sent.key)
     except UsageError as error:
         return Verdict(Fate.DEAD, reason=str(error))
     found = engine.answer([answer])[0]
     unknown = found.status is ReceiptStatus.UNKNOWN
-    if unknown and _may_still_ask(engine, message.interrupt_id) and sent.age() < patience:
+    kept = patience > 0 and len(sent.body or b"") <= MAX_EARLY_BYTES
+    if unknown and kept and _may_still_ask(engine, message.interrupt_id) and sent.age() < patience:
         return Verdict(Fate.EARLY)
     _record(engine, found)
     fate = Fate.DEAD if unknown else Fate.DONE
@@ -73,7 +80,7 @@ def judge_start(engine: Engine, sent: Sent) -> Verdict:
         StoreError: the store can't be reached; try again.
     """
     try:
-        message = read(StartMessage, _body(sent))
+        message = read(StartMessage, _body(sent, sizes.MAX_MESSAGE + engine.store.max_bytes))
     except UsageError as error:
         return Verdict(Fate.DEAD, reason=str(error))
     try:
@@ -94,9 +101,10 @@ def judge_start(engine: Engine, sent: Sent) -> Verdict:
     return Verdict(Fate.DONE, receipt(sent.id, started), message.reply_to)
 
 
-def _body(sent: Sent) -> bytes:
+def _body(sent: Sent, most: int) -> bytes:
     if sent.body is None:
         raise UsageError("the entry has no field `body`; send one field of that name that holds the JSON.")
+    sizes.check_message(sent.body, most)
     return sent.body
 
 

@@ -42,7 +42,7 @@ class Settings(BaseSettings):
         default=60.0, ge=0, description="seconds that an answer waits for a question not asked yet"
     )
     max_result: int = Field(
-        default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task, state or answer"
+        default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task or state"
     )
     events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
 

@@ -18,6 +18,15 @@ JSON = Any
 MAX_RESULT = 10_000_000
 """Bytes of one value, unless RUNNER_MAX_RESULT says else."""
 
+MAX_ANSWER = 262_144
+"""Bytes of one answer: a person's word, or a reference to what is larger."""
+
+MAX_MESSAGE = 4 * MAX_ANSWER
+"""Bytes of a message at a door, besides what a start carries: JSON with escapes is longer than its value."""
+
+LARGE_STATE = 262_144
+"""Bytes of what a node keeps from which on it is said in the log: every checkpoint writes it."""
+
 MAX_EVENT = 16_384
 """Bytes of what a node tells in one event: a run keeps thousands of them."""
 
@@ -38,17 +47,44 @@ def check(what: str, packed: JSON, most: int) -> None:
     _compare(what, len(codec.dump_json(packed)), most)
 
 
-def check_saved(node: str, saved: Saved | None, most: int) -> None:
-    """Refuse a checkpoint that is too large: the document and the messages that it adds.
+def check_answer(packed: JSON, most: int) -> None:
+    """Refuse an answer that is too large.
 
     Raises:
         PayloadTooLarge: it is.
     """
-    if saved is not None:
-        parts: Iterable[JSON] = (saved.document, *saved.messages)
-        _compare(
-            f"the state that node {node!r} keeps", sum(len(codec.dump_json(part)) for part in parts), most
+    size, most = len(codec.dump_json(packed)), min(most, MAX_ANSWER)
+    if size > most:
+        raise PayloadTooLarge(
+            f"the answer has {size:,} bytes, more than an answer may have ({most:,}). It was not "
+            "stored, and the question stays open. Answer with a reference to the data."
         )
+
+
+def check_message(body: bytes, most: int) -> None:
+    """Refuse a message of a door before it is read.
+
+    Raises:
+        PayloadTooLarge: it is too large.
+    """
+    if len(body) > most:
+        raise PayloadTooLarge(
+            f"the message has {len(body):,} bytes, more than one may have here ({most:,}). It was not read."
+        )
+
+
+def check_saved(node: str, saved: Saved | None, most: int) -> int:
+    """Refuse a checkpoint that is too large: the document and the messages that it adds; return its bytes.
+
+    Raises:
+        PayloadTooLarge: it is.
+    """
+    if saved is None:
+        return 0
+    parts: Iterable[JSON] = (saved.document, *saved.messages)
+    size = sum(len(codec.dump_json(part)) for part in parts)
+    _compare(f"the state that node {node!r} keeps", size, most)
+    return size
 
 
 def check_outcome(node: str, outcome: Outcome, most: int) -> None:

@@ -97,6 +97,7 @@ class ClaimedVisit:
         at = claim.record
         self.work = Work(at.handed, claim.report, at.late) if at.handed else None
         self.outage: StoreError | None = None
+        self._warned = False
         self._kept, self._kept_messages = self.document, len(self.messages)
         self._lease, self.store = lease, store
 
@@ -171,7 +172,15 @@ class ClaimedVisit:
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
-        sizes.check_saved(self.address.node_id, saved, self.store.max_bytes)
+        size = sizes.check_saved(self.address.node_id, saved, self.store.max_bytes)
+        if size >= sizes.LARGE_STATE and not self._warned:
+            self._warned = True
+            log.warning(
+                "state.large: node %r of run %s keeps %s bytes, and writes them at every checkpoint.",
+                self.address.node_id,
+                self.address.run_id,
+                f"{size:,}",
+            )
         try:
             reply = write()
         except StoreError as error:

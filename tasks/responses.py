@@ -17,12 +17,13 @@ import pydantic_core
 from celery import shared_task
 
 from runner import ids
-from runner.errors import ConflictError, StoreError
+from runner.errors import ConflictError, StoreError, UsageError
 from runner.intake import Fate, Sent, Verdict, judge_answer, judge_start
 from runner.store.keys import RESPONSES, STARTS
 from runner.store.streams import Entry, Intake, Outbox
 from tasks.background import Background
 from tasks.engines import settings_of
+from tasks.plain_bodies import sent
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ OPTIONS: dict[str, Any] = {
     "autoretry_for": (StoreError,),
     "default_retry_delay": 5,
     "max_retries": None,
+    "Strategy": "tasks.plain_bodies:strategy",
 }
 """Until the store has the message the task keeps it, and tries again every five seconds."""
 
@@ -90,7 +92,10 @@ class Responses(Background):
         sent = Sent(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
         if entry.stream == STARTS:
             return judge_start(self.engine, sent)
-        return judge_answer(self.engine, sent, self.settings.early_answer)
+        verdict = judge_answer(self.engine, sent, self.settings.early_answer)
+        if verdict.fate is Fate.EARLY and self._intake.is_full(entry.stream):
+            return judge_answer(self.engine, sent, 0)
+        return verdict
 
     def _finish(self, entry: Entry, verdict: Verdict) -> None:
         """Send the receipt, and only then let go of the message."""
@@ -124,12 +129,13 @@ def start(self: Any, *args: object, **message: object) -> None:
 def _hand_over(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
     outbox = outbox_of(settings_of(task.app).redis_url)
     try:
+        found, named = sent(args, message)
         # The task's id makes a task that Celery delivers twice one message.
-        body = pydantic_core.to_json({"v": 1, "idempotency_key": task.request.id, **message})
-    except pydantic_core.PydanticSerializationError as error:
-        outbox.bury(task.name, repr(message).encode(), f"the arguments are no JSON: {error}")
+        body = pydantic_core.to_json({"v": 1, "idempotency_key": task.request.id, **named})
+    except (UsageError, pydantic_core.PydanticSerializationError) as error:
+        outbox.bury(task.name, "".join(map(str, message.values())).encode(), str(error))
         return
-    if args:
-        outbox.bury(task.name, repr(args).encode(), "positional arguments; send keyword arguments only")
+    if found:
+        outbox.bury(task.name, repr(found).encode(), "positional arguments; send keyword arguments only")
         return
     outbox.send(stream, body)

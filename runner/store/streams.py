@@ -18,6 +18,12 @@ from runner.store.scripts import Scripts
 
 GROUP = "runner"
 
+HAND = 100
+"""Entries that a reader takes at once."""
+
+MAX_EARLY = 1_000
+"""Entries that wait for their questions at most, on each stream: each is looked at again every second."""
+
 KEPT_DEAD = 100_000
 KEPT_REPLIES = 10_000
 REPLIES_STAY = 86_400  # seconds after the last receipt
@@ -58,13 +64,19 @@ class Intake:
         self._reader, self._streams = reader, streams
         self._group = Group(self._link, GROUP, reader, streams)
 
-    def read(self, wait: float, limit: int = 100) -> list[Entry]:
+    def read(self, wait: float, limit: int = HAND) -> list[Entry]:
         """Take new entries; wait up to so many seconds for the first one."""
         return _entries(self._group.read(wait, limit))
 
-    def take_over(self, idle: float, limit: int = 100) -> list[Entry]:
+    def take_over(self, idle: float, limit: int = HAND) -> list[Entry]:
         """Take entries that their readers have left alone for so many seconds: gone, or not applied yet."""
         return _entries(self._group.take_over(idle, limit))
+
+    def is_full(self, stream: str) -> bool:
+        """Tell whether so many entries wait for their questions that no more are kept."""
+        found = self._link.call("XPENDING", stream, GROUP)
+        in_hand = HAND * len(found[3] or ())
+        return int(found[0]) >= MAX_EARLY + in_hand
 
     def age(self, entry: Entry) -> float:
         """Say how many seconds ago an entry was sent, by the store's clock."""

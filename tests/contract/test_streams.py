@@ -5,7 +5,7 @@ import redis
 
 from runner.errors import StoreError
 from runner.store.keys import RESPONSES, STARTS
-from runner.store.streams import Entry, Intake, Outbox
+from runner.store.streams import HAND, MAX_EARLY, Entry, Intake, Outbox
 
 
 @pytest.fixture
@@ -156,3 +156,20 @@ def test_an_unreachable_store_is_a_store_error(tmp_path):
     """A reader whose store is away says so in the library's own words."""
     with pytest.raises(StoreError, match="could not be reached"):
         Intake(f"unix://{tmp_path}/none.sock", "r").read(0.01)
+
+
+def test_so_many_entries_wait_and_no_more(client, intake):
+    """Early answers have a limit, which those that readers only just took don't count for."""
+    with client.pipeline() as pipe:
+        for _ in range(MAX_EARLY + HAND):
+            pipe.xadd(RESPONSES, {"body": b"{}"})
+        pipe.execute()
+
+    taken = 0
+    while taken < MAX_EARLY + HAND:
+        assert not intake.is_full(RESPONSES)
+        taken += len(intake.read(0.01))
+
+    assert intake.is_full(RESPONSES)
+    intake.done(intake.take_over(0, 1)[0])
+    assert not intake.is_full(RESPONSES)

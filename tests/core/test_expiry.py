@@ -113,7 +113,6 @@ def test_conditions_of_other_edges_are_asked_as_ever():
 @pytest.mark.parametrize("ending", ["fail", {"route": "lead"}])
 def test_a_tool_s_question_ends_its_agent_s_node(ending):
     """An agent whose tool asked and got no answer is not run again: the store ends its node."""
-
     ran = []
 
     @tool(context=True)

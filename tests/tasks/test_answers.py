@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -231,6 +233,69 @@ def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     reasons = b" ".join(fields[b"reason"] for _, fields in threads.redis.xrange("runner:dead")[-2:])
     assert b"keyword arguments" in reasons
     assert b"interrupt_id: Field required" in reasons
+
+
+@pytest.mark.parametrize(
+    "response",
+    [{"__type__": "datetime", "__value__": "2026-01-02T03:04:05"}, {"__type__": "x", "__value__": 1}],
+)
+def test_a_task_s_answer_arrives_as_it_was_sent(threads, stranger, response):
+    """Objects that Celery's own reader takes for something else are data like all others."""
+    run, question = asked(threads)
+
+    said = {"interrupt_id": question, "response": [response]}
+    stranger.send_task("tasks.respond", kwargs=said, queue="runner")
+
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert run.result().results["node.with.dots"].output == [response]
+
+
+def publish(site, body, **properties):
+    """Put a message for `tasks.respond` on the queue, as a program without Celery might."""
+    headers = {"lang": "py", "task": "tasks.respond", "id": "x"}
+    said = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
+    with Connection(as_broker(site.url)) as connection, connection.Producer() as producer:
+        producer.publish(body, routing_key="runner", exchange="", headers=headers, **said)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ('"response":1,"response":2', "same key twice"),
+        ('"response":NaN', "NaN is not JSON"),
+        ('"response":1e999', "larger than any float"),
+        ('"response":' + "9" * 5_000, "too many digits"),
+        ('"response":"\\ud800"', "surrogates not allowed"),
+        ('"response":' + "[" * 100_000 + "]" * 100_000, "recursion"),
+        ('"response":', "not valid JSON"),
+    ],
+)
+def test_a_task_s_message_is_read_strictly(threads, said, reason):
+    """What no other door takes, this one doesn't either: the message is kept with its reason."""
+    before = threads.redis.xlen("runner:dead")
+    body = f'[[],{{"interrupt_id":"00x.y.1.z",{said}}},{{}}]'
+
+    publish(threads, body)
+
+    wait_until(lambda: threads.redis.xlen("runner:dead") == before + 1, "it is a dead letter")
+    ((_, letter),) = threads.redis.xrevrange("runner:dead", count=1)
+    assert reason in letter[b"reason"].decode()
+    assert letter[b"body"].decode() == body
+    assert threads.workers[0].alive
+
+
+def test_an_answer_of_another_content_type_is_a_dead_letter(threads, tmp_path):
+    """A pickled answer is not lost and not opened: it is kept, in base64, with the reason."""
+    before, canary = threads.redis.xlen("runner:dead"), tmp_path / "canary"
+    pickled = pickle.dumps(([], {"response": Bomb(str(canary))}, {}))
+
+    publish(threads, pickled, content_type="application/x-python-serialize", content_encoding="binary")
+
+    wait_until(lambda: threads.redis.xlen("runner:dead") == before + 1, "it is a dead letter")
+    ((_, letter),) = threads.redis.xrevrange("runner:dead", count=1)
+    assert b"the content type is application/x-python-serialize; send JSON" in letter[b"reason"]
+    assert base64.b64decode(letter[b"body"].split()[1]) == pickled
+    assert not canary.exists()
 
 
 def test_pickle_is_never_opened(threads, stranger, tmp_path):
