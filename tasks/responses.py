@@ -42,7 +42,6 @@ OPTIONS: dict[str, Any] = {
     "autoretry_for": (StoreError,),
     "default_retry_delay": 5,
     "max_retries": None,
-    "Strategy": "tasks.plain_bodies:strategy",
 }
 """Until the store has the message the task keeps it, and tries again every five seconds."""
 
@@ -114,13 +113,16 @@ def outbox_of(redis_url: str) -> Outbox:
     return Outbox(redis_url)
 
 
-@shared_task(bind=True, name="tasks.respond", **OPTIONS)
+PLAIN = "tasks.plain_bodies:strategy"
+
+
+@shared_task(bind=True, name="tasks.respond", Strategy=PLAIN, **OPTIONS)
 def respond(self: Any, *args: object, **message: object) -> None:
     """Answer a question: `app.send_task("tasks.respond", kwargs={"interrupt_id": ..., "response": ...})`."""
     _hand_over(self, RESPONSES, args, message)
 
 
-@shared_task(bind=True, name="tasks.start", **OPTIONS)
+@shared_task(bind=True, name="tasks.start", Strategy=PLAIN, **OPTIONS)
 def start(self: Any, *args: object, **message: object) -> None:
     """Begin a run: `app.send_task("tasks.start", kwargs={"graph": ..., "task": ...})`."""
     _hand_over(self, STARTS, args, message)

@@ -165,11 +165,8 @@ def test_so_many_entries_wait_and_no_more(client, intake):
             pipe.xadd(RESPONSES, {"body": b"{}"})
         pipe.execute()
 
-    taken = 0
-    while taken < MAX_EARLY + HAND:
-        assert not intake.is_full(RESPONSES)
-        taken += len(intake.read(0.01))
+    full = [bool(intake.read(0.01)) and intake.is_full(RESPONSES) for _ in range(MAX_EARLY // HAND + 1)]
 
-    assert intake.is_full(RESPONSES)
+    assert full == [False] * (MAX_EARLY // HAND) + [True]
     intake.done(intake.take_over(0, 1)[0])
     assert not intake.is_full(RESPONSES)
