@@ -23,13 +23,13 @@ from runner.control import Control
 from runner.delivery import Delivery
 from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
 from runner.handover import Handover
+from runner.last_lives import LastLives
 from runner.leases import Lease, Leases
 from runner.leaving import Leaving
 from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
-from runner.schedule import CRASH_BUDGET
 from runner.starts import Starts
 from runner.unserved import PUT_BACK_MS, Unserved
 from runner.visits import ClaimedVisit
@@ -59,6 +59,7 @@ class Engine(Control, Handover, Leaving):
         self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starts = Starts(store, registry)
         self._unserved = Unserved(store)
+        self._last_lives = LastLives(store)
         self._alarms = Alarms(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class Engine(Control, Handover, Leaving):
         """Claim a visit, run its node and commit its end; a stale or doubled doorbell changes nothing."""
         if node == END:
             return Delivery(endings.tell(self.store, self._dispatcher, run_id, visit))
-        claim = self.store.claim(run_id, node, visit, attempt, ids.nonce())
+        claim = self._last_lives.claim(run_id, node, visit, attempt, ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
@@ -107,8 +108,7 @@ class Engine(Control, Handover, Leaving):
         limit = plan.node(node).timeout or plan.definition.node_timeout
         late: Future[Delivery] = Future()
         give_up = functools.partial(self._time_out, plan, claim, late)
-        last = claim.record.crashes + 1 >= CRASH_BUDGET
-        with self._hold(claim.token, limit, give_up, last_life=last) as lease:
+        with self._hold(claim.token, limit, give_up) as lease:
             delivery = self._attempt(plan, claim, lease)
         # The code of a node that was given up may end much later: its task ends as the node did.
         return late.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
@@ -136,8 +136,6 @@ class Engine(Control, Handover, Leaving):
     # -- one delivery ------------------------------------------------------------------------------
 
     def _attempt(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
-        if lease.state == "crowded":
-            return Delivery(self._put_back(claim, self.store.lease_ms), claim.graph_id)
         try:
             return self._run(plan, claim, lease)
         except LeaseLost as lost:
@@ -181,6 +179,7 @@ class Engine(Control, Handover, Leaving):
     def _time_out(self, plan: Plan, claim: Claim, told: Future[Delivery], lease: Lease) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = self._visit(plan, claim, lease)
+        self._last_lives.ended(claim.token)
         try:
             late = Failed(failures.record(lease.timed_out()))
             told.set_result(self._fail(plan, visit, late, round((lease.timeout or 0) * 1000)))
@@ -278,6 +277,7 @@ class Engine(Control, Handover, Leaving):
 
     def _set_aside(self, plan: Plan | None, claim: Claim) -> str:
         """A deploy changed the graph: hold an older run's node; leave a newer run's to newer workers."""
+        self._last_lives.ended(claim.token)
         if plan is not None and claim.current == plan.topology.fingerprint:
             unserved.say_held(claim)
             return self._ring(self.store.hold(claim.token)).word

@@ -27,9 +27,7 @@ LINGER = 1.0
 
 
 class Lease:
-    """One held lease; `state` is "ok", "crowded", "stale", "cancelled" or "timed_out"."""
-
-    last_life = False
+    """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out"."""
 
     def __init__(
         self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
@@ -98,24 +96,11 @@ class Leases:
 
     @contextmanager
     def hold(
-        self,
-        token: Token,
-        timeout: float | None = None,
-        on_timeout: Callable[[Lease], object] | None = None,
-        *,
-        last_life: bool = False,
+        self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
     ) -> Iterator[Lease]:
-        """Renew a lease for as long as the block runs, or until `timeout` seconds are over.
-
-        Of nodes on their last life a process runs one at a time; the lease of another one is "crowded".
-        Whatever kills a process kills all that runs there, so such nodes lose their lives together; run one
-        by one, only the one that kills is lost in the end.
-        """
+        """Renew a lease for as long as the block runs, or until `timeout` seconds are over."""
         lease = Lease(token, timeout, on_timeout)
         with self._lock:
-            if last_life:
-                lease.last_life = True
-                lease.state = "crowded" if any(map(_is_last, self._held.values())) else "ok"
             if timeout is not None or self._lease < math.inf:
                 self._begin()
             self._held[token] = lease
@@ -208,7 +193,3 @@ class Leases:
                 lease.renewed = began
             else:
                 lease.state = word
-
-
-def _is_last(lease: Lease) -> bool:
-    return lease.last_life and lease.state == "ok"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from runner.errors import StoreError
+from runner.last_lives import LastLives
 from runner.leases import Lease, Leases
 from runner.ports import Reply, Store, Token
 
@@ -23,6 +24,7 @@ class Leaving:
     store: Store
     _ring: Callable[[Reply], Reply]
     leases: Leases
+    _last_lives: LastLives
     told_to_end: Callable[[], bool] = staticmethod(lambda: False)
 
     def running(self) -> list[Token]:
@@ -35,16 +37,18 @@ class Leaving:
 
     @contextmanager
     def _hold(
-        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object], *, last_life: bool
+        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object]
     ) -> Iterator[Lease]:
         """Hold a lease; give it up when a signal ends this process, a child of a pool, meanwhile."""
-        with self.leases.hold(token, timeout, on_timeout, last_life=last_life) as lease:
+        with self.leases.hold(token, timeout, on_timeout) as lease:
             try:
                 yield lease
             except SystemExit:
                 if self.told_to_end():
                     self._give_up(token)
                 raise
+            finally:
+                self._last_lives.ended(token)
 
     def _give_up(self, token: Token) -> bool:
         # First no more renewal: where the store is away, the lease runs out by itself.

@@ -22,6 +22,7 @@ OTHERS = {
     "limited": "its turn: a limit is reached",
     "held": "migration: its graph is not what its run began with",
     "retrying": "a worker that has its graph",
+    "crowded": "its turn: another node on its last life runs in this process",
 }
 """What a node waits for that is not one question, graph or task, by the word of its delivery."""
 

@@ -76,7 +76,7 @@ def test_the_others_of_a_prefork_worker_notice_nothing(sites, story):
 def test_poison_in_a_thread_ends_in_the_dead_letters(sites, story):
     """With threads the worker itself dies, another one is started, and it is the same."""
     site, (run,) = sites["threads"], story["threads"]
-    wait_until(lambda: len(site.starts(run)) == LIVES - 1, "there is one life left", seconds=LONG)
+    wait_until(lambda: len(site.starts(run)) >= LIVES - 1, "one life is left", seconds=LONG)
     for beside in story["beside"]:
         site.open_gate(beside)  # it may come first, and then the poison waits
 

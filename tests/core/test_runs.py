@@ -546,13 +546,15 @@ def test_who_died_with_a_poisonous_node_each_time_outlives_it():
         raise KeyboardInterrupt
 
     def beside(ctx):
-        return bench.deliver("poison")
+        return bench.deliver("poison"), bench.deliver("patient") if ctx.attempt == 5 else ""
 
     builder = GraphBuilder().set_failure_policy("continue")
     builder.add_node(poison, "poison")
     builder.add_node(beside, "beside")
+    builder.add_node(boom, "patient", retry=RetryPolicy(max_attempts=9, backoff=1, jitter=0))
     bench = Bench(builder.build()).start()
     for _ in range(4):
+        assert bench.deliver("patient") == "retrying"
         with pytest.raises(KeyboardInterrupt):
             bench.deliver("beside")
         bench.later(31)
@@ -564,7 +566,7 @@ def test_who_died_with_a_poisonous_node_each_time_outlives_it():
     bench.later(31)
 
     result = bench.result()
-    assert result.results["beside"].output == "retrying"
+    assert result.results["beside"].output == ["crowded", "retrying"]
     assert "died five times in a row" in str(result.results["poison"].error)
 
 
