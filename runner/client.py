@@ -287,4 +287,5 @@ def _open(**given: str) -> Store:
         lease=settings.lease,
         retention=settings.retention,
         max_bytes=settings.max_result,
+        durability=settings.durability,
     )

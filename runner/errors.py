@@ -20,6 +20,7 @@
     ├── CorruptDocument       a stored document is not what it must be: nothing is guessed
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the world's: nothing changed, try again
+        ├── NotDurable        written, but not yet as safe as RUNNER_DURABILITY asks: repeat it
         └── BrokerError       the queue could not be reached; the sweeper rings again
 
 `InterruptRaised` is not an error: it is how `interrupt()` leaves user code. It derives from
@@ -133,6 +134,10 @@ class StoreError(RunnerError):
     http_status = 503
     passing: bool = True
     """Whether it may be over soon: the store is away, starting, or has no room."""
+
+
+class NotDurable(StoreError):
+    """The request was written, but a crash may still lose it; repeat it with the same idempotency key."""
 
 
 class BrokerError(StoreError):

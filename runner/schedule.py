@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runner import expiry, limits, reminders
+from runner import expiry, fences, limits, reminders
 from runner.actions import (
     END,
     Action,
@@ -289,7 +289,7 @@ def claim(draft: Draft, node: str, visit: int, attempt: int, nonce: str) -> Step
     claimed = replace(
         draft.node(node),
         status=Status.RUNNING,
-        fence=record.fence + 1,
+        fence=fences.next_fence(record.fence, nonce),
         nonce=nonce,
         unseen=0,
         rings=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -14,6 +14,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from runner.addresses import sentinels
 from runner.sizes import MAX_RESULT
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -44,6 +45,9 @@ class Settings(BaseSettings):
     max_result: int = Field(
         default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task or state"
     )
+    durability: Literal["fast", "fsync", "replica"] = Field(
+        default="fast", description="what must have a write before it is acknowledged: see deploy"
+    )
     events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
 
     @field_validator("graphs", mode="before")
@@ -55,12 +59,14 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL: the same Redis unless another one is set."""
-        return self.broker_url or as_broker(self.redis_url)
+        """The broker's URL as kombu reads it: the same Redis unless another one is set."""
+        return as_broker(self.broker_url or self.redis_url)
 
     @property
     def broker_is_store(self) -> bool:
         """Tell whether doorbells can be rung by the store's own scripts: same Redis, same database."""
+        if self.broker_url.startswith("sentinel://"):
+            return sentinels(self.broker_url) == sentinels(self.redis_url)
         return same_database(self.broker, as_broker(self.redis_url))
 
     @classmethod
@@ -77,7 +83,14 @@ class Settings(BaseSettings):
 
 
 def as_broker(redis_url: str) -> str:
-    """Write a redis-py URL the way that kombu does: sockets are `redis+socket://` there."""
+    """Write a URL of ours the way that kombu does: sockets are `redis+socket://` there.
+
+    Raises:
+        UsageError: a URL of Sentinels can't be read.
+    """
+    found = sentinels(redis_url)
+    if found is not None:
+        return found.broker_url
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")
@@ -91,6 +104,8 @@ def same_database(one: str, other: str) -> bool:
 
 
 def _place(url: str) -> tuple[str, str, int, str]:
+    if url.startswith("sentinel://"):
+        return "sentinel", url, 0, ""
     parts = urlsplit(url)
     if parts.scheme == "redis+socket":
         database = next(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from runner.addresses import Sentinels, sentinels
 from runner.graph import DEFAULT_QUEUE
 from runner.settings import Settings
 
@@ -28,6 +29,9 @@ REDIS_OPTIONS = {
     "socket_keepalive": True,
     "socket_timeout": 5,
 }
+REDIS = frozenset({"redis", "rediss", "sentinel", "valkey", "valkeys"})
+ASKED_WITHIN = 1.0
+"""Seconds that a Sentinel has to answer."""
 RABBITMQ_OPTIONS = {"confirm_publish": True}
 
 
@@ -52,13 +56,13 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": settings.events,
         "worker_soft_shutdown_timeout": min(SOFT, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
-        **_transport(settings.broker),
+        **_transport(settings.broker, sentinels(settings.broker_url or settings.redis_url)),
     }
 
 
 def is_redis(broker_url: str) -> bool:
     """Tell whether a broker URL names a Redis or Valkey."""
-    return urlsplit(broker_url).scheme.partition("+")[0] in {"redis", "rediss", "valkey", "valkeys"}
+    return urlsplit(broker_url).scheme.partition("+")[0] in REDIS
 
 
 def is_amqp(broker_url: str) -> bool:
@@ -66,8 +70,16 @@ def is_amqp(broker_url: str) -> bool:
     return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
 
 
-def _transport(broker_url: str) -> dict[str, Any]:
+def _transport(broker_url: str, watched: Sentinels | None) -> dict[str, Any]:
     if is_redis(broker_url):
         # A refusal (no room on the disk, no replica) is over some day: a worker must not end of it.
-        return {"broker_channel_error_retry": True, "broker_transport_options": dict(REDIS_OPTIONS)}
+        return {"broker_channel_error_retry": True, "broker_transport_options": _redis_options(watched)}
     return {"broker_transport_options": dict(RABBITMQ_OPTIONS), "task_default_queue_type": "quorum"}
+
+
+def _redis_options(watched: Sentinels | None) -> dict[str, Any]:
+    if watched is None:
+        return dict(REDIS_OPTIONS)
+    login = {"username": watched.sentinel_username, "password": watched.sentinel_password}
+    asked = {"socket_timeout": ASKED_WITHIN, "socket_connect_timeout": ASKED_WITHIN, **login}
+    return {**REDIS_OPTIONS, "master_name": watched.service, "sentinel_kwargs": asked}

@@ -9,6 +9,7 @@ from billiard import common
 from celery import Celery
 from celery.utils.imports import cwd_in_path
 
+from runner.addresses import sentinels
 from runner.codec import load_json
 from runner.engine import Engine
 from runner.registry import Registry, load, registry
@@ -55,6 +56,7 @@ def _make(app: Celery, settings: Settings) -> Engine:
         push=pushes(app, settings),
         max_bytes=settings.max_result,
         patience=settings.lease,
+        durability=settings.durability,
     )
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.told_to_end = _told_to_end
@@ -85,8 +87,12 @@ def queues_of(known: Registry) -> list[str]:
 def pushes(app: Celery, settings: Settings) -> bool:
     """Tell whether the store's scripts can ring this app's queues: same server, same database."""
     url = app.conf.broker_write_url or app.conf.broker_url
-    prefixed = (app.conf.broker_transport_options or {}).get("global_keyprefix")
-    return isinstance(url, str) and not prefixed and same_database(url, as_broker(settings.redis_url))
+    options, watched = app.conf.broker_transport_options or {}, sentinels(settings.redis_url)
+    if options.get("global_keyprefix") or not isinstance(url, str):
+        return False
+    if watched is not None and options.get("master_name") != watched.service:
+        return False
+    return same_database(url, as_broker(settings.redis_url))
 
 
 def _forked() -> None:

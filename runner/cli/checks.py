@@ -60,6 +60,22 @@ def _disk(facts: Facts) -> Iterator[Check]:
     yield Check(word, "disk", f"append-only file is {found}", fix)
 
 
+def _durability(facts: Facts) -> Iterator[Check]:
+    level, found = facts.durability, facts.vitals
+    if level == "fsync" and found.unable:
+        yield Check(
+            FAIL, "durability", f"fsync is set, but {found.unable}", "Set appendonly yes; use 7.2 or newer."
+        )
+    elif level == "replica" and not found.replicas:
+        fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
+        yield Check(FAIL, "durability", "replica is set, but none is there: nothing is acknowledged", fix)
+    elif level == "replica" and found.least_replicas == 0:
+        alone = "replica; but a primary that is cut off goes on taking writes of those set to fast"
+        yield Check(WARN, "durability", alone, "Set min-replicas-to-write 1.")
+    elif level != "fast":
+        yield Check(PASS, "durability", level)
+
+
 def _memory(facts: Facts) -> Iterator[Check]:
     used, limit = facts.vitals.memory, facts.vitals.memory_limit
     shown = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
@@ -254,6 +270,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _version,
     _policy,
     _disk,
+    _durability,
     _memory,
     _door,
     _clock,

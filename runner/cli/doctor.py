@@ -73,6 +73,7 @@ def read_facts(settings: Settings) -> Facts:
         broker_is_store=settings.broker_is_store,
         unguarded=_unguarded(url),
         unknown=unknown(),
+        durability=settings.durability,
     )
 
 

@@ -37,6 +37,7 @@ class Facts:
     broker_is_store: bool
     unguarded: bool
     unknown: Sequence[str] = field(default_factory=tuple)
+    durability: str = "fast"
 
     @property
     def alive(self) -> list[Worker]:

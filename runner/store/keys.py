@@ -121,6 +121,7 @@ DICTIONARY = (
     ),
     Key("notices", "stream", "what approval services act on", "the last 100,000 or so"),
     Key("dead", "stream", "nodes that used up their crash budget", "the last 10,000 or so"),
+    Key("durable", "string", "what is written to wait for a disk or a replica: the level", "for ever"),
     Key("doorbell", "hash", "the task queue's message as a template, queue suffix by priority", "for ever"),
 )
 
@@ -136,6 +137,7 @@ class Keys:
         self.notices = f"{self.prefix}notices"
         self.dead = f"{self.prefix}dead"
         self.doorbell = f"{self.prefix}doorbell"
+        self.durable = f"{self.prefix}durable"
         self.wake = f"{self.prefix}wake"
 
     def shape(self, fingerprint: str) -> str:

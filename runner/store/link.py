@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
+from redis.sentinel import Sentinel
 
+from runner.addresses import Sentinels, sentinels
 from runner.errors import StoreError, UsageError
 
 Argument = bytes | str | int
 
 TIMEOUT = 5.0
 """Seconds that one command, or a connect, may take."""
+
+ASKED_WITHIN = 1.0
+"""Seconds that a Sentinel has to say where the primary is, before another one is asked."""
 
 
 _AGAIN = " Nothing was written; what was asked may be asked again, and work goes on by itself when there is "
@@ -39,33 +44,43 @@ class Link:
     """One Redis database. Thread-safe, and usable after a fork."""
 
     def __init__(self, url: str) -> None:
-        """Take a redis-py URL: redis://, rediss:// or unix://. Nothing is connected yet.
+        """Take a redis-py URL (redis://, rediss://, unix://) or one of Sentinels. Nothing is connected yet.
 
         Raises:
             UsageError: it is no such URL.
         """
         self.client = _client(url)
-        self._place = _place(url)
+        self.place = _place(url)
+        self._watched = sentinels(url) is not None
         self._own = threading.local()
 
-    def call(self, *command: Argument) -> Any:
+    def call(self, *command: Argument, then: Callable[[Any], None] | None = None) -> Any:
         """Send one command on this thread's connection and return the raw reply.
+
+        `then` is called with the connection when the reply is there; should it break meanwhile, both are
+        done again.
 
         Raises:
             StoreError: the store could not be reached or refused.
         """
         with self.translated():
             try:
-                return self._exchange(command)
+                return self._exchange(command, then)
             except (redis.ConnectionError, OSError):
-                return self._exchange(command)
+                return self._exchange(command, then)
 
-    def _exchange(self, command: tuple[Argument, ...]) -> Any:
+    def _exchange(self, command: tuple[Argument, ...], then: Callable[[Any], None] | None) -> Any:
         connection = self._connection()
         try:
+            if self._watched:
+                # Only so does redis-py ask the Sentinels; it returns at once when it is connected.
+                connection.connect()
             connection.send_command(*command, check_health=False)
-            return connection.read_response()
-        except redis.ResponseError:
+            said = connection.read_response()
+            if then is not None:
+                then(connection)
+            return said
+        except (redis.ResponseError, StoreError):
             raise
         except BaseException:
             # An unread reply would be taken for the next command's.
@@ -91,7 +106,7 @@ class Link:
             raise self._refusal(error) from error
         except (RedisError, OSError) as error:
             raise StoreError(
-                f"The store at {self._place} could not be reached ({error}). Nothing is lost: the request "
+                f"The store at {self.place} could not be reached ({error}). Nothing is lost: the request "
                 "may be repeated, and work goes on by itself when the store is back. Check that Redis runs "
                 "and that RUNNER_REDIS_URL names it."
             ) from error
@@ -100,7 +115,7 @@ class Link:
         """Say what a server that answers would not do, and whether it will when somebody makes room."""
         said = str(error)
         fix = next((fix for word, fix in PASSING.items() if word in said), "")
-        refused = StoreError(f"The store at {self._place} refused a command: {said}{fix}")
+        refused = StoreError(f"The store at {self.place} refused a command: {said}{fix}")
         refused.passing = bool(fix)
         return refused
 
@@ -113,16 +128,21 @@ class Link:
         self.client.close()
 
 
+OPTIONS: dict[str, Any] = {
+    "socket_timeout": TIMEOUT,
+    "socket_connect_timeout": TIMEOUT,
+    "health_check_interval": 30,
+    "protocol": 2,
+}
+
+
 def _client(url: str) -> Any:
     """Any: its annotations allow for text, but without decode_responses every reply is bytes."""
+    found = sentinels(url)
+    if found is not None:
+        return _primary(found)
     try:
-        return redis.Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT,
-            socket_connect_timeout=TIMEOUT,
-            health_check_interval=30,
-            protocol=2,
-        )
+        return redis.Redis.from_url(url, **OPTIONS)
     except ValueError as error:
         # Without the URL, which may hold a password.
         raise UsageError(
@@ -131,8 +151,28 @@ def _client(url: str) -> Any:
         ) from error
 
 
+def _primary(found: Sentinels) -> Any:
+    """Each connection asks the Sentinels anew which server is the primary."""
+    # Any: redis-py's Sentinel has no annotations.
+    watching: Any = Sentinel
+    watchers = watching(
+        found.hosts,
+        sentinel_kwargs={
+            "username": found.sentinel_username,
+            "password": found.sentinel_password,
+            "socket_timeout": ASKED_WITHIN,
+            "socket_connect_timeout": ASKED_WITHIN,
+        },
+    )
+    login = {"username": found.username, "password": found.password}
+    return watchers.master_for(found.service, db=found.database, **login, **OPTIONS)
+
+
 def _place(url: str) -> str:
     """Name a server without its password."""
+    found = sentinels(url)
+    if found is not None:
+        return found.place
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return parts.path

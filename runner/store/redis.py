@@ -23,6 +23,7 @@ from runner.store import layout, questions, told
 from runner.store.blobs import Blobs
 from runner.store.claims import claimed
 from runner.store.doorbell import DoorbellTemplate
+from runner.store.durability import FAST, Durability
 from runner.store.keys import PARTITION, Keys
 from runner.store.link import Argument, Link
 from runner.store.lister import Lister
@@ -53,6 +54,7 @@ class RedisStore(RedisControl):
         push: bool = True,
         max_bytes: int = MAX_RESULT,
         patience: float = 0,
+        durability: str = FAST,
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Open a database; nothing is connected yet.
@@ -66,12 +68,14 @@ class RedisStore(RedisControl):
                 the queue is in the same database, and not a cluster.
             max_bytes: how large one value may be; larger ones are refused before they get here.
             patience: seconds that a worker's requests are repeated while the store is away or full.
+            durability: how safe a write is before it is acknowledged: "fast", "fsync" or "replica".
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
         self.clock = clock
         self._link, self._keys = Link(url), Keys(partition)
-        self._scripts = Scripts(self._link, self._keys.prefix)
+        safe = Durability(durability, self._keys.durable, self._link.place, patient=patience > 0)
+        self._scripts = Scripts(self._link, self._keys.prefix, safe)
         self._blobs = Blobs(self._link, self._keys, self._run)
         self._reader = Reader(self._link, self._keys, self._blobs)
         self._lister = Lister(self._link, self._keys, self._reader)
@@ -188,6 +192,7 @@ class RedisStore(RedisControl):
             now = self.clock() if self.clock else now
             receipts, fresh = receipts_for(answers, found, winners.__getitem__, nonce, now)
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
+                self._scripts.confirm("answer")
                 return receipts, Reply("answered")
             said = self._run("answer", nonce, *_grouped(fresh))
             if said[0] == b"answered":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,6 +16,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from runner.store.durability import Durability
 from runner.store.link import Argument, Link
 
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
@@ -60,20 +62,38 @@ def _code(source: str) -> str:
 class Scripts:
     """Calls scripts for one partition, over one link."""
 
-    def __init__(self, link: Link, prefix: str) -> None:
+    def __init__(self, link: Link, prefix: str, durability: Durability | None = None) -> None:
         """`prefix` is the partition's, the one key of every script."""
-        self._link, self._prefix = link, prefix
+        self._link, self._prefix, self._durability = link, prefix, durability
 
     def run(self, name: str, *arguments: Argument) -> list[Any]:
         """Run a script and return its words.
 
         Raises:
             StoreError: the store could not be reached or refused; then nothing has changed.
+            NotDurable: it was done, but is not as safe as it must be.
         """
-        found = script(name)
+        found, then = script(name), self._confirmation(name)
         words: list[Any]
         try:
-            words = self._link.call("EVALSHA", found.sha, "1", self._prefix, *arguments)
+            words = self._link.call("EVALSHA", found.sha, "1", self._prefix, *arguments, then=then)
         except NoScriptError:
-            words = self._link.call("EVAL", found.text, "1", self._prefix, *arguments)
+            words = self._link.call("EVAL", found.text, "1", self._prefix, *arguments, then=then)
         return words
+
+    def confirm(self, name: str) -> None:
+        """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.
+
+        Raises:
+            NotDurable: it is not.
+        """
+        then = self._confirmation(name)
+        if then is not None:
+            self._link.call("PING", then=then)
+
+    def _confirmation(self, name: str) -> Callable[[Any], None] | None:
+        durability = self._durability
+        if durability is None or not durability.covers(name):
+            return None
+        durability.prepare(self._link)
+        return lambda connection: durability.confirm(connection, name)

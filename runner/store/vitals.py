@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import StoreError
+from runner.store.durability import incapable
 from runner.store.keys import Keys
 from runner.store.link import Link
 
@@ -15,7 +16,8 @@ class Vitals:
     """One server. `now` is its time in ms; memory is in bytes, `memory_limit` 0 without a limit.
 
     `overdue` says for how many ms the oldest timer has been waiting for a sweep. `fsync` is "always",
-    "everysec" or "no", and "" where the server doesn't tell, as some hosted ones.
+    "everysec" or "no", and "" where the server doesn't tell, as some hosted ones. `unable` says why it
+    can't wait for its disk, `least_replicas` without how many it refuses writes, None when it doesn't tell.
     """
 
     server: str
@@ -27,6 +29,14 @@ class Vitals:
     memory_limit: int
     overdue: int
     fsync: str = ""
+    unable: str = ""
+    replicas: int = 0
+    least_replicas: int | None = None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether runs that wait are thrown away when memory is full."""
+        return self.policy.startswith("allkeys")
 
 
 def vitals(url: str) -> Vitals:
@@ -40,7 +50,7 @@ def vitals(url: str) -> Vitals:
         told = _info(link.call("INFO"))
         seconds, micros = link.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
-        fsync = _fsync(link)
+        fsync, least = _setting(link, "appendfsync"), _setting(link, "min-replicas-to-write")
         oldest = link.call("ZRANGE", f"{Keys().prefix}timers", 0, 0, "WITHSCORES")
     finally:
         link.close()
@@ -57,12 +67,15 @@ def vitals(url: str) -> Vitals:
         memory_limit=int(told.get("maxmemory", 0)),
         overdue=max(0, now - int(float(oldest[1]))) if oldest else 0,
         fsync=fsync,
+        unable=incapable(told),
+        replicas=int(told.get("connected_slaves", 0)),
+        least_replicas=int(least) if least else None,
     )
 
 
-def _fsync(link: Link) -> str:
+def _setting(link: Link, name: str) -> str:
     try:
-        told = link.call("CONFIG", "GET", "appendfsync")
+        told = link.call("CONFIG", "GET", name)
     except StoreError:
         return ""
     return bytes(told[1]).decode() if told else ""

@@ -6,12 +6,15 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import ClassVar
 
 import redis
 
 from runner.embedded import find_server
 from runner.guard import Guard
 from tests.waiting import wait_until
+
+SERVICE = "main"
 
 
 def free_port() -> int:
@@ -22,20 +25,22 @@ def free_port() -> int:
 class Server:
     """One server on a loopback port that stays the same; its data is in a folder of its own.
 
-    A setting's name is written with `_` for `-`. `options` go behind the configuration's name.
+    A setting's name is written with `_` for `-`.
     """
 
-    def __init__(self, folder: Path, *options: str, **settings: object) -> None:
+    options: tuple[str, ...] = ()
+    defaults: ClassVar[dict[str, object]] = {"save": '""', "appendfsync": "always"}
+
+    def __init__(self, folder: Path, **settings: object) -> None:
         self.port = free_port()
         self.folder = folder / f"server{self.port}"
         self.folder.mkdir()
-        given = {"save": '""', "appendfsync": "always", **settings}
+        given = {**self.defaults, **settings}
         given |= {"bind": "127.0.0.1", "port": self.port, "dir": self.folder}
         lines = (f"{name.replace('_', '-')} {value}\n" for name, value in given.items())
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
-        self._config.write_text("".join(lines), encoding="utf-8")
-        self._options = options
-        self.client = redis.Redis(port=self.port, socket_timeout=5, retry=None)
+        self._settings = "".join(lines)
+        self.client = redis.Redis(port=self.port, socket_timeout=5, protocol=2)
         self._guard: Guard | None = None
 
     @property
@@ -54,9 +59,11 @@ class Server:
         """Start it, without waiting until it answers."""
         if self._guard is not None:
             self._guard.end()
+        # As at first: a Sentinel has the server write who it follows into its configuration.
+        self._config.write_text(self._settings, encoding="utf-8")
         # A full disk must be an error that the server sees, not a signal that ends it.
         command = ["/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "server", str(find_server())]
-        self._guard = Guard([*command, str(self._config), *self._options], log=self.log)
+        self._guard = Guard([*command, str(self._config), *self.options], log=self.log)
         return self
 
     def start(self) -> Server:
@@ -87,3 +94,81 @@ class Server:
             if self._guard.alive():
                 self._guard.kill()
             self._guard.end()
+
+
+class Sentinel(Server):
+    """One Sentinel, whose word alone counts: it makes the replica the primary a second after a crash."""
+
+    options = ("--sentinel",)
+    defaults: ClassVar[dict[str, object]] = {}
+
+    def watch(self, primary: Server) -> None:
+        # It looks at its servers every ten seconds, which a test would have to wait for.
+        times = {"info-period": 200, "ping-period": 100, "publish-period": 200, "tilt-period": 1000}
+        for name, ms in times.items():
+            self.client.execute_command("SENTINEL", "DEBUG", name, ms)
+        self.client.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, 1)
+        for name, value in {"down-after-milliseconds": 1000, "failover-timeout": 1000}.items():
+            self.client.execute_command("SENTINEL", "SET", SERVICE, name, value)
+
+    @property
+    def url(self) -> str:
+        return f"sentinel://127.0.0.1:{self.port}/{SERVICE}?db=0"
+
+
+class Pair:
+    """A primary, its replica, and the Sentinel that makes one of the other."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.primary, self.replica = (
+            Server(folder, repl_diskless_sync_delay=0, **settings).start() for _ in range(2)
+        )
+        self.sentinel = Sentinel(folder).start()
+        self.sentinel.watch(self.primary)
+        self.url = self.sentinel.url
+        self.join()
+
+    def join(self) -> None:
+        """Let the replica follow the primary, and the Sentinel see that it does."""
+        self.replica.client.execute_command("REPLICAOF", "127.0.0.1", self.primary.port)
+        wait_until(self._joined, "the replica follows", seconds=60)
+
+    def _joined(self) -> bool:
+        found = self.sentinel.client.execute_command("SENTINEL", "REPLICAS", SERVICE)
+        seen = [dict(zip(each[::2], each[1::2], strict=True)) for each in found]
+        return any(
+            each[b"flags"] == b"slave"
+            and each[b"master-link-status"] == b"ok"
+            and int(each[b"port"]) == self.replica.port
+            for each in seen
+        )
+
+    def fall_behind(self) -> None:
+        """Cut the replica off: what is written from now on never reaches it."""
+        # Frozen it would find all of it in its socket; with a password that is not wanted it is refused.
+        self.replica.client.config_set("masterauth", "not wanted")
+        self.primary.client.client_kill_filter(_type="replica")
+        wait_until(lambda: not self.primary.client.info("replication")["connected_slaves"], "it is cut off")
+
+    def catch_up(self) -> None:
+        """Let the replica follow again."""
+        self.replica.client.config_set("masterauth", "")
+
+    def fail_over(self) -> None:
+        """Kill the primary, and wait until the replica is the new one; the old one stays away."""
+        self.primary.kill()
+        wait_until(self._promoted, "the replica is the primary", seconds=60)
+        self.primary, self.replica = self.replica, self.primary
+
+    def _promoted(self) -> bool:
+        _, port = self.sentinel.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return int(port) == self.replica.port and self.replica.client.info("replication")["role"] == "master"
+
+    def bring_back(self) -> None:
+        """Start the server that was killed, as the replica."""
+        self.replica.start()
+        self.join()
+
+    def end(self) -> None:
+        for server in (self.sentinel, self.primary, self.replica):
+            server.end()

@@ -40,6 +40,13 @@ CASES = [
     ("eviction", WARN, replace(WELL, vitals=replace(VITALS, policy="volatile-ttl"))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, appendonly=False))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, fsync="no"))),
+    ("durability", FAIL, replace(WELL, durability="fsync", vitals=replace(VITALS, unable="it is off"))),
+    ("durability", FAIL, replace(WELL, durability="replica")),
+    (
+        "durability",
+        WARN,
+        replace(WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)),
+    ),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("password", WARN, replace(WELL, unguarded=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),

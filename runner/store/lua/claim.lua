@@ -12,6 +12,7 @@
 -- include: straight_claim
 -- include: claimed
 -- include: limited
+-- include: fence
 -- include: reply
 local name, visit, attempt, nonce = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local d = open(ARGV[5], name)
@@ -33,7 +34,7 @@ if refused then
   step(d)
   return reply(refused)
 end
-change(d, name, {status = 'running', fence = record.fence + 1, nonce = nonce, unseen = 0, rings = 0, granted = false})
+change(d, name, {status = 'running', fence = next_fence(record.fence, nonce), nonce = nonce, unseen = 0, rings = 0, granted = false})
 timer(d, 'node', name, now + lease)
 announce(d, 'node.started', name, visit, attempt)
 step(d)

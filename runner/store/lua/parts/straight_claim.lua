@@ -4,6 +4,7 @@
 -- include: settings
 -- include: straight_inputs
 -- include: echo
+-- include: fence
 local function claim_straight()
   local run, name, visit, attempt = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
   local key = prefix .. 'r:' .. run
@@ -23,7 +24,7 @@ local function claim_straight()
   if not inputs then return end
   if owner then own[4] = redis.call('HGET', key .. ':f', owner .. '.' .. visit .. '.' .. index) end
   event = event + 1
-  local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + 1 .. ' 0 - ' .. ARGV[9] .. ' '
+  local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. next_fence(fence, ARGV[9]) .. ' 0 - ' .. ARGV[9] .. ' '
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
   local started = {kind = 'node.started', visit = visit, node = name, detail = attempt}
   write_event(key, event, started, name)

@@ -1,0 +1,112 @@
+"""How safe a write must be before anybody is told that it happened: see docs/decisions/0031-durability.md.
+
+`fast` trusts the server's word. `fsync` waits until its append-only file is on its disk, `replica`
+until a replica has the write. Both ask on the connection that wrote, since the answer is about
+that one; and both write a mark first: a repeat that had nothing to write would else wait for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import redis
+
+from runner.errors import NotDurable, StoreError
+from runner.store.patience import WORKERS_OWN
+
+FAST, FSYNC, REPLICA = LEVELS = ("fast", "fsync", "replica")
+ASKS = {FSYNC: ("WAITAOF", 1, 0), REPLICA: ("WAIT", 1)}
+WHO = {FSYNC: "its disk did not confirm it", REPLICA: "no replica confirmed it"}
+
+ACKNOWLEDGED = WORKERS_OWN - {"claim"} | {
+    "answer",
+    "cancel",
+    "fork",
+    "report",
+    "rewrite",
+    "start",
+    "withdraw",
+}
+"""The requests whose reply is a promise. A claim is none: when it is lost, the node is given out anew."""
+
+TURN_MS = 1000
+WITHIN = 2.0
+"""Seconds that a caller waits; more than a server needs that syncs its file each second."""
+
+OLDEST = (7, 2)
+"""The first version that can wait for its disk."""
+
+
+class Durability:
+    """One level for one partition."""
+
+    def __init__(self, level: str, mark: str, place: str, *, patient: bool) -> None:
+        """`mark` is the key that is written; with `patient` a worker waits for as long as it takes."""
+        self.level, self._mark, self._place, self._patient = level, mark, place, patient
+        self._able = level != FSYNC
+
+    def covers(self, verb: str) -> bool:
+        """Tell whether a request is only done when it is durable."""
+        return self.level != FAST and verb in ACKNOWLEDGED
+
+    def prepare(self, link: Any) -> None:
+        """See once whether the server can do it at all.
+
+        Raises:
+            StoreError: it can't; nothing was written.
+        """
+        if self._able:
+            return
+        told = link.call("INFO").decode(errors="replace")
+        why = incapable(dict(line.split(":", 1) for line in told.splitlines() if ":" in line))
+        if why:
+            refused = StoreError(
+                f"The store at {self._place} can't keep RUNNER_DURABILITY=fsync: {why}. Nothing was done. "
+                "Set appendonly yes on a Redis 7.2 or newer or a Valkey, or choose another level."
+            )
+            refused.passing = False
+            raise refused
+        self._able = True
+
+    def confirm(self, connection: Any, verb: str) -> None:
+        """Wait until all that was written so far is safe, on the connection that wrote it.
+
+        Raises:
+            NotDurable: it is not, in the time that this request has.
+        """
+        ends = time.monotonic() + WITHIN
+        _said(connection, "SET", self._mark, self.level)
+        while not self._reached(connection):
+            if not (self._patient and verb in WORKERS_OWN) and time.monotonic() >= ends:
+                raise self._missed(f"{WHO[self.level]} within {WITHIN:g} s")
+
+    def _reached(self, connection: Any) -> bool:
+        try:
+            said = _said(connection, *ASKS[self.level], TURN_MS)
+        except redis.ResponseError as error:
+            if "UNBLOCKED" in str(error):
+                # It is no primary any more: the request is made again, at the one that is.
+                raise redis.ConnectionError(str(error)) from error
+            raise self._missed(str(error)) from error
+        return bool(said[0] if isinstance(said, list) else said)
+
+    def _missed(self, why: str) -> NotDurable:
+        return NotDurable(
+            f"The store at {self._place} has written the request, but {why}, so a crash may still lose it "
+            f"(RUNNER_DURABILITY={self.level}). It does not count as accepted. Repeat it with the same "
+            "idempotency key: it takes effect once, and is acknowledged when it is safe."
+        )
+
+
+def incapable(info: dict[str, str]) -> str:
+    """Say why a server, by what INFO tells of it, can't wait for its disk; "" when it can."""
+    version = info.get("redis_version", "0.0")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        return f"version {version} can't be asked"
+    return "" if info.get("aof_enabled") == "1" else "its append-only file is off"
+
+
+def _said(connection: Any, *command: str | int) -> Any:
+    connection.send_command(*command, check_health=False)
+    return connection.read_response()

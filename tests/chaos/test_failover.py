@@ -1,0 +1,181 @@
+"""The primary is lost and its replica takes over: what was acknowledged as durable is there."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from runner.errors import NotDurable, StoreError
+from runner.store import durability, open_store, scripts
+from tests.chaos.load import Load
+from tests.chaos.servers import Pair
+from tests.chaos.verbs import SETTLED, Walk
+from tests.tasks.workers import Site
+from tests.waiting import wait_until
+
+ROUNDS = 5
+PROGRESS = 60
+"""Seconds that everything may take to end after the last failover."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A primary that keeps what it has while tests take turns with it, and its replica."""
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.end()
+
+
+@pytest.fixture
+def behind(pair):
+    """The pair, empty and in step, whose replica a test may freeze; a dead one is back afterwards."""
+    pair.primary.client.flushall()
+    wait_until(lambda: not pair.replica.client.dbsize(), "the replica is empty, too")
+    yield pair
+    for server in (pair.primary, pair.replica):
+        if server.alive:
+            server.thaw()
+            server.client.config_set("masterauth", "")
+    if not pair.replica.alive:
+        pair.bring_back()
+
+
+@pytest.fixture
+def opened(pair):
+    """Open stores of the pair at a level; they are closed in the end."""
+    stores = []
+
+    def store(level):
+        stores.append(open_store(pair.url, push=False, durability=level))
+        return stores[-1]
+
+    yield store
+    for each in stores:
+        each.close()
+
+
+def until(verb, walk):
+    """Send the requests of a walk up to one, and return how that is sent."""
+    for name, _, send in walk:
+        if name == verb:
+            return send
+        send("")
+    raise AssertionError(verb)
+
+
+def ask_again(request):
+    """Repeat a request until there is a primary that takes it."""
+    said = []
+
+    def told():
+        try:
+            said.append(request())
+        except StoreError:
+            return False
+        return True
+
+    wait_until(told, "a primary takes requests")
+    return said[0]
+
+
+@pytest.mark.sample
+def test_a_replica_that_is_behind_makes_answers_not_durable(behind, opened):
+    """While no replica confirms, an answer is refused as not durable; repeated later, it was taken once."""
+    store = opened("replica")
+    answer = until("answer", Walk(store, "00walk"))
+    behind.fall_behind()
+    with pytest.raises(NotDurable, match="no replica confirmed it"):
+        answer("")
+    behind.catch_up()
+
+    assert ask_again(lambda: answer("")) == "accepted"
+    assert [event.kind for event in store.events("00walk")].count("interrupt.answered") == 1
+    assert behind.replica.client.hget("runner:{p00}:r:00walk:d", Walk(store, "00walk").question.id)
+
+
+def test_a_repeat_without_the_mark_would_be_called_durable(behind, opened, monkeypatch):
+    """Control: a repeat on a new connection has written nothing, so a server has nothing to wait for."""
+    answer = until("answer", Walk(opened("fast"), "00walk"))
+    behind.replica.freeze()
+    assert answer("") == "accepted"
+    again = Walk(opened("replica"), "00walk")
+    with pytest.raises(NotDurable):
+        again._answer("a")
+    again = Walk(opened("replica"), "00walk")
+    say = durability._said
+    unmarked = lambda link, *command: None if command[0] == "SET" else say(link, *command)  # noqa: E731
+    monkeypatch.setattr(durability, "_said", unmarked)
+
+    assert again._answer("a") == "accepted"
+
+
+def test_fast_may_forget_and_is_then_as_it_was(behind, opened):
+    """Control: at the level `fast` a failover forgets an accepted answer; the question is open as before."""
+    store = opened("fast")
+    walk = Walk(store, "00walk")
+    answer = until("answer", walk)
+    wait_until(lambda: behind.replica.client.exists("runner:{p00}:open"), "the replica has the question")
+    before = store.read("00walk")
+    behind.fall_behind()
+    assert answer("") == "accepted"
+    behind.fail_over()
+
+    assert ask_again(lambda: store.read("00walk")) == before
+    assert answer("") == "accepted"
+
+
+def claimed_twice(pair, opened):
+    """Let a claim be lost in a failover, and the node be claimed again; say what the lost worker is told."""
+    store = opened("fast")
+    claim = until("claim", walk := Walk(store, "00walk"))
+    wait_until(lambda: pair.replica.client.exists("runner:{p00}:timers"), "the replica has the run")
+    pair.fall_behind()
+    assert claim("lost") == "claimed"
+    lost = walk.token
+    pair.fail_over()
+    assert ask_again(lambda: claim("new")) == "claimed"
+    return store.settle(lost, SETTLED, "late").word, store.settle(walk.token, SETTLED, "own").word
+
+
+def test_a_worker_whose_claim_was_lost_is_refused(behind, opened):
+    """A claim that the new primary never saw gives no right to write: no other claim has its fence."""
+    assert claimed_twice(behind, opened) == ("stale", "settled")
+
+
+def test_with_fences_that_only_count_the_lost_worker_would_win(behind, opened, monkeypatch):
+    """Control: where each claim adds one, the lost claim and the next share a fence: the wrong one wins."""
+    known = scripts.script
+
+    def counting(name):
+        found = known(name)
+        text = found.text.replace(b" + tonumber(redis.sha1hex(nonce):sub(1, 5), 16)", b"")
+        return scripts.Script(name, text, scripts.hashlib.sha1(text).hexdigest())
+
+    monkeypatch.setattr(scripts, "script", counting)
+
+    assert claimed_twice(behind, opened) == ("settled", "stale")
+
+
+@pytest.mark.timeout(180)
+def test_failovers_under_load_lose_nothing_that_is_durable(pair, tmp_path):
+    """Five primaries are killed while runs start and people answer: at level `replica` all of it holds."""
+    pair.primary.client.flushall()
+    site = Site(pair.primary.url, tmp_path)
+    levels = {"RUNNER_DURABILITY": "replica", "RUNNER_REDIS_URL": pair.url}
+    try:
+        site.ready(2, **levels)
+        with Load(pair.url, durability="replica") as load:
+            for _ in range(ROUNDS):
+                count = len(load.started)
+                wait_until(lambda count=count: len(load.started) > count + 3, "runs are accepted")
+                pair.fail_over()
+                threading.Event().wait(0.5)
+                pair.bring_back()
+        load.finish(PROGRESS)
+        load.check()
+        assert load.errors["StoreError"]
+        assert all(worker.alive for worker in site.workers)
+    finally:
+        site.end()
+        load.close()

@@ -1,0 +1,71 @@
+"""Where a store is: URLs of Sentinels, as the store and as Celery read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.addresses import sentinels
+from runner.errors import UsageError
+from runner.settings import Settings
+from tasks.app import make_app
+from tasks.engines import pushes
+
+URL = "sentinel://ann:p%40ss@one:26380,two/main?db=3&sentinel_password=eye"
+
+
+def test_a_url_of_sentinels_is_read():
+    """Hosts, service, database and both logins come out as they went in; the port has its default."""
+    found = sentinels(URL)
+
+    assert found.hosts == (("one", 26380), ("two", 26379))
+    assert (found.service, found.database) == ("main", 3)
+    assert (found.username, found.password) == ("ann", "p@ss")
+    assert (found.sentinel_username, found.sentinel_password) == (None, "eye")
+    assert "p@ss" not in found.place
+    assert "p%40ss" not in found.place
+
+
+def test_other_urls_name_no_sentinels():
+    """A server's URL stays what it is."""
+    assert sentinels("redis://localhost:6379/0") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sentinel://one:x/main",
+        "sentinel://one:1",
+        "sentinel://:1/main",
+        "sentinel://one/main?db=a",
+        "sentinel://one/m?bd=1",
+    ],
+)
+def test_a_wrong_url_is_refused_without_its_password(url):
+    """What can't be read says how it is written, and shows nothing of what was given."""
+    with pytest.raises(UsageError, match="sentinel://host:26379") as error:
+        sentinels(url.replace("://", "://u:secret@"))
+    assert "secret" not in str(error.value)
+
+
+def test_celery_is_given_the_same_sentinels():
+    """The broker is the store behind its Sentinels, whose scripts then ring for nodes."""
+    settings = Settings(redis_url=URL)
+    app = make_app(settings)
+
+    assert app.conf.broker_url == "sentinel://ann:p%40ss@one:26380/3;sentinel://ann:p%40ss@two:26379/3"
+    options = app.conf.broker_transport_options
+    assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("main", "eye")
+    assert settings.broker_is_store
+    assert pushes(app, settings)
+
+
+@pytest.mark.parametrize(
+    "broker",
+    ["sentinel://one:26380,two/other?db=3", "sentinel://one:26380,two/main?db=4", "redis://one:6379/3"],
+)
+def test_another_service_or_database_is_another_broker(broker):
+    """Scripts don't ring where the queue is not."""
+    settings = Settings(redis_url="sentinel://one:26380,two/main?db=3", broker_url=broker)
+
+    assert not settings.broker_is_store
+    assert not pushes(make_app(settings), settings)

@@ -1,0 +1,132 @@
+"""How safe a write is before anybody is told of it: `fast`, `fsync`, `replica`."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from runner.embedded import embedded_store
+from runner.errors import NotDurable, StoreError
+from runner.interrupts import Answer, ReceiptStatus
+from runner.ports import Start
+from runner.store import durability
+from runner.store.redis import RedisStore
+from runner.testing.contract.worker import Worker, shape
+
+GRAPH = shape("a")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server with an append-only file; nobody follows it."""
+    with embedded_store(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with redis.Redis.from_url(server.url, protocol=2) as client:
+        client.flushall()
+        client.config_resetstat()
+        yield client
+        client.config_set("appendfsync", "always")
+        client.config_set("appendonly", "yes")
+
+
+@pytest.fixture
+def opened(server):
+    """Open stores at a level; they are closed in the end."""
+    stores = []
+
+    def store(level: str) -> RedisStore:
+        stores.append(RedisStore(server.url, push=False, durability=level))
+        return stores[-1]
+
+    yield store
+    for each in stores:
+        each.close()
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Wait for a tenth of a second only."""
+    monkeypatch.setattr(durability, "WITHIN", 0.1)
+    monkeypatch.setattr(durability, "TURN_MS", 50)
+
+
+def waits(client) -> int:
+    found = client.info("commandstats")
+    return sum(found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("wait", "waitaof"))
+
+
+def start(store, run_id="00run", **said):
+    store.publish([GRAPH])
+    return store.start(Start(run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", **said), "nonce")
+
+
+def test_fast_waits_for_nothing(opened, client):
+    """By default no request costs a second round trip."""
+    worker = Worker(opened("fast"))
+    run_id = worker.start(GRAPH)
+    worker.answer(*worker.park(run_id, "a"))
+
+    assert waits(client) == 0
+
+
+def test_what_is_acknowledged_waits_for_the_disk(opened, client):
+    """At the level `fsync` each reply that promises something waits for the disk once, and no other does."""
+    worker = Worker(opened("fsync"))
+    counts = [waits(client)]
+    run_id = worker.start(GRAPH)
+    counts.append(waits(client))
+    token = worker.claim(run_id, "a").token
+    counts.append(waits(client))
+    question = worker.asked(token)
+    worker.store.park(token, [question], None)
+    counts.append(waits(client))
+    worker.answer(question)
+    counts.append(waits(client))
+    worker.settle(worker.claim(run_id, "a").token)
+    worker.store.sweep()
+    counts.append(waits(client))
+
+    assert counts == [0, 1, 1, 2, 3, 4]
+
+
+def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_written(opened, client):
+    """Without an append-only file the level `fsync` is an error that says so, and nothing is written."""
+    client.config_set("appendonly", "no")
+    store = opened("fsync")
+    store.publish([GRAPH])
+    with pytest.raises(StoreError, match=r"append-only file is off.*Nothing was done.*appendonly yes"):
+        start(store)
+
+    assert store.read("00run") is None
+
+
+def test_an_append_only_file_that_is_switched_off_later_is_not_durable(opened, client):
+    """A server that loses the ability while programs run acknowledges nothing from then on."""
+    store = opened("fsync")
+    start(store, "00first")
+    client.config_set("appendonly", "no")
+
+    with pytest.raises(NotDurable, match="same idempotency key"):
+        start(store)
+
+
+def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
+    """A start and an answer that no replica has are written and yet refused, also when they are repeated."""
+    store = opened("replica")
+    for _ in range(2):
+        with pytest.raises(NotDurable, match="no replica confirmed it"):
+            start(store, idempotency_key="key")
+    assert store.read("00run") is not None
+    fast = Worker(opened("fast"))
+    fast.know("00run", GRAPH)
+    (question,) = fast.park("00run", "a")
+    for _ in range(2):
+        with pytest.raises(NotDurable):
+            store.answer([Answer(question.id, "yes")], "n")
+
+    ((receipt,), _) = opened("fast").answer([Answer(question.id, "yes")], "n")
+    assert receipt.status is ReceiptStatus.ACCEPTED
