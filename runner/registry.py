@@ -105,7 +105,10 @@ class Registry:
         found = self.find(path)
         if found is None:
             known = ", ".join(self.names()) or "none"
-            raise NotFoundError(f"no graph {path!r} is registered here; known: {known}. See RUNNER_GRAPHS.")
+            raise NotFoundError(
+                f"no graph {path!r} is registered here; known: {known}. "
+                "Name the module that has it in RUNNER_GRAPHS."
+            )
         return found
 
     def family(self, path: str) -> list[Plan]:

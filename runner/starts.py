@@ -69,8 +69,8 @@ class Starts:
         if reply.word == "unknown_graph":
             known = ", ".join(sorted(self._store.graphs())) or "none yet"
             raise NotFoundError(
-                f"no graph {graph_id!r} is known to this store; known: {known}. Start a worker that has it "
-                "in RUNNER_GRAPHS, or name it there for this program."
+                f"no graph {graph_id!r} is known to this store; known: {known}. Start a worker "
+                "whose RUNNER_GRAPHS names its module, or name the module for this program in the same way."
             )
         return reply
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.exits import Exit
+from runner.cli.exits import CommandError, Exit
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
@@ -36,12 +36,19 @@ def check(session: Session, names: tuple[str, ...], *, strict: bool, against: bo
 
     Without a terminal, lines of tab-separated cells: severity, code, graph, node, message, advice; for
     a node that would be set aside: held, run, graph, node, visit, status, reason. Exit codes: 1 there are
-    errors; 5 there are none, but a node would be set aside.
+    errors; 2 there is no graph; 5 there are no errors, but a node would be set aside.
     """
     from runner.registry import registry
 
     session.load_graphs()
     wanted = names or tuple(registry.names())
+    if not wanted:
+        # A deploy must not pass because its settings are missing.
+        raise CommandError(
+            Exit.USAGE,
+            "There is no graph here, so nothing was checked.",
+            "Name the modules that have your graphs, with --graphs or in RUNNER_GRAPHS.",
+        )
     found = [finding for name in wanted for finding in _look(name)]
     held = _held(session, wanted) if against else None
     _write(session.output, [_document(finding) for finding in found], held)

@@ -41,7 +41,7 @@ class CommandError(Exception):
 
 
 HINTS = {
-    Exit.NOT_FOUND: "`runner runs list`, `interrupts list` and `graphs list` show what there is.",
+    Exit.NOT_FOUND: "See what there is: `runner runs list`, `interrupts list`, `graphs list` or `dead list`.",
     Exit.UNREACHABLE: "`runner dev` starts a store and a worker here, and says how to reach them.",
     Exit.FAULT: "This is a fault of the program. Repeat with --debug to see where, and report it.",
 }

@@ -47,9 +47,13 @@ def init(session: Session, folder: Path) -> None:
             "Name a folder that is new or empty.",
         )
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "graphs"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in FILES:
-        (folder / file).write_text(_text(file, name), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in FILES:
+            (folder / file).write_text(_text(file, name), encoding="utf-8")
+    except OSError as error:
+        said = f"{folder} can't be written: {error.strerror}."
+        raise CommandError(Exit.USAGE, said, "Name a folder that you may write to.") from error
     if session.output.as_json:
         session.output.data({"folder": str(folder), "name": name, "files": list(FILES)})
     else:

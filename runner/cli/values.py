@@ -46,7 +46,8 @@ def _text(given: str, option: str) -> str:
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(Exit.USAGE, f"{option}: {given[1:]} can't be read: {error}.") from error
+        why = getattr(error, "strerror", None) or error
+        raise CommandError(Exit.USAGE, f"{option}: the file {given[1:]} can't be read: {why}.") from error
 
 
 def to_ms(_: click.Context, option: click.Parameter, given: str | None) -> int | None:

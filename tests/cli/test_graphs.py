@@ -121,6 +121,15 @@ def test_graphs_are_checked(graphs):
     assert document == {"findings": []}
 
 
+def test_a_check_of_nothing_does_not_pass(tmp_path, monkeypatch, cli):
+    """A deploy whose settings name no graphs is told so, and does not go on."""
+    monkeypatch.chdir(tmp_path)
+    done = cli("graphs", "check")
+
+    assert done.exit_code == 2
+    assert "nothing was checked" in done.stderr
+
+
 LATER = """
 from runner import GraphBuilder, graph
 

@@ -140,6 +140,15 @@ def test_nothing_is_overwritten(project):
     assert (project / "Procfile").read_text() == kept["Procfile"]
 
 
+def test_a_folder_that_can_t_be_written_is_no_fault_of_the_program(tmp_path):
+    """The error says what is in the way."""
+    (tmp_path / "taken").write_text("a file")
+    done = CliRunner().invoke(runner, ["init", str(tmp_path / "taken" / "shop")])
+
+    assert done.exit_code == 2
+    assert "can't be written: Not a directory." in done.stderr
+
+
 def test_what_is_written_keeps_to_our_own_style(project):
     """Newcomers learn from it: it is formatted, and has no fault that our linter knows."""
     command = [

@@ -69,7 +69,7 @@ def test_what_is_not_there_is_not_found(path):
     known.add("refund", refund)
 
     assert known.find(path) is None
-    with pytest.raises(NotFoundError, match=r"is registered here; known: refund\. See RUNNER_GRAPHS"):
+    with pytest.raises(NotFoundError, match=r"is registered here; known: refund\. Name the module"):
         known.get(path)
 
 

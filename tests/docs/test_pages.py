@@ -122,3 +122,13 @@ def test_the_index_lists_every_page():
 
     assert len(set(listed)) == len(listed)
     assert {page.resolve() for page in PAGES} - {index, ROOT / "README.md"} <= set(listed)
+
+
+def test_the_glossary_has_every_word_once():
+    """A word means one thing, so it is explained in one place."""
+    words = re.findall(
+        r"^\*\*([^*]+)\.\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert len(words) == len(set(words))
+    assert len(words) > 50
