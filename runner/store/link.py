@@ -91,8 +91,8 @@ class Link:
         """A connection that came through a fork belongs to the parent, so the child makes its own."""
         held = self._own.__dict__
         if held.get("pid") != os.getpid():
-            held["pid"] = os.getpid()
             held["connection"] = self.client.connection_pool.make_connection()
+            held["pid"] = os.getpid()
         return held["connection"]
 
     @contextmanager
@@ -133,6 +133,8 @@ OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "health_check_interval": 30,
     "protocol": 2,
+    # The pool counts a connection for every thread that ever was, and gives up at 100 by default.
+    "max_connections": 2**31,
 }
 
 

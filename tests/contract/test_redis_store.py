@@ -496,6 +496,17 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     assert {receipt.detail for receipt in said} == {"", f"already answered by {winner.responder}"}
 
 
+def test_threads_may_come_and_go(store):
+    """A program with a thread for every request uses a store for as long as it likes."""
+    said = []
+    for _ in range(130):
+        thread = threading.Thread(target=lambda: said.append(store.sweep().word))
+        thread.start()
+        thread.join(20)
+
+    assert said == ["0"] * 130
+
+
 def test_answers_that_come_in_between_are_judged_again(worker, store, monkeypatch):
     """What was open when it was read may be answered when it is written: then the truth is told."""
     (question,) = worker.park(worker.start(shape("a")), "a")

@@ -1,0 +1,325 @@
+"""Many answers to the same questions in the same moment, by every door, and the time that runs out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+from functools import partial
+
+import pytest
+import redis
+from celery import Celery
+
+from runner.interrupts import Answer
+from runner.ports import Reply
+from runner.settings import as_broker
+from runner.store.redis import RedisStore
+from runner.store.scripts import Scripts, script
+from runner.testing.contract.worker import Worker, shape
+from tests.chaos.histories import Try, faults
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+PEOPLE = 50
+NO_CHECK = ("if decided then\nif nonce", "if false then\nif nonce")
+"""The script `answer` without its compare-and-set: whoever comes last wins."""
+NO_UNSEEN = ("return unseen > 0 and", "return false and")
+"""The script `park` without its look for answers that came meanwhile."""
+
+
+class Careless(Scripts):
+    """Scripts of which one was changed."""
+
+    def __init__(self, store: RedisStore, name: str, change: tuple[str, str]) -> None:
+        super().__init__(store._link, store._keys.prefix)
+        text = script(name).text.decode()
+        assert text.count(change[0]) == 1
+        self._changed, self._text = name, text.replace(*change)
+
+    def run(self, name, *arguments):
+        if name != self._changed:
+            return super().run(name, *arguments)
+        return self._link.call("EVAL", self._text, "1", self._prefix, *arguments)
+
+
+@pytest.fixture
+def store(databases):
+    """A store on a real server, with leases that outlast the test."""
+    site = next(databases)
+    store = RedisStore(site.url, lease=60, push=False)
+    yield store
+    store.close()
+    site.end()
+
+
+def together(*tasks):
+    """Run all tasks in threads of their own, from one moment on."""
+    failures, gate = [], threading.Barrier(len(tasks))
+
+    def run(task):
+        gate.wait(20)
+        try:
+            task()
+        except Exception as error:  # noqa: BLE001 - told by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+
+
+class Race:
+    """People and time at the same questions of one store."""
+
+    def __init__(self, store: RedisStore, count: int) -> None:
+        self.store, self.worker, self.tries, self.bells = store, Worker(store), [], []
+        graph, draw = shape("a"), random.Random(count)  # noqa: S311 - no secret
+        self.questions = []
+        for number in range(count):
+            # Every fourth waits for ever, the others for about as long as the race takes.
+            ends = {} if number % 4 == 0 else {"expires_in": draw.uniform(0.05, 0.02 * count)}
+            self.questions += self.worker.park(self.worker.start(graph), "a", **ends)
+
+    def person(self, who: str):
+        """Answer all questions, one after the other."""
+        for question in self.questions:
+            sent = time.monotonic()
+            receipts, reply = self.store.answer([Answer(question.id, who, who)], f"{who}-{question.id}")
+            said = receipts[0]
+            self.tries.append(Try(question.id, who, sent, time.monotonic(), str(said.status), said.detail))
+            self.note(reply)
+
+    def time(self, stop: threading.Event):
+        """Sweep until everybody has answered, and once more."""
+        while True:
+            last = stop.is_set()
+            self.note(self.store.sweep(10))
+            if last:
+                return
+
+    def note(self, reply: Reply):
+        self.bells += [bell.run_id for bell in reply.doorbells]
+
+    def run(self):
+        """Let everybody begin at once; give what can't be explained."""
+        stop, left = threading.Event(), itertools.count(1)
+
+        def person(who):
+            self.person(who)
+            if next(left) == PEOPLE:
+                stop.set()
+
+        people = [lambda who=f"person{number}": person(who) for number in range(PEOPLE)]
+        together(*people, lambda: self.time(stop), lambda: self.time(stop))
+        while self.store.sweep().word != "0":
+            pass
+        return list(self.unexplained())
+
+    def unexplained(self):
+        by_question = {question.id: [] for question in self.questions}
+        for each in self.tries:
+            by_question[each.question].append(each)
+        for question in self.questions:
+            tries = by_question[question.id]
+            (stands,) = self.store.interrupts([question.id])
+            assert len(tries) == PEOPLE
+            yield from faults(tries, str(stands.status), stands.responder)
+            if self.bells.count(question.run_id) != 1:
+                yield f"its node was rung {self.bells.count(question.run_id)} times"
+            (learnt,) = self.worker.claim(question.run_id, "a").answers
+            if (learnt.status, learnt.response) != (stands.status, stands.response):
+                yield "its node learns something else"
+
+
+def test_a_history_that_no_order_explains_is_found():
+    """The judge of the tests below sees each kind of fault."""
+    good = [Try("q", "ann", 0, 2, "accepted"), Try("q", "bob", 1, 3, "duplicate", "already answered by ann")]
+    assert list(faults(good, "answered", "ann")) == []
+    assert list(faults([Try("q", "ann", 0, 1, "expired")], "expired", None)) == []
+    bad = {
+        "were accepted": [good[0], Try("q", "bob", 0, 1, "accepted")],
+        "not who won": [good[0], Try("q", "bob", 1, 3, "duplicate", "already answered by eve")],
+        "before the winner": [good[0], Try("q", "bob", -2, -1, "duplicate", "already answered by ann")],
+        "was told rejected": [good[0], Try("q", "bob", 0, 1, "rejected")],
+        "is stored": [Try("q", "eve", 0, 2, "accepted")],
+        "answers were accepted": [Try("q", "bob", 0, 1, "duplicate", "already answered by ann")],
+    }
+    for reason, history in bad.items():
+        assert reason in " ".join(faults(history, "answered", "ann"))
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(20, marks=pytest.mark.sample), 200], ids=["a few questions", "two hundred"]
+)
+def test_of_fifty_answers_at_once_one_is_accepted(store, count):
+    """Fifty people and the clock race: one of them wins each question, all learn who, one wake-up follows."""
+    race = Race(store, count)
+
+    assert race.run() == []
+
+    stands = {str(each.status) for each in store.interrupts([each.id for each in race.questions])}
+    assert stands <= {"answered", "expired"}
+    assert "answered" in stands
+
+
+def test_without_the_check_in_the_script_several_are_accepted(store):
+    """The control: where a script doesn't look whether a question is open, the race has several winners."""
+    races = (Race(store, 10) for _ in range(20))
+    honest, careless = store._scripts, Careless(store, "answer", NO_CHECK)
+
+    def told(race):
+        store._scripts = careless
+        found = " ".join(race.run())
+        store._scripts = honest
+        return found
+
+    assert any("answers were accepted" in told(race) for race in races)
+
+
+def last_answers(store, rounds):
+    """Answer the two questions of a node in the same moment; give how often each round woke the node."""
+    worker, graph, woken = Worker(store), shape("a"), []
+    for _ in range(rounds):
+        questions = worker.park(worker.start(graph), "a", "x", "y")
+        bells = []
+
+        def answer(each, bells=bells):
+            bells.extend(store.answer([Answer(each.id, 1, "ann")], each.id)[1].doorbells)
+
+        together(*(partial(answer, each) for each in questions))
+        woken.append(len(bells))
+    return woken
+
+
+def test_two_last_answers_in_one_moment_wake_their_node_once(store):
+    """Each of two answers sees the other one open, and yet somebody wakes the node: no wake-up is lost."""
+    assert last_answers(store, 100) == [1] * 100
+
+
+def pauses(store, rounds):
+    """Answer a question in the moment in which its node stops to wait; give how often that woke it."""
+    worker, graph, woken = Worker(store), shape("a"), []
+    for _ in range(rounds):
+        token = worker.claim(worker.start(graph), "a").token
+        question = worker.asked(token)
+        store.ask(token, [question], None)
+        words, bells = [], []
+
+        def park(token=token, question=question, words=words, bells=bells):
+            reply = store.park(token, [question], None)
+            words.append(reply.word)
+            bells.extend(reply.doorbells)
+
+        def answer(question=question, bells=bells):
+            bells.extend(store.answer([Answer(question.id, 1, "ann")], "n")[1].doorbells)
+
+        together(park, answer)
+        woken.append(len(bells))
+    return woken
+
+
+def test_an_answer_in_the_moment_of_the_pause_wakes_the_node(store):
+    """An answer may come just before its node waits, or just after: the node goes on either way, once."""
+    assert pauses(store, 100) == [1] * 100
+
+
+def test_without_the_look_at_what_came_meanwhile_wake_ups_are_lost(store):
+    """The control: where `park` doesn't look for answers, some nodes wait for ever."""
+    store._scripts = Careless(store, "park", NO_UNSEEN)
+
+    assert any(0 in pauses(store, 20) for _ in range(50))
+
+
+COUNT, CLIENTS, MESSAGES, TASKS = 30, 6, 10, 4
+"""Questions, and for each the answers by Python, by the stream and by Celery tasks."""
+REPLIES = "runner:replies:race"
+
+
+@pytest.fixture
+def site(databases):
+    """A site with one worker that asks."""
+    site = next(databases)
+    site.add(RUNNER_GRAPHS="tests.chaos.racing_graphs", RUNNER_EARLY_ANSWER="60")
+    site.workers[0].wait_ready()
+    yield site
+    site.end()
+
+
+class Doors:
+    """The same questions, answered by every door."""
+
+    def __init__(self, site, questions) -> None:
+        self.site, self.questions, self.tries = site, questions, []
+        self.stranger = Celery("stranger", broker=as_broker(site.url), set_as_current=False)
+
+    def client(self, who):
+        for question in self.questions:
+            said = self.site.client.respond(question, who, responder=who)
+            self.tries.append((question, who, str(said.status), said.detail))
+
+    def messages(self, who):
+        with redis.Redis.from_url(self.site.url) as door:
+            for question in self.questions:
+                door.xadd("runner:responses", {"body": json.dumps({"v": 1, **self.said(question, who)})})
+
+    def tasks(self, who):
+        for question in self.questions:
+            self.stranger.send_task("tasks.respond", kwargs=self.said(question, who), queue="runner")
+
+    def said(self, question, who):
+        key = f"{question} {who}"
+        return {
+            "interrupt_id": question,
+            "response": who,
+            "responder": who,
+            "idempotency_key": key,
+            "reply_to": REPLIES,
+        }
+
+    def all_at_once(self):
+        together(
+            *(partial(self.client, f"client{number}") for number in range(CLIENTS)),
+            *(partial(self.messages, f"sender{number}") for number in range(MESSAGES)),
+            *(partial(self.tasks, f"task{number}") for number in range(TASKS)),
+        )
+        self.stranger.close()
+
+    def receipts(self):
+        """Wait for all receipts: question, status and detail of each."""
+        wanted = COUNT * (MESSAGES + TASKS)
+        wait_until(lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=60)
+        found = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
+        return [(each["interrupt_id"], each["status"], each["detail"]) for each in found]
+
+
+def test_every_door_and_the_clock_agree_on_one_answer(site):
+    """Clients, the stream, Celery tasks and the sweep race: all get receipts that name one winner."""
+    runs = [site.client.start("race", 1 + number / 10) for number in range(COUNT)]
+    wait_until(lambda: all(asked_by(run) for run in runs), "every run has asked", seconds=60)
+    asked = {asked_by(run)[0]: run for run in runs}
+    doors = Doors(site, list(asked))
+
+    doors.all_at_once()
+    received = doors.receipts() + [(question, *said) for question, _, *said in doors.tries]
+
+    for question, run in asked.items():
+        result, stands = run.wait(60).results["ask"].output, site.client.interrupt(question)
+        said = [tuple(each[1:]) for each in received if each[0] == question]
+        assert len(said) == CLIENTS + MESSAGES + TASKS
+        assert said.count(("accepted", "")) == (1 if stands.responder else 0)
+        assert result == (stands.responder or "silence")
+        lost = f"already answered by {result}" if stands.responder else "the time to answer is over"
+        assert {detail for status, detail in said if status != "accepted"} == {lost}
+        kinds = [event.kind for event in run.events()]
+        assert (kinds.count("node.started"), kinds.count("node.resumed")) == (2, 1)
+
+
+def asked_by(run):
+    return [event.detail for event in run.events() if event.kind == "interrupt.asked"]
