@@ -16,11 +16,12 @@ from runner.settings import Settings
 from tasks import nodes, reports, responses
 from tasks.amqp import AmqpDoors
 from tasks.announcing import Announcer
-from tasks.config import SETTINGS, is_amqp
+from tasks.config import SETTINGS, is_amqp, is_redis
 from tasks.engines import load_graphs, queues_of, settings_of
 from tasks.presence import Presence
 from tasks.relay import Relay
-from tasks.responses import Responses
+from tasks.responses import Responses, outbox_of
+from tasks.rubbish import guard
 from tasks.sweeper import Sweeper
 
 THREADS = frozenset({AmqpDoors, Announcer, Presence, Relay, Responses, Sweeper})
@@ -47,6 +48,8 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
         if SETTINGS not in conf:
             conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
+        if is_redis(conf.broker_url):
+            guard(outbox_of(settings_of(instance.app).redis_url).bury)
         for name in queues_of(registry):
             instance.app.amqp.queues.select_add(queue(name, conf.broker_url))
     except (RunnerError, ValidationError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from runner import GraphBuilder
+from runner import GraphBuilder, graph
 from runner.registry import registry
 from tests.tasks.graphs import name_of, store
 
@@ -44,6 +44,26 @@ def build(node, queue):
     builder.add_node(node, "a", queue=queue)
     builder.add_node(name_of, "b")
     builder.add_edge("a", "b")
+    return builder.build()
+
+
+STARTS = {"a": 1, "b": 2, "d": 1, "e": 1, "z": 1}
+"""How often each node of `rolling` is started where nothing happens: who asks is started again to go on."""
+
+
+def takes_long(ctx):
+    threading.Event().wait(0.4)
+    return ctx.node_id
+
+
+@graph("rolling")
+def rolling():
+    """One branch asks while the other works."""
+    builder = GraphBuilder()
+    for node in STARTS:
+        builder.add_node((lambda ctx: ctx.interrupt("go?")) if node == "b" else takes_long, node)
+    for source, target in ("ab", "ad", "de", "bz", "ez"):
+        builder.add_edge(source, target)
     return builder.build()
 
 
