@@ -1,7 +1,8 @@
 """An approval service: `python -m examples.approvals [--port 8000]`, then open the page it names.
 
 It reads notices and receipts on a thread and shows the open questions on a page. It keeps nothing in
-memory, so it may be stopped and started at any time, and several may run.
+memory, so it may be stopped and started at any time. Where RUNNER_BROKER_URL is RabbitMQ's it reads and
+answers there, and keeps what is open in the file that APPROVALS_DB names.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-import redis
-
 from examples.approvals.inbox import Inbox
 from examples.approvals.page import page
+from examples.approvals.rabbit import RabbitInbox
 
 RECOVER = 60.0
 """Seconds between two looks at what other readers have left behind."""
 
 
-def handler_for(inbox: Inbox) -> type[BaseHTTPRequestHandler]:
+def handler_for(inbox: Inbox | RabbitInbox) -> type[BaseHTTPRequestHandler]:
     """Make the class that answers requests with this inbox."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,17 +61,25 @@ def handler_for(inbox: Inbox) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def follow(inbox: Inbox) -> None:
-    """Read for ever; while the store is away, try again every second."""
+def follow(inbox: Inbox | RabbitInbox) -> None:
+    """Read for ever; while the store or RabbitMQ is away, try again every second."""
     while True:
         try:
             inbox.recover()
             due = time.monotonic() + RECOVER
             while time.monotonic() < due:
                 inbox.follow()
-        except redis.RedisError as error:
-            print(f"The store is away ({error}); trying again.", file=sys.stderr, flush=True)
+        except inbox.broken as error:
+            print(f"Nothing can be read ({error}); trying again.", file=sys.stderr, flush=True)
             time.sleep(1)
+
+
+def open_inbox() -> Inbox | RabbitInbox:
+    """Open the inbox that fits the installation: on RabbitMQ where it is the broker, else on Redis."""
+    broker = os.environ.get("RUNNER_BROKER_URL", "")
+    if broker.startswith("amqp"):
+        return RabbitInbox(broker, os.environ.get("APPROVALS_DB", "approvals.db"))
+    return Inbox(os.environ.get("RUNNER_REDIS_URL", "redis://127.0.0.1:6379/0"))
 
 
 def main() -> None:
@@ -82,7 +90,7 @@ def main() -> None:
     options.add_argument("--host", default=host, help="0.0.0.0 shows it to everybody who gets here")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    inbox = Inbox(os.environ.get("RUNNER_REDIS_URL", "redis://127.0.0.1:6379/0"))
+    inbox = open_inbox()
     threading.Thread(target=follow, args=(inbox,), daemon=True).start()
     with ThreadingHTTPServer((given.host, given.port), handler_for(inbox)) as server:
         print(f"approvals: http://{given.host}:{server.server_port}/", flush=True)

@@ -29,6 +29,9 @@ WAIT = 1000  # ms
 class Inbox:
     """Questions that wait for people. Share one per process; another process may have its own."""
 
+    broken = (redis.RedisError,)
+    """What may be raised while the store is away."""
+
     def __init__(self, url: str) -> None:
         """Take the store's URL; the group of readers begins at the first notice that is kept."""
         self.redis: Any = redis.Redis.from_url(url, decode_responses=True)

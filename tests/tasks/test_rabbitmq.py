@@ -9,6 +9,7 @@ import time
 import amqp
 import pytest
 
+from examples.approvals.rabbit import RabbitInbox
 from runner import Status
 from tests.rabbitmq import find_program, rabbitmq
 from tests.tasks.workers import MARGIN, RECOVERY
@@ -258,3 +259,34 @@ def test_without_a_sweep_a_killed_worker_s_node_is_lost(databases, site, rabbit)
     with pytest.raises(TimeoutError):
         run.wait(RECOVERY + 2)
     site.end()
+
+
+def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, rabbit, tmp_path):
+    """It shows what is open, answers with a digest, reads the receipt, and forgets nothing when stopped."""
+    ready(site, rabbit)
+    file = str(tmp_path / "approvals.db")
+    first = RabbitInbox(rabbit.url, file)
+    first.follow()  # from here on its queue keeps what it has not read
+    run, question = asked(site)
+    first.recover()
+
+    inbox = RabbitInbox(rabbit.url, file)
+    wait_until(lambda: (inbox.follow(), known(inbox, question))[1], "the question is shown")
+    inbox.answer(question, "yes", "ana")
+    wait_until(
+        lambda: (inbox.follow(), inbox.receipts().get(question, {}).get("status"))[1] == "accepted",
+        "it is told",
+    )
+    assert run.wait(20).status is Status.COMPLETED
+    wait_until(lambda: (inbox.follow(), not known(inbox, question))[1], "the question is shown no more")
+
+    inbox.answer(question, "no", "bob")
+    told = lambda: inbox.receipts()[question]["status"]  # noqa: E731 - asked again and again
+    wait_until(
+        lambda: (inbox.follow(), told())[1] == "duplicate", "the second answer is told that it is late"
+    )
+    inbox.recover()
+
+
+def known(inbox, question):
+    return question in {each["id"] for each in inbox.questions()}
