@@ -5,11 +5,12 @@ A bad answer is refused with the place and the reason, and the question stays op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runner import codec, sizes
-from runner.errors import PayloadTooLarge
+from runner.errors import PayloadTooLarge, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.run import RunRecord
 from runner.schemas import mismatch
 from runner.store.receipts import receipts_for
 
@@ -24,6 +25,25 @@ def refusals(
     judged = zip(given, found, strict=True)
     reasons = {answer.interrupt_id: _reason(answer, interrupt, most) for answer, interrupt in judged}
     return {interrupt_id: reason for interrupt_id, reason in reasons.items() if reason}
+
+
+def check_run(run_id: str, given: Sequence[Answer], peek: Callable[[str], RunRecord | None]) -> None:
+    """Refuse a set in which a question is of another run, and of none inside this one.
+
+    Raises:
+        ResponseError: there is such a question; nothing was applied.
+    """
+    own = peek(run_id)
+    for answer in given:
+        address = address_of(answer.interrupt_id)
+        asking = peek(address.run_id) if address and address.run_id != run_id else None
+        if own is None or asking is None:
+            continue  # its own, or one that nobody asked: the store says what becomes of it
+        if asking.root != own.root or not asking.path.startswith(own.path):
+            raise ResponseError(
+                f"the question {answer.interrupt_id} is of run {asking.run_id}, not of run {run_id} or a run "
+                "inside it; nothing was applied. Answer it there, or with client.respond."
+            )
 
 
 def _reason(answer: Answer, interrupt: Interrupt | None, most: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from runner import codec
+from runner import answers, codec
 from runner.engine import Engine
 from runner.errors import NotFoundError, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, answers_from
@@ -89,9 +89,11 @@ class Run(Steering):
         """Answer in the Strands shape; the set is applied whole or not at all.
 
         Raises:
-            ResponseError: the shape is not `[{"interruptResponse": {...}}]`.
+            ResponseError: the shape is not `[{"interruptResponse": {...}}]`, or a question is of another run.
         """
-        return self._engine.answer(answers_from(list(responses)))
+        given = answers_from(list(responses))
+        answers.check_run(self.id, given, self._engine.store.peek)
+        return self._engine.answer(given)
 
     def events(self, after: str = "", *, follow: bool = False) -> Iterator[Event]:
         """Read what happened, in order, after a position; `follow` goes on until the run ends."""

@@ -156,7 +156,8 @@ def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Inte
     if isinstance(asked, Failed):
         return asked
     if asked:
-        return Interrupted(list(asked))
+        # Nothing of the node has run: what it asked before and waits for stays open.
+        return Interrupted(list(asked), keeps=True)
     if event.cancel_node:
         return event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
     return None

@@ -129,6 +129,26 @@ def test_tags_that_cannot_be_used(tags):
     assert not client.runs()
 
 
+def test_a_run_takes_answers_to_its_own_questions_only():
+    """`run.respond` is for the run and the runs inside it; a question of another run is refused whole."""
+    client, bench = office(wired({"inner": single(ask), "own": ask}).build())
+    one, other = client.start("bench", 1), client.start("bench", 2)
+    bench.finish_all()
+    own = [each.id for each in one.interrupts()]
+    (stranger, _) = (each.id for each in other.interrupts())
+
+    with pytest.raises(ResponseError, match=f"is of run .*, not of run {one.id}.* nothing was applied"):
+        one.respond(answers((own[0], "yes"), (own[1], "yes"), (stranger, "yes")))
+    assert [each.id for each in one.interrupts()] == own
+    inside = client.run(next(each.run_id for each in one.interrupts() if each.run_id != one.id))
+    with pytest.raises(ResponseError, match="is of run"):
+        inside.respond(answers(*((each, "yes") for each in own)))
+    assert {receipt.status for receipt in one.respond(answers(*((each, "yes") for each in own)))} == {
+        "accepted"
+    }
+    assert [receipt.status for receipt in one.respond(answers(("00gone.a.1.x", "yes")))] == ["unknown"]
+
+
 def test_answers_that_cannot_be_used():
     """Null, what can't be stored, a wrong digest and unknown ids are refused; the question stays open."""
     client, bench = office(single(ask))

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner import RetryPolicy, Status
+from runner import GraphBuilder, RetryPolicy, Status
 from runner.engine import Engine
 from runner.errors import CorruptDocument, NodeFailed
 from runner.failures import record
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
+from runner.interrupts import Answer
 from runner.outcomes import Failed, Interrupted, Saved, Succeeded
 from runner.store.memory import MemoryStore
 from tests.core.graphs import Bench, answer_all, answers, ident, wired
@@ -463,3 +464,41 @@ def test_an_unknown_graph_is_put_back():
     bench.later(2)
     found = bench.finish().results["a"]
     assert (found.status, found.attempts) == (Status.COMPLETED, 1)
+
+
+def test_a_question_ahead_of_a_node_leaves_its_other_questions_open():
+    """With resume="each" a hook may ask at a later start, too: what the node waits for stays open."""
+
+    class AsksAtTheSecondStart:
+        starts = 0
+
+        def register_hooks(self, registry, **kwargs):
+            registry.add_callback(BeforeNodeCallEvent, self.ask)
+
+        def ask(self, event):
+            self.starts += 1
+            if self.starts > 1:
+                event.interrupt("go on?")
+
+    def ask_two(ctx):
+        said = []
+        for name in ("x", "y"):
+            try:
+                said.append(ctx.interrupt(name))
+            except BaseException:  # noqa: BLE001, S112 - both are asked in one execution
+                continue
+        return said
+
+    builder = GraphBuilder().set_hook_providers([AsksAtTheSecondStart()])
+    builder.add_node(ask_two, "a", resume="each")
+    bench = Bench(builder.build()).start()
+    x, y = bench.finish().interrupts
+    bench.engine.answer([Answer(x.id, 1)])
+
+    still = {each.name: each.id for each in bench.finish().interrupts}
+    assert set(still) == {"go on?", "y"}
+    assert still["y"] == y.id
+    bench.engine.answer([Answer(still["go on?"], "yes")])
+    bench.finish()
+    bench.engine.answer([Answer(y.id, 2)])
+    assert bench.finish().results["a"].output == [1, 2]
