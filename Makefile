@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 COMMA := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all chaos chaos-sample soak check docs format extras bench clean
+.PHONY: help run test test-slow test-all chaos chaos-sample soak simulate check docs format extras bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ chaos-sample: $(STAMP) ## Run one fault of every kind
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+
+simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=redis]
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) --store $(or $(STORE),memory)
 
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough

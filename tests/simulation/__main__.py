@@ -1,0 +1,49 @@
+"""Play many seeds: `python -m tests.simulation --seeds 5000 --from 1`; the first that fails is explained."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from runner.embedded import embedded_store
+from tests.simulation.history import Make, drawn, play, report
+from tests.simulation.on_redis import on_redis
+from tests.simulation.world import in_memory
+
+PROGRESS = 100
+"""Seeds between two lines that say how far it is."""
+
+
+def search(first: int, count: int, make: Make) -> int:
+    """Play seeds until one fails; returns the exit code."""
+    began = time.monotonic()
+    for number, seed in enumerate(range(first, first + count), 1):
+        history = drawn(seed)
+        error = play(history, make).error
+        if error:
+            sys.stdout.write(report(history, error, make) + "\n")
+            return 1
+        if number % PROGRESS == 0 or number == count:
+            sys.stdout.write(f"{number} seeds, {time.monotonic() - began:.0f} s: every promise held\n")
+            sys.stdout.flush()
+    return 0
+
+
+def main() -> int:
+    """Read the arguments and play."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500, help="how many")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
+    parser.add_argument("--store", choices=["memory", "redis"], default="memory")
+    chosen = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # planned outages are no news
+    if chosen.store == "memory":
+        return search(chosen.first, chosen.seeds, in_memory)
+    with embedded_store() as server:
+        return search(chosen.first, chosen.seeds, on_redis(server.url))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

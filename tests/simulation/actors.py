@@ -1,0 +1,146 @@
+"""Virtual workers: real engines whose every call to the store can be stopped, killed, cut or doubled.
+
+An actor is one piece of work of a process: a delivery, a sweep, an answer. It runs as a greenlet, that is
+a generator whose `yield` may stand in any function that it calls; so what runs between two stops is the
+product's own code. Nothing goes on by itself: the world resumes one actor at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import greenlet
+
+from runner.engine import Engine
+from runner.errors import RunnerError, StoreError
+from runner.ports import Claim
+from runner.registry import Registry
+
+READS = frozenset({"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children"})
+"""Requests that change nothing: an actor stops before them, not behind them as well."""
+
+
+class Died(BaseException):
+    """Ends an actor where its process is killed."""
+
+
+class Actor:
+    """One piece of work of a process; `point` is where it has stopped."""
+
+    def __init__(self, process: Process, name: str, work: Callable[[], object]) -> None:
+        """Begin nothing yet: the first `resume` does."""
+        self.process, self.name, self.work = process, name, work
+        self.number = next(process.world.numbers)
+        self.point, self.crashes = "start", 0
+        self.blocked_by: Actor | None = None
+        self.done = self.dead = self.claimed = False
+        self.result: Any = None
+        self.error: RunnerError | None = None
+        self._greenlet = greenlet.greenlet(self._run)
+
+    def _run(self, how: str) -> None:
+        try:
+            if how != "die":
+                self.result = self.work()
+        except Died:
+            self.dead = True
+        except RunnerError as error:
+            self.error = error
+        self.done = True
+
+    def resume(self, how: str = "go") -> None:
+        """Let it go on to its next stop: "go", "die", "cut" (no reply or no request) or "twice"."""
+        self._greenlet.switch(how)
+
+    def stop(self, point: str) -> str:
+        """Give way to the others; called by the code that the actor runs. Returns how it goes on."""
+        if self.dead:
+            raise Died  # code that outlives its worker's death, in a `finally` perhaps, does nothing
+        self.point = point
+        how: str = self._greenlet.parent.switch()
+        if how == "die":
+            self.dead = True
+            raise Died
+        return how
+
+
+class Wire:
+    """The store as one process sees it: each request stops its actor before and behind."""
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._store = process, process.world.store
+        self.lease_ms, self.max_bytes = self._store.lease_ms, self._store.max_bytes
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments, **named: self._request(name, arguments, named)
+
+    def _request(self, name: str, arguments: tuple, named: dict) -> Any:
+        actor = self._process.world.current
+        if actor is None:  # a heartbeat: its thread is of no interest
+            return getattr(self._store, name)(*arguments, **named)
+        how = actor.stop(f"before {name}")
+        if how == "cut":
+            raise StoreError(f"the request {name} was cut off.")
+        said = self._do(name, arguments, named)
+        if how == "twice":  # the client repeats a request whose reply was lost: same nonce, same reply
+            said = self._do(name, arguments, named)
+        if name in READS:
+            return said
+        if isinstance(said, Claim):
+            actor.crashes, actor.claimed = said.record.crashes, True
+        if actor.stop(f"behind {name}") == "cut":
+            raise StoreError(f"the reply to {name} was lost.")
+        return said
+
+    def _do(self, name: str, arguments: tuple, named: dict) -> Any:
+        said = getattr(self._store, name)(*arguments, **named)
+        self._process.world.said(name, arguments, said)
+        return said
+
+
+class Silent:
+    """No alarms: they save time only, and the simulated sweepers find what is due."""
+
+    def ring_in(self, seconds: float) -> None:
+        """Do nothing."""
+
+
+class Process:
+    """One virtual process: an engine with code of its own, and as many slots as it was given."""
+
+    def __init__(self, world: Any, name: str, slots: int, skew: tuple[float, float]) -> None:
+        """`skew` is how its clock is wrong: seconds ahead, and how fast it goes."""
+        self.world, self.name, self.slots, self.skew = world, name, slots, skew
+        self.frozen = False
+        self.actors: list[Actor] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start, or start again after a death: with nothing but what the store has."""
+        registry = Registry()
+        for name, factory in self.world.factories.items():
+            registry.add(name, factory)
+        self.engine = Engine(Wire(self), self.world.broker, registry, lease=math.inf)
+        self.engine._alarms = Silent()
+
+    def work(self, name: str, work: Callable[[], object]) -> Actor:
+        """Take on a piece of work."""
+        actor = Actor(self, f"{self.name} {name}", work)
+        self.actors.append(actor)
+        return actor
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether another delivery has room."""
+        return not self.frozen and len(self.actors) < self.slots
+
+    def beat(self) -> None:
+        """Renew the leases, as the thread of a living process does every third of one."""
+        self.engine.leases.look()
+
+    def clock(self) -> float:
+        """Read this process's own clock, in seconds: it is wrong, and nothing may depend on it."""
+        ahead, rate = self.skew
+        return self.world.clock.now / 1000 * rate + ahead

@@ -1,0 +1,174 @@
+"""Histories by seed: drawn, played, checked to their end, and made as short as they still fail."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runner.results import GraphResult
+from runner.run import FINAL, Status
+from tests.simulation.plans import draw
+from tests.simulation.virtual import machine
+from tests.simulation.watch import Violation, must
+from tests.simulation.world import Setting, Step, World, in_memory
+
+FAULTS = ("double", "old", "drop", "die", "cut", "twice", "freeze", "thaw", "stall", "late", "mixed")
+LENGTH = 200
+"""Steps of a history at most."""
+
+Make = Callable[[Setting], World]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a seed stands for."""
+
+    seed: int
+    setting: Setting
+    steps: tuple[Step, ...]
+
+
+def drawn(seed: int) -> History:
+    """Draw a history: its graph, its cluster, its weather (which faults, how often), and what happens."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable, no secret
+    plan, count = draw(chance), chance.choice((1, 2, 2, 3))
+    setting = Setting(
+        plan,
+        runs=chance.choice((1, 2, 3)),
+        slots=tuple(chance.choice((1, 2, 3)) for _ in range(count)),
+        slow=chance.choice((-1, -1, 0)),
+        skews=tuple((chance.uniform(-3600, 3600), chance.uniform(0.5, 2)) for _ in range(count)),
+    )
+    weights = {
+        "work": 30,
+        "hurry": 20,
+        "flow": 4,
+        "deliver": 20,
+        "run": 3,
+        "again": 6,
+        "time": 4,
+        "answer": 12,
+    }
+    weights["sweep"] = chance.choice((0, 3, 10))
+    weights["answers"] = 2
+    weights |= {fault: chance.choice((0, 0, 1, 4)) for fault in FAULTS}
+    weights[chance.choice(FAULTS)] += 12  # each history has a fault of its own
+    weights["thaw"] += weights["freeze"]
+    weights["cancel"] = chance.choice((0, 0, 0, 1))
+    begin = ["again", "flow"] * setting.runs if chance.random() < 0.8 else []
+    words = begin + chance.choices(list(weights), list(weights.values()), k=chance.randint(20, LENGTH))
+    return History(seed, setting, tuple((word, chance.randrange(1000)) for word in words))
+
+
+@dataclass
+class Outcome:
+    """How a history went: its log, and what was violated, if anything was."""
+
+    log: list[str]
+    events: list[str]
+    error: str = ""
+
+
+def play(history: History, make: Make = in_memory, steps: Sequence[Step] | None = None) -> Outcome:
+    """Play a history, or other steps in its setting, and check it."""
+    world = make(history.setting)
+    outcome = Outcome(world.log, [])
+    with machine(world):
+        try:
+            world.play(history.steps if steps is None else steps)
+            world.end()
+            results = [world.result(key) for key in world.watch.keys]
+        except AssertionError as error:
+            outcome.error = str(error)
+            return outcome
+        except Exception as error:  # noqa: BLE001 - whatever escapes the product's code is a finding
+            outcome.error = f"escaped: {type(error).__name__}: {error}"
+            return outcome
+        outcome.events = world.events()
+    cancelled = any(request.name == "cancel" for request in world.requests)
+    try:
+        compare(results, expected(history.setting), cancelled=cancelled)
+    except Violation as error:
+        outcome.error = str(error)
+    return outcome
+
+
+def expected(setting: Setting) -> GraphResult:
+    """Give the result of one run of a graph to which nothing happens."""
+    world = in_memory(Setting(setting.plan))
+    world.watched = False
+    with machine(world):
+        world.end()
+        return world.result("run0")
+
+
+def compare(results: Sequence[GraphResult], wanted: GraphResult, *, cancelled: bool) -> None:
+    """I11: a deterministic graph has one result, whatever happened on the way."""
+    for found in results:
+        if cancelled and found.status is Status.CANCELLED:
+            continue
+        must(found.status in FINAL, "liveness", f"a run is {found.status}")
+        if wanted.status is Status.FAILED and found.status is Status.FAILED and cut_short(wanted):
+            continue  # under fail_fast, how far the other branches come is a matter of time
+        must(
+            told(found) == told(wanted),
+            "I11",
+            f"{told(found)}\nis not the result without faults:\n{told(wanted)}",
+        )
+
+
+def cut_short(result: GraphResult) -> bool:
+    """Tell whether a failure stopped the run."""
+    return any(node.status is Status.CANCELLED for node in result.results.values()) or "failed" in str(result)
+
+
+def told(result: GraphResult) -> tuple:
+    """What of a result must not depend on how it came about."""
+    nodes = {
+        name: (
+            found.status,
+            found.visit,
+            found.output,
+            found.error and str(found.error).partition(" (run ")[0],
+        )
+        for name, found in result.results.items()
+    }
+    return result.status, sorted(Counter(result.execution_order).items()), nodes
+
+
+def kind_of(error: str) -> str:
+    """Name what an error violates, so that a shorter history is one of the same fault."""
+    return error.partition(":")[0]
+
+
+def shortest(history: History, error: str, make: Make = in_memory) -> tuple[Step, ...]:
+    """Drop steps, many and then few at a time, as long as the history fails in the same way."""
+    steps, size = list(history.steps), len(history.steps) // 2
+    while size:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size :]
+            if kind_of(play(history, make, fewer).error) == kind_of(error):
+                steps = fewer
+            else:
+                at += size
+        size //= 2
+    return tuple(steps)
+
+
+def report(history: History, error: str, make: Make = in_memory, command: str = "") -> str:
+    """Write what somebody needs to understand a seed that fails."""
+    steps = shortest(history, error, make)
+    final = play(history, make, steps)
+    return "\n".join(
+        [
+            f"seed {history.seed}: {error}",
+            f"again: {command or f'make simulate FROM={history.seed} SEEDS=1'}",
+            f"graph: {history.setting}",
+            f"shortest history that fails so ({len(steps)} of {len(history.steps)} steps): {list(steps)}",
+            f"it says: {final.error}",
+            *final.log,
+        ]
+    )

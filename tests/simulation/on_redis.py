@@ -1,0 +1,46 @@
+"""The same cluster around the Redis store: the same seed must give the same history there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import redis
+
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from tests.simulation.watch import Seen
+from tests.simulation.world import LEASE, Setting, World
+
+TIMERS = "runner:{p00}:timers"
+
+
+def on_redis(url: str) -> Callable[[Setting], World]:
+    """Make worlds around an empty Redis store, whose time is the simulated one."""
+    server = redis.Redis.from_url(url)
+
+    def make(setting: Setting) -> World:
+        server.flushall()
+        clock = ManualClock()
+        store = RedisStore(url, clock=clock, lease=LEASE, push=False)
+        world = World(setting, store, clock, lambda: inside(world, store), lambda: timers(server))
+        return world
+
+    return make
+
+
+def inside(world: World, store: RedisStore) -> Iterator[tuple[str, Seen]]:
+    """Look at every run that was begun, and those inside it."""
+    todo = sorted(set(world.watch.keys.values()))
+    while todo:
+        run_id = todo.pop(0)
+        found = store.read(run_id)
+        if found is not None:
+            questions = {each.id: each for each in found.interrupts}
+            yield run_id, Seen(found.record, found.nodes, questions, found.maps)
+        todo += store.children(run_id)
+
+
+def timers(server: redis.Redis) -> dict[tuple[str, str, str], int]:
+    """Read when what is due."""
+    found = server.zrange(TIMERS, 0, -1, withscores=True)
+    return {tuple(name.decode().split("|", 2)): int(at) for name, at in found}

@@ -1,0 +1,218 @@
+"""Stores with one mechanism taken out: the simulator must notice each of them within its seeds.
+
+What is taken out, each class says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.interrupts import InterruptStatus
+from runner.ports import Reply
+from runner.run import Status, status_of
+from runner.store.memory import MemoryStore
+
+
+class NoFence(MemoryStore):
+    """A worker that lost its lease may still end the visit."""
+
+    def settle(self, token, settlement, nonce):
+        run = self._shelf.runs.get(token.run_id)
+        node = run.node(token.node) if run else None
+        if node is not None and node.status is Status.RUNNING and node.visit == token.visit:
+            token = replace(token, fence=node.fence)
+        return super().settle(token, settlement, nonce)
+
+
+class SecondResult(MemoryStore):
+    """A visit that has ended may end again."""
+
+    def settle(self, token, settlement, nonce):
+        run = self._shelf.runs.get(token.run_id)
+        node = run.node(token.node) if run else None
+        if node is not None and node.status is Status.COMPLETED and node.visit == token.visit:
+            run.nodes[token.node] = replace(node, status=Status.RUNNING, fence=token.fence, nonce="")
+            run.record = replace(run.record, active=run.record.active + 1, status=Status.EXECUTING)
+        return super().settle(token, settlement, nonce)
+
+
+class SilentSettle(MemoryStore):
+    """What a settled node makes ready is neither rung for nor found by a timer."""
+
+    def settle(self, token, settlement, nonce):
+        reply = super().settle(token, settlement, nonce)
+        for bell in reply.doorbells:
+            self._shelf.timers.pop(("node", bell.run_id, bell.node), None)
+        return Reply(reply.word)
+
+
+class NoRingAgain(MemoryStore):
+    """A sweep throws the timers of ready nodes away: a lost doorbell stays lost."""
+
+    def sweep(self, limit=100):
+        return _forgetting(self, Status.READY, super().sweep, limit)
+
+
+class NoLostLeases(MemoryStore):
+    """A sweep throws the timers of running nodes away: a lost worker's node stays lost."""
+
+    def sweep(self, limit=100):
+        return _forgetting(self, Status.RUNNING, super().sweep, limit)
+
+
+class NoRetries(MemoryStore):
+    """A sweep throws the timers of retries away."""
+
+    def sweep(self, limit=100):
+        return _forgetting(self, Status.RETRYING, super().sweep, limit)
+
+
+def _forgetting(store: MemoryStore, status: Status, sweep: Any, limit: int) -> Reply:
+    shelf = store._shelf
+    for kind, run_id, key in list(shelf.timers):
+        due = shelf.timers[kind, run_id, key] <= shelf.clock()
+        if kind == "node" and due and shelf.runs[run_id].node(key).status is status:
+            del shelf.timers[kind, run_id, key]
+    return sweep(limit)
+
+
+class DeafPark(MemoryStore):
+    """A node that parks does not look whether an answer came while it ran."""
+
+    def park(self, token, interrupts, saved):
+        reply = super().park(token, interrupts, saved)
+        if reply.word == "ready":
+            run = self._shelf.runs[token.run_id]
+            run.nodes[token.node] = replace(run.node(token.node), status=Status.WAITING)
+            counted = replace(run.record, active=run.record.active - 1, waiting=run.record.waiting + 1)
+            run.record = replace(counted, status=status_of(counted))
+            del self._shelf.timers["node", token.run_id, token.node]
+        return Reply("waiting") if reply.word == "ready" else reply
+
+
+class LastAnswerWins(MemoryStore):
+    """An answered question takes another answer."""
+
+    def answer(self, answers, nonce):
+        for each in answers:
+            run = self._shelf.asking(each.interrupt_id)
+            asked = run.questions.get(each.interrupt_id) if run else None
+            if asked is not None and asked.status is InterruptStatus.ANSWERED:
+                run.questions[asked.id] = replace(asked, status=InterruptStatus.OPEN)
+        return super().answer(answers, nonce)
+
+
+class AnySet(MemoryStore):
+    """Of a set of answers those that can be applied are, whatever becomes of the others."""
+
+    def answer(self, answers, nonce):
+        said = [super(AnySet, self).answer([each], nonce) for each in answers]
+        bells = [bell for _, reply in said for bell in reply.doorbells]
+        return [receipt for receipts, _ in said for receipt in receipts], Reply("answered", bells)
+
+
+class NoDigest(MemoryStore):
+    """An answer to something else than what was shown is taken."""
+
+    def answer(self, answers, nonce):
+        receipts, reply = super().answer([replace(each, digest=None) for each in answers], nonce)
+        return receipts, reply
+
+
+class SleepyAnswer(MemoryStore):
+    """An answer is taken and wakes nobody."""
+
+    def answer(self, answers, nonce):
+        receipts, reply = super().answer(answers, nonce)
+        for bell in reply.doorbells:
+            self._shelf.timers.pop(("node", bell.run_id, bell.node), None)
+        return receipts, replace(reply, doorbells=())
+
+
+class TwoClaims(MemoryStore):
+    """A visit that a worker has is given to another one that asks."""
+
+    def claim(self, run_id, node, visit, attempt, nonce):
+        run = self._shelf.runs.get(run_id)
+        found = run.node(node) if run else None
+        at = (Status.RUNNING, visit, attempt)
+        if found is not None and (found.status, found.visit, found.attempt) == at and found.nonce != nonce:
+            run.nodes[node] = replace(found, status=Status.READY)
+        return super().claim(run_id, node, visit, attempt, nonce)
+
+
+class NoKeys(MemoryStore):
+    """A start that is repeated begins another run."""
+
+    def start(self, start, nonce):
+        return super().start(replace(start, idempotency_key=None), nonce)
+
+
+class DeafParent(MemoryStore):
+    """A parent is not told that its child run has ended."""
+
+    def settle(self, token, settlement, nonce):
+        run = self._shelf.runs.get(token.run_id)
+        parent = self._shelf.runs.get(run.record.parent) if run else None
+        before = dict(parent.nodes) if parent else {}
+        record = parent.record if parent else None
+        reply = super().settle(token, settlement, nonce)
+        if parent is not None and run.record.is_final:
+            parent.nodes, parent.record = before, record
+            return replace(reply, doorbells=())
+        return reply
+
+
+class TooLateSettle(MemoryStore):
+    """A node that ends after its run was stopped goes on to those behind it."""
+
+    def settle(self, token, settlement, nonce):
+        run = self._shelf.runs.get(token.run_id)
+        stopping = run.record.stopping if run else ""
+        if stopping and not run.record.is_final:
+            run.record = replace(run.record, stopping="")
+        return super().settle(token, settlement, nonce)
+
+
+class NoEndTold(MemoryStore):
+    """An end that nobody was rung for in time is never told."""
+
+    def sweep(self, limit=100):
+        for timer in [timer for timer in self._shelf.timers if timer[0] == "callback"]:
+            del self._shelf.timers[timer]
+        return super().sweep(limit)
+
+
+class WorkersTime(MemoryStore):
+    """Times are those of the worker that asks, not of the store."""
+
+    world: Any = None
+
+    def __init__(self, clock, lease):
+        super().__init__(lambda: self._now(clock), lease)
+
+    def _now(self, clock):
+        actor = self.world.current if self.world else None
+        return round(actor.process.clock() * 1000) if actor else clock()
+
+
+SABOTEURS = (
+    NoFence,
+    SecondResult,
+    SilentSettle,
+    NoRingAgain,
+    NoLostLeases,
+    NoRetries,
+    DeafPark,
+    LastAnswerWins,
+    AnySet,
+    NoDigest,
+    SleepyAnswer,
+    TwoClaims,
+    NoKeys,
+    DeafParent,
+    TooLateSettle,
+    NoEndTold,
+    WorkersTime,
+)

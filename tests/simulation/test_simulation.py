@@ -1,0 +1,178 @@
+"""Deterministic simulation: whole clusters by seed, with every fault at every step, on the real engine.
+
+A seed that fails prints how to repeat it and the shortest history that fails in the same way;
+`make simulate SEEDS=5000 FROM=1` plays as many as you like. See `world.py` for what can happen, and
+`watch.py` for what must hold all the while.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import sabotage
+from tests.simulation.history import History, drawn, kind_of, play, report, shortest
+from tests.simulation.on_redis import on_redis
+from tests.simulation.world import World, in_memory
+
+SEEDS = 500
+PART = 50
+QUICK = range(1, 7)
+ON_REDIS = range(1, 101)
+REGRESSIONS = (24, 119, 191)
+"""Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def holds(seed: int, make=in_memory) -> None:
+    history = drawn(seed)
+    error = play(history, make).error
+    assert not error, report(history, error, make)
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_some_clusters_keep_every_promise(seed):
+    """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
+    holds(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
+def test_many_clusters_keep_every_promise(first):
+    """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
+    for seed in range(first, first + PART):
+        holds(seed)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_once_failed_holds(seed):
+    """A history that showed a fault shows none."""
+    holds(seed)
+
+
+# -- one seed, one history -----------------------------------------------------------------------------
+
+
+def test_a_seed_is_one_history():
+    """The same seed gives the same steps, replies and events, byte by byte, in another process too (I10)."""
+    mine = play(drawn(3))
+    code = (
+        "from tests.simulation.history import drawn, play\n"
+        "found = play(drawn(3))\n"
+        "print(repr((found.log, found.events)))\n"
+    )
+    root = Path(__file__).parent.parent.parent
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert said.stdout.strip() == repr((mine.log, mine.events))
+
+
+@pytest.mark.parametrize("seed", QUICK[:2])
+def test_the_clocks_of_workers_do_not_matter(seed):
+    """Wrong clocks, fast or slow or an hour off, change not one event (F15)."""
+    history = drawn(seed)
+    right = tuple((0.0, 1.0) for _ in history.setting.skews)
+    wrong = tuple((3600.0 * (-1) ** number, 1.5) for number in range(len(right)))
+    one, other = (
+        play(replace(history, setting=replace(history.setting, skews=skews))) for skews in (right, wrong)
+    )
+
+    assert (one.log, one.events) == (other.log, other.events)
+
+
+# -- Redis ---------------------------------------------------------------------------------------------
+
+
+def same_on_redis(seeds, url) -> None:
+    make = on_redis(url)
+    for seed in seeds:
+        history = drawn(seed)
+        memory, found = play(history), play(history, make)
+        assert not found.error, report(history, found.error, make)
+        assert (found.log, found.events) == (memory.log, memory.events), f"seed {seed}"
+
+
+def test_a_cluster_on_redis_has_the_same_history(redis_url):
+    """The scripts take every step as the reference does: the same seed has the same history."""
+    same_on_redis(ON_REDIS[4:7], redis_url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ON_REDIS[::20])
+def test_clusters_on_redis_have_the_same_histories(first, redis_url):
+    """The scripts take every step as the reference does: the same seed has the same history."""
+    same_on_redis(range(first, first + 20), redis_url)
+
+
+# -- controls: with a mechanism taken out, the simulator must complain ------------------------------------
+
+CAUGHT_AT = {
+    "NoFence": 24,
+    "SecondResult": 14,
+    "NoRetries": 6,
+    "DeafPark": 119,
+    "SilentSettle": 2,
+    "AnySet": 7,
+    "NoDigest": 3,
+    "TwoClaims": 10,
+    "NoKeys": 191,
+    "TooLateSettle": 11,
+}
+"""Where to look first; every seed of the suite is looked at in the end."""
+
+
+def without(saboteur):
+    """Make worlds whose store lacks a mechanism."""
+
+    def make(setting) -> World:
+        world = in_memory(setting, saboteur)
+        world.store.world = world
+        return world
+
+    return make
+
+
+def caught(saboteur) -> tuple[History, str]:
+    """Find a seed that shows the sabotage."""
+    for seed in (CAUGHT_AT.get(saboteur.__name__, 1), *range(1, SEEDS + 1)):
+        history = drawn(seed)
+        error = play(history, without(saboteur)).error
+        if error:
+            return history, error
+    raise AssertionError(f"{saboteur.__doc__} Nobody noticed, in {SEEDS} seeds.")
+
+
+@pytest.mark.parametrize("saboteur", sabotage.SABOTEURS, ids=lambda each: each.__name__)
+def test_a_missing_mechanism_is_noticed(saboteur):
+    """Each mechanism is needed: without it some seed of the suite breaks a promise."""
+    _, error = caught(saboteur)
+
+    assert error.partition(":")[0] in {"I1", "I2", "I3", "I4", "I5", "I6", "I8", "I9", "I11", "liveness"}
+
+
+def test_a_failing_seed_is_explained():
+    """Of a failing history only steps that matter are left, with the seed and the command to repeat it."""
+    history, error = caught(sabotage.SilentSettle)
+    make = without(sabotage.SilentSettle)
+    steps = shortest(history, error, make)
+    told = report(history, error, make)
+
+    assert kind_of(play(history, make, steps).error) == kind_of(error)
+    assert all(
+        kind_of(play(history, make, steps[:at] + steps[at + 1 :]).error) != kind_of(error)
+        for at in range(len(steps))
+    )
+    assert len(steps) < len(history.steps) // 2
+    assert f"make simulate FROM={history.seed} SEEDS=1" in told

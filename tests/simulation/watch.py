@@ -1,0 +1,287 @@
+"""What must hold after every step, whatever goes wrong. The numbers are those of the fault matrix.
+
+I1 a run goes on or has ended. I2 a visit has one result. I3 a question has one answer. I4 what was
+approved is what runs. I5 what was cancelled or denied does not run. I6 events have no gap, ends are ends.
+I8 whatever is ready or at work has a timer that finds it. I9 indexes say what the records say.
+I10, same seed same history, and I11, same result, are checked over whole histories: see `history.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.interrupts import Interrupt, InterruptStatus, ReceiptStatus
+from runner.maps import map_of
+from runner.ports import Claim, Event, Reply
+from runner.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
+from runner.schedule import IDLE, MAX_RING_MS
+from runner.store.memory import MemoryStore
+
+CALLED = {"progress", "agent", "receipt"}
+"""Events that anybody may add at any time."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+def must(holds: bool, number: str, text: str) -> None:
+    """Complain unless it holds."""
+    if not holds:
+        raise Violation(f"{number}: {text}")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as a store has it."""
+
+    record: RunRecord
+    nodes: Mapping[str, NodeRecord]
+    questions: Mapping[str, Interrupt]
+    maps: Mapping[str, MapRecord]
+
+
+Timers = Mapping[tuple[str, str, str], int]
+
+
+def inside_memory(store: MemoryStore) -> Iterator[tuple[str, Seen]]:
+    """Look at every run of a memory store, without copies."""
+    for run_id, run in store._shelf.runs.items():
+        yield run_id, Seen(run.record, run.nodes, run.questions, run.maps)
+
+
+class Watch:
+    """Sees every request and its reply, and the store after it."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.holders: dict[tuple[str, str], Any] = {}
+        self.settled: dict[tuple[str, str, int], str] = {}
+        self.accepted: dict[str, str] = {}
+        self.keys: dict[str, str] = {}
+        self._positions: dict[str, int] = {}
+        self._ended: dict[str, Status] = {}
+        self._stopping: set[str] = set()
+        self._starts: Counter[tuple[str, str, int]] = Counter()
+        self._chances: Counter[tuple[str, str, int]] = Counter()
+        self._ends: Counter[tuple[str, str, int]] = Counter()
+        self._decided: dict[str, Interrupt] = {}
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def said(self, name: str, arguments: tuple, said: Any) -> None:
+        """Judge a reply by what was asked before."""
+        if isinstance(said, Claim):
+            self.holders[said.token.run_id, said.token.node] = said.token
+        elif name in ("settle", "advance") and said.word in ("settled", "advanced"):
+            token, nonce = arguments[0], arguments[2]
+            where = (token.run_id, token.node, token.visit)
+            must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
+            holder = self.holders.get(where[:2])
+            must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
+        elif name == "park" and said.word == "ready":
+            token = arguments[0]  # an answer came before it parked
+            self._chances[token.run_id, token.node, token.visit] += 1
+        elif name == "start" and arguments[0].parent and said.run_id:
+            token = arguments[0].parent  # starts again when its child has ended
+            self._chances[token.run_id, token.node, token.visit] += 1
+        elif name == "start" and arguments[0].idempotency_key and said.run_id:
+            key = arguments[0].idempotency_key
+            must(self.keys.setdefault(key, said.run_id) == said.run_id, "I1", f"{key} began two runs")
+        elif name == "answer":
+            self._answered(arguments[0], said)
+
+    def _answered(self, answers: Any, said: tuple[Any, Reply]) -> None:
+        receipts = said[0]
+        taken = [each.status is ReceiptStatus.ACCEPTED for each in receipts]
+        must(all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}")
+        for answer, receipt in zip(answers, receipts, strict=True):
+            if receipt.status is not ReceiptStatus.ACCEPTED:
+                continue
+            asked = receipt.interrupt_id
+            first = self.accepted.setdefault(asked, answer.idempotency_key)
+            must(first == answer.idempotency_key, "I3", f"{asked} took the answers of {first} and of another")
+            stands = self._world.store.interrupts([asked])[0]
+            must(stands.idempotency_key == first, "I3", f"{asked} has another answer than it took")
+            must(answer.digest in (None, stands.digest), "I4", f"{asked} took an answer to something else")
+            late = (
+                stands.expires_in is not None
+                and stands.answered_at >= stands.asked_at + stands.expires_in * 1000
+            )
+            must(not late, "I4", f"{asked} took an answer after its time")
+
+    # -- the store ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at every run and everything new that is told of it."""
+        runs, timers = dict(self._world.runs()), self._world.timers()
+        for run_id, run in runs.items():
+            self._events(run_id)
+            self._counters(run)
+            for name, node in run.nodes.items():
+                if node.status in ACTIVE or node.status is Status.WAITING:
+                    self._alive(run, name, node, timers, runs)
+            self._questions(run)
+        for kind, run_id, key in timers:
+            must(run_id in runs, "I9", f"a timer {kind} {key} for a run that is not there")
+
+    def _events(self, run_id: str) -> None:
+        last = self._positions.get(run_id, 0)
+        new = self._world.store.events(run_id, str(last) if last else "")
+        for event in new:
+            last += 1
+            must(
+                event.position == str(last),
+                "I6",
+                f"event {event.position} of {run_id} comes after {last - 1}",
+            )
+            if event.kind in CALLED:
+                continue
+            ended = self._ended.get(run_id)
+            if "/" in event.node:  # an event of a child run, told once more; it may outlive its parent's end
+                continue
+            must(ended is None, "I6", f"{event.kind} {event.node} of {run_id} after it {ended}")
+            self._event(run_id, event)
+        self._positions[run_id] = last
+
+    def _event(self, run_id: str, event: Event) -> None:
+        where = (run_id, event.node, event.visit)
+        match event.kind:
+            case "node.started":
+                must(run_id not in self._stopping, "I5", f"{where} was started although its run stops")
+                self._starts[where] += 1
+                fits = self._starts[where] <= 1 + self._chances[where]
+                must(fits, "I2", f"{where} was started {self._starts[where]} times without a reason")
+            case "node.lost" | "node.retrying" | "node.resumed" | "node.waiting" | "node.expanded":
+                self._chances[where] += 1
+            case "node.completed" | "node.failed":
+                self._ends[where] += 1
+                must(self._ends[where] == 1, "I2", f"{where} has two results")
+            case "run.stopping":
+                self._stopping.add(run_id)
+            case "run.ended":
+                self._ended[run_id] = self._world.store.peek(run_id).status
+
+    def _counters(self, run: Seen) -> None:
+        record, nodes = run.record, run.nodes.values()
+        waiting = [node for node in nodes if node.status is Status.WAITING]
+        active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+        idle = sum(not node.busy and not node.held for node in waiting)
+        counted = (active, idle) == (record.active, record.waiting)
+        # The items of a map count for their map, which counts for the run.
+        must(counted or bool(run.maps), "I9", f"the counters of {record} are not those of its nodes")
+        must(record.status is status_of(record), "I9", f"{record.run_id} is {record.status}")
+        alive = bool(active or waiting)
+        must(record.is_final != alive, "I1", f"{record.run_id} is {record.status}, and at work: {alive}")
+        ended = self._ended.get(record.run_id)
+        must(
+            (record.status if record.is_final else None) == ended,
+            "I6",
+            f"{record.run_id} {record.status}: {ended}",
+        )
+
+    def _alive(
+        self, run: Seen, name: str, node: NodeRecord, timers: Timers, runs: Mapping[str, Seen]
+    ) -> None:
+        """Look for what will make a node go on."""
+        run_id, lease = run.record.run_id, self._world.store.lease_ms
+        where = f"{name} of {run_id}, visit {node.visit}"
+        if node.status in ACTIVE:
+            due = timers.get(("node", run_id, name))
+            must(due is not None, "I8", f"{where} is {node.status}, and no timer will find it")
+            most = self._world.clock.now + (lease if node.status is Status.RUNNING else MAX_RING_MS)
+            must(
+                due <= most,
+                "I8",
+                f"{where} is {node.status}, and found late: in {due - self._world.clock.now} ms",
+            )
+        elif node.child:
+            child = runs[node.child].record
+            must(not child.is_final, "I1", f"{where} waits for a child run that has ended")
+            must(
+                child.status is Status.EXECUTING or not node.busy,
+                "I1",
+                f"{where} does not know that its child waits",
+            )
+        elif node.items:
+            found = run.maps[name]
+            must(
+                not found.has_ended or bool(run.record.stopping),
+                "I1",
+                f"{where} waits for items that have ended",
+            )
+        else:
+            opened = [each for each in node.questions if run.questions[each].is_open]
+            must(bool(opened), "I1", f"{where} waits for nobody")
+        stopped = run.record.stopping or (map_of(name) and run.maps[map_of(name)].stopped)
+        busy = node.status is Status.RUNNING or node.busy
+        draining = ("drain", run_id, "") in timers or ("map", run_id, map_of(name)) in timers
+        must(not stopped or busy or draining, "I5", f"{where} is {node.status} although its run stops")
+
+    def _questions(self, run: Seen) -> None:
+        named = {each for node in run.nodes.values() for each in node.questions}
+        for asked in run.questions.values():
+            known = self._decided.get(asked.id)
+            must(known is None or known == asked or _reasked(known), "I3", f"{known} became {asked}")
+            if asked.is_open:
+                must(asked.id in named, "I9", f"{asked.id} is open, and its node does not know")
+                self._decided.pop(asked.id, None)
+            else:
+                must(asked.id not in named, "I9", f"{asked.id} is {asked.status}, and its node has it open")
+                self._decided[asked.id] = asked
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def indexes(self) -> None:
+        """Compare what listings say with the records (I9)."""
+        store = self._world.store
+        runs = dict(self._world.runs())
+        opened = sorted(each.id for run in runs.values() for each in run.questions.values() if each.is_open)
+        must(
+            sorted(each.id for each in store.open_interrupts(limit=1000)) == opened,
+            "I9",
+            "the open questions",
+        )
+        listed = {each.run_id: each.status for each in store.runs(limit=1000)}
+        must(
+            listed == {run_id: run.record.status for run_id, run in runs.items()}, "I9", f"the runs: {listed}"
+        )
+        if isinstance(store, MemoryStore):
+            for run_id, run in store._shelf.runs.items():
+                idle = {name for name, node in run.nodes.items() if node.status in IDLE}
+                must(run.idle == idle, "I9", f"the idle nodes of {run_id}: {run.idle}")
+
+    def effects(self) -> None:
+        """Compare what the code of nodes did with what people said (I2, I4, I5)."""
+        ledger = self._world.ledger
+        for where, count in ledger.starts.items():
+            must(
+                count <= self._starts[where], "I2", f"the code of {where} ran more often than it was claimed"
+            )
+            must(len(ledger.keys[where]) == 1, "I2", f"{where} had several keys: {ledger.keys[where]}")
+        for (*where, key), count in ledger.effects.items():
+            must(
+                count <= self._starts[tuple(where)],
+                "I2",
+                f"the effect {key} of {where} was done {count} times",
+            )
+        asked = {self._name(each): each for _, run in self._world.runs() for each in run.questions.values()}
+        for where, by in ledger.told.items():
+            question = asked[where]
+            nobody = question.status is InterruptStatus.EXPIRED
+            must(
+                by == {"nobody" if nobody else question.responder},
+                "I4",
+                f"{where} was told of {by}: {question}",
+            )
+
+    def _name(self, question: Interrupt) -> tuple[str, str, int, str]:
+        return question.run_id, question.node_id, question.visit, question.name
+
+
+def _reasked(known: Interrupt) -> bool:
+    """A question withdrawn by its own node may be asked again."""
+    return known.status is InterruptStatus.WITHDRAWN and known.withdrawal is None

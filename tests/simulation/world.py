@@ -1,0 +1,537 @@
+"""A virtual cluster: workers, people, sweepers, a broker and a clock around one real store.
+
+A history is a list of steps, pairs of a word and a number; the number chooses among what is there.
+A step that fits nothing is passed over, so every part of a history is a history as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.interrupts import Answer, Interrupt, ReceiptStatus
+from runner.results import GraphResult, graph_result
+from runner.run import FINAL, Status
+from runner.schedule import CRASH_BUDGET
+from runner.store.memory import MemoryStore
+from runner.testing import ManualClock
+from tests.simulation.actors import Actor, Died, Process
+from tests.simulation.plans import Ledger, Plan, answer_to, build
+from tests.simulation.virtual import Broker
+from tests.simulation.watch import Seen, Violation, Watch, inside_memory, must
+
+LEASE = 30
+STOPS = 400
+"""Stops after which one piece of work has gone wrong."""
+ROUNDS = 400
+"""Times that something gets due after which a healed cluster has gone wrong."""
+
+SLOWNESS = 12
+"""A slow worker has one turn where others have so many."""
+
+Step = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a history plays in: one process for each entry of `slots`, one of which may be `slow`.
+
+    `skews` are how wrong their clocks are: seconds ahead, and seconds in a second.
+    """
+
+    plan: Plan
+    runs: int = 1
+    slow: int = -1
+    slots: tuple[int, ...] = (1, 1)
+    skews: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
+
+
+@dataclass
+class Request:
+    """What a person wants, again and again until there is a reply to it."""
+
+    name: str
+    do: Callable[[Process], object]
+    actor: Actor | None = None
+    reply: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether nobody works on it, and it has no reply."""
+        return self.reply is None and (self.actor is None or self.actor.done)
+
+
+@dataclass
+class World:
+    """One history from its start; `log` is all that happened, in order."""
+
+    setting: Setting
+    store: Any
+    clock: ManualClock
+    runs: Callable[[], Iterator[tuple[str, Seen]]]
+    timers: Callable[[], dict[tuple[str, str, str], int]]
+    log: list[str] = field(default_factory=list)
+    watched: bool = True
+    current: Actor | None = None
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        """Have nothing at work; `begin` makes the requests to start the runs."""
+        self.ledger = Ledger(self._stop)
+        self.broker, self.watch = Broker(self), Watch(self)
+        self.factories = {"plan": lambda: build(self.setting.plan, self.ledger)}
+        self.workers: list[Process] = []
+        self.requests: list[Request] = []
+        self.known: list[Interrupt] = []
+        self._changed = False
+
+    def begin(self) -> None:
+        """Start the processes, on a virtual machine."""
+        made = zip(self.setting.slots, self.setting.skews, strict=True)
+        self.workers = [Process(self, f"w{number}", *each) for number, each in enumerate(made)]
+        self.people = Process(self, "people", 99, (0.0, 1.0))
+        for number in range(self.setting.runs):
+            self._start(f"run{number}")
+
+    def _stop(self, point: str) -> None:
+        """Stop the code of a node; there a process may be killed, and some kill it always."""
+        if self.current is None:
+            return
+        if point == "kills":
+            self.note("killed by its node")
+            self._kill(self.current.process, but=self.current)
+            raise Died
+        self.current.stop(point)
+
+    def note(self, text: str) -> None:
+        """Write down what happened."""
+        who = self.current.name if self.current else "-"
+        self.log.append(f"{self.clock.now % 10**9:>9} {who}: {text}")
+
+    def said(self, name: str, arguments: tuple, said: Any) -> None:
+        """Hear a reply of the store to an actor."""
+        self._changed = True
+        word = said if isinstance(said, str | list | tuple) else getattr(said, "word", type(said).__name__)
+        self.note(f"{name} -> {word if isinstance(word, str) else len(word)}")
+        self.watch.said(name, arguments, said)
+
+    # -- requests of people ------------------------------------------------------------------------
+
+    def _ask(self, name: str, do: Callable[[Process], object]) -> Request:
+        request = Request(name, do)
+        self.requests.append(request)
+        return request
+
+    def _start(self, key: str) -> None:
+        self._ask(
+            f"start {key}",
+            lambda process: process.engine.start("plan", "task", idempotency_key=key, on_end="shop.done"),
+        )
+
+    def _send(self, request: Request) -> None:
+        def work() -> object:
+            request.reply = request.do(self.people)
+            return request.reply
+
+        request.actor = self.people.work(request.name, work)
+
+    def _answer(self, questions: Sequence[Interrupt], *, off: bool = False) -> None:
+        """Answer as another person than all before."""
+        who = f"p{len(self.requests)}"
+        given = [
+            Answer(
+                each.id,
+                {**answer_to(each.node_id, each.visit, each.name), "by": who},
+                responder=who,
+                idempotency_key=who,
+                digest="sha256:of something else" if off else each.digest,
+            )
+            for each in questions
+        ]
+        self._send(self._ask(f"answer {who}", lambda process: process.engine.answer(given)))
+
+    def questions(self) -> list[Interrupt]:
+        """List the open questions, as a person sees them."""
+        found = sorted(self.store.open_interrupts(limit=1000), key=lambda each: each.id)
+        self.known += [each for each in found if all(each.id != other.id for other in self.known)]
+        return found
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    @property
+    def actors(self) -> list[Actor]:
+        """List the work that can go on: frozen processes stand still."""
+        return [
+            actor
+            for process in (*self.workers, self.people)
+            if not process.frozen
+            for actor in process.actors
+        ]
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Let a history happen."""
+        for word, number in steps:
+            if getattr(self, f"do_{word}")(number):
+                self.look()
+
+    def look(self) -> None:
+        """Check everything, if anything may have changed."""
+        if self._changed and self.watched:
+            self.watch.look()
+            self._changed = False
+
+    def resume(self, actor: Actor, how: str = "go") -> bool:
+        """Let an actor go on to its next stop."""
+        self.current = actor
+        if how != "go":
+            self.note(f"{how} {actor.point}")
+        try:
+            actor.resume(how)
+        finally:
+            self.current = None
+        if actor.done and actor in actor.process.actors:
+            actor.process.actors.remove(actor)
+        return True
+
+    def finish(self, actor: Actor) -> bool:
+        """Let an actor go on to its end."""
+        for _ in range(STOPS):
+            if actor.done:
+                return True
+            holder = actor.blocked_by
+            self.resume(holder if holder is not None and not holder.done else actor)
+            self.look()
+        raise Violation(f"liveness: {actor.name} does not end; it is at {actor.point}")
+
+    def _one(self, number: int) -> Actor | None:
+        found = self.actors
+        if number % SLOWNESS:  # a slow worker gets a turn now and then
+            slow = self.workers[self.setting.slow : self.setting.slow + 1]
+            found = [actor for actor in found if actor.process not in slow] or found
+        return found[number % len(found)] if found else None
+
+    def do_work(self, number: int) -> bool:
+        """An actor goes on to its next stop."""
+        actor = self._one(number)
+        return self.resume(actor) if actor else self._nudge(number)
+
+    def _nudge(self, number: int) -> bool:
+        """Where nobody is at work, somebody finds something to do."""
+        ways = (self.do_deliver, self.do_again, self.do_answer, self.do_overslept)
+        return any(way(number) for way in ways)
+
+    def do_overslept(self, number: int) -> bool:
+        """What is due next is found by a sweep."""
+        times = list(self.timers().values())
+        if times:
+            self.advance(max(1, min(times) - self.clock.now))
+            self.do_sweep(number)
+        return bool(times)
+
+    def do_hurry(self, number: int) -> bool:
+        """An actor goes on for some stops while all others stand."""
+        actor = self._one(number)
+        if actor is not None:
+            self._go(actor, 1 + number // 7 % 8)
+        return actor is not None
+
+    def do_flow(self, number: int) -> bool:
+        """An actor goes on to its end."""
+        actor = self._one(number)
+        return actor is not None and self.finish(actor)
+
+    def do_deliver(self, number: int) -> bool:
+        """A worker with room takes any message from the queue."""
+        if not self.broker.queue:
+            return False
+        bell = self.broker.queue[number % len(self.broker.queue)]
+        actor = self._take(bell, number)
+        if actor is not None:
+            self.broker.queue.remove(bell)
+        return actor is not None
+
+    def do_run(self, number: int) -> bool:
+        """A worker takes a message, and does all that it asks for."""
+        before = len(self.actors)
+        return self.do_deliver(number) and len(self.actors) > before and self.finish(self._newest())
+
+    def do_double(self, number: int) -> bool:
+        """A message arrives that stays in the queue as well."""
+        queue = self.broker.queue
+        return bool(queue) and self._take(queue[number % len(queue)], number) is not None
+
+    def do_old(self, number: int) -> bool:
+        """A message arrives that was sent at any time before."""
+        sent = self.broker.sent
+        return bool(sent) and self._take(sent[number % len(sent)], number) is not None
+
+    def do_drop(self, number: int) -> bool:
+        """A message is lost."""
+        if self.broker.queue:
+            self.broker.queue.pop(number % len(self.broker.queue))
+        return False
+
+    def _newest(self) -> Actor:
+        return max((actor for actor in self.actors), key=lambda actor: actor.number)
+
+    def _take(self, bell: Any, number: int) -> Actor | None:
+        idle = [process for process in self.workers if process.is_idle]
+        if not idle:
+            return None
+        process = idle[number % len(idle)]
+        where = (bell.run_id, bell.node, bell.visit, bell.attempt)
+        return process.work(
+            f"{bell.node}.{bell.visit}.{bell.attempt}", lambda: process.engine.deliver(*where)
+        )
+
+    # -- faults --------------------------------------------------------------------------------------
+
+    def _spares(self, process: Process) -> bool:
+        """Tell whether a node of a process was lost so often that once more would bury it."""
+        return any(actor.crashes >= CRASH_BUDGET - 2 for actor in process.actors)
+
+    def do_die(self, number: int) -> bool:
+        """The process of an actor is killed, and a new one begins."""
+        actor = self._begun(number) if number % 2 else self._one(number)
+        if actor is None or self._spares(actor.process):
+            return False
+        if actor.process is self.people:
+            return self.resume(actor, "die")
+        self._kill(actor.process)
+        return True
+
+    def _kill(self, process: Process, but: Actor | None = None) -> None:
+        for actor in list(process.actors):
+            if actor is not but:
+                self.resume(actor, "die")
+        process.begin()
+
+    def do_cut(self, number: int) -> bool:
+        """A request or its reply is lost, and the client gives up."""
+        actor = self._one(number)
+        if actor is None or self._spares(actor.process):
+            return False
+        return self.resume(actor, "cut")
+
+    def do_twice(self, number: int) -> bool:
+        """A request is sent twice, as the client does when a reply is lost."""
+        actor = self._one(number)
+        return actor is not None and self.resume(actor, "twice")
+
+    def do_freeze(self, number: int) -> bool:
+        """A worker stops as a whole: no beat, no step, until it thaws."""
+        process = self.workers[number % len(self.workers)]
+        if not self._spares(process):
+            process.frozen = True
+        return False
+
+    def do_stall(self, number: int) -> bool:
+        """A worker stands still for longer than a lease; others take over what it had, and it comes back."""
+        actor = self._begun(number)
+        others = [process for process in self.workers if not (process.frozen or actor in process.actors)]
+        if actor is None or not others or self._spares(actor.process):
+            return False
+        actor.process.frozen = True
+        self.advance(1_000 * (LEASE + 1))
+        rung = len(self.broker.queue)
+        self.finish(others[0].work("sweep", others[0].engine.sweep))
+        for bell in self.broker.queue[rung:]:
+            taken = self._take(bell, number)
+            if taken is not None:
+                self.broker.queue.remove(bell)
+                self._go(taken, 4)
+        actor.process.frozen = False
+        return True
+
+    def _begun(self, number: int) -> Actor | None:
+        """Find an actor that has claimed something, anywhere on its way."""
+        if not any(actor.claimed for actor in self.actors) and self.do_deliver(number):
+            self._go(self._newest(), 3)
+        found = [actor for actor in self.actors if actor.claimed]
+        if not found:
+            return None
+        actor = found[number % len(found)]
+        self._go(actor, number // 3 % 7)
+        return None if actor.done else actor
+
+    def _go(self, actor: Actor, stops: int) -> None:
+        for _ in range(stops):
+            if not actor.done:
+                self.resume(actor)
+                self.look()
+
+    def do_thaw(self, number: int) -> bool:
+        """A worker goes on where it stood."""
+        self.workers[number % len(self.workers)].frozen = False
+        return False
+
+    # -- time and people -----------------------------------------------------------------------------
+
+    def do_time(self, number: int) -> bool:
+        """Time passes, up to a minute and a bit; living workers renew their leases."""
+        self.advance(1_000 * (1 + number % 65))
+        return True
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, in parts of a third of a lease."""
+        self.note(f"{milliseconds} ms pass")
+        until = self.clock.now + milliseconds
+        while self.clock.now < until:
+            self.clock.now = min(until, self.clock.now + LEASE * 1000 // 3)
+            for process in self.workers:
+                if not process.frozen:
+                    self._beat(process)
+        self._changed = False  # what is due is late until a sweep; the next request is looked at
+
+    def _beat(self, process: Process) -> None:
+        for actor in list(process.actors):
+            if actor.crashes >= CRASH_BUDGET - 2 and actor.point == "behind claim":
+                self.resume(actor)  # it can't renew a lease that it does not know, and must not lose it
+        process.beat()
+
+    def do_sweep(self, number: int) -> bool:
+        """A worker sweeps: any of them, any number at a time."""
+        awake = [process for process in self.workers if not process.frozen]
+        if not awake:
+            return False
+        process = awake[number % len(awake)]
+        process.work("sweep", lambda: process.engine.sweep(1 + number % 5))
+        return True
+
+    def do_answer(self, number: int) -> bool:
+        """A person answers an open question."""
+        found = self.questions()
+        if found:
+            self._answer([found[number % len(found)]], off=number % 7 == 0)
+        return bool(found)
+
+    def do_answers(self, number: int) -> bool:
+        """A person answers several questions at once, as one set."""
+        found = self.questions()
+        if found:
+            self._answer(found[number % len(found) :][:3])
+        return bool(found)
+
+    def do_mixed(self, number: int) -> bool:
+        """A person answers an open question and an old one, as one set."""
+        found = self.questions()
+        old = [each for each in self.known if each.id != found[number % len(found)].id] if found else []
+        if old:
+            self._answer([found[number % len(found)], old[number % len(old)]])
+        return bool(old)
+
+    def do_late(self, number: int) -> bool:
+        """A person answers a question that was asked at any time before."""
+        self.questions()
+        if self.known:
+            self._answer([self.known[number % len(self.known)]])
+        return bool(self.known)
+
+    def do_again(self, number: int) -> bool:
+        """A request that got no reply is sent again."""
+        waiting = [request for request in self.requests if request.is_open]
+        if waiting:
+            self._send(waiting[number % len(waiting)])
+        return bool(waiting)
+
+    def do_cancel(self, number: int) -> bool:
+        """A person stops a run."""
+        found = sorted(self.watch.keys.values())
+        if found:
+            run_id = found[number % len(found)]
+            self._send(self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
+        return bool(found)
+
+    # -- healing -------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No fault any more and one sweeper: everything that can end ends, without a person."""
+        self.note("no more faults")
+        for process in self.workers:
+            process.frozen = False
+        for _ in range(ROUNDS):
+            for actor in self.actors:
+                self.finish(actor)
+            if not (self._requests() or self._messages() or self._due()):
+                break
+        else:
+            raise Violation(f"liveness: there is always something to do: {self.log[-5:]}")
+        self.look()
+        for run_id, run in self.runs():
+            status = run.record.status
+            must(status in FINAL or status is Status.INTERRUPTED, "liveness", f"{run_id} stays {status}")
+
+    def _requests(self) -> bool:
+        waiting = [request for request in self.requests if request.is_open]
+        for request in waiting:
+            self._send(request)
+        return bool(waiting)
+
+    def _messages(self) -> bool:
+        had = bool(self.broker.queue)
+        while self.broker.queue:
+            self.do_run(0)
+        return had
+
+    def _due(self) -> bool:
+        """Let the next thing become due, whatever that is, but for the ends of questions to come."""
+        now = self.clock.now
+        times = [at for (kind, _, _), at in self.timers().items() if kind != "expire" or at <= now]
+        if not times:
+            return False
+        if min(times) > self.clock.now:
+            self.advance(min(times) - self.clock.now)
+        process = self.workers[0]
+        self.finish(process.work("sweep", process.engine.sweep))
+        return True
+
+    def end(self) -> None:
+        """Heal, let people answer whatever is open, and so come to the end of every run."""
+        for _ in range(ROUNDS):
+            self.heal()
+            found = self.questions()
+            if not found:
+                break
+            for each in found:
+                self._answer([each])
+        for run_id, run in self.runs():
+            must(run.record.is_final, "liveness", f"{run_id} has no question and stays {run.record.status}")
+        if self.watched:
+            self.watch.indexes()
+            self.watch.effects()
+        self._told()
+
+    def _told(self) -> None:
+        """Everybody who asked for something was told what became of it."""
+        called = {task_id.partition(".")[0] for task_id, _ in self.broker.calls}
+        for run_id in self.watch.keys.values():
+            must(run_id in called, "liveness", f"nobody was told that {run_id} has ended")
+        for request in self.requests:
+            must(request.reply is not None, "liveness", f"{request.name} has no reply")
+            if not isinstance(request.reply, list):
+                continue
+            for receipt in request.reply:
+                accepted = receipt.status is ReceiptStatus.ACCEPTED
+                mine = self.watch.accepted.get(receipt.interrupt_id) == request.name.removeprefix("answer ")
+                must(accepted == mine, "I3", f"{request.name} was told {receipt}")
+
+    def result(self, key: str) -> GraphResult:
+        """Read how a run has ended."""
+        return graph_result(self.store, self.store.read(self.watch.keys[key]))
+
+    def events(self) -> list[str]:
+        """Write all that was told of all runs."""
+        found = [(run_id, event) for run_id, _ in sorted(self.runs()) for event in self.store.events(run_id)]
+        return [
+            f"{run_id} {each.position} {each.at} {each.kind} {each.detail} {each.node} {each.data}"
+            for run_id, each in found
+        ]
+
+
+def in_memory(setting: Setting, store: Callable[..., MemoryStore] = MemoryStore) -> World:
+    """Make a world around a memory store."""
+    clock = ManualClock()
+    made = store(clock=clock, lease=LEASE)
+    return World(setting, made, clock, lambda: inside_memory(made), lambda: made._shelf.timers)
