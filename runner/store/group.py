@@ -17,6 +17,9 @@ from runner.store.link import Link
 Found = list[tuple[str, bytes, Mapping[bytes, bytes] | None]]
 """Stream, id and fields of entries; no fields where an entry was deleted while a reader had it."""
 
+LARGE = 4_000_000
+"""Bytes at once beyond which entries are taken one by one: whatever is sent must fit into memory."""
+
 
 class Group:
     """One reader's side of a group; give each reader a name that no other has."""
@@ -26,15 +29,16 @@ class Group:
         self._link, self._name, self._reader, self._streams = link, name, reader, streams
         self._places: dict[str, Any] = {}
         self._joined = False
+        self._large = False
 
     def read(self, wait: float, limit: int) -> Found:
-        """Take new entries, at most `limit` of a stream; wait up to so many seconds for the first one."""
+        """Take new entries, at most `limit` of a stream, one if the last were large; wait so many seconds."""
         newest = dict.fromkeys(self._streams, ">")
         with self._joining():
             found = self._link.client.xreadgroup(
-                self._name, self._reader, newest, count=limit, block=max(1, round(wait * 1000))
+                self._name, self._reader, newest, count=self._hand(limit), block=max(1, round(wait * 1000))
             )
-        return [(stream.decode(), *entry) for stream, entries in found for entry in entries]
+        return self._weighed([(stream.decode(), *entry) for stream, entries in found for entry in entries])
 
     def take_over(self, idle: float, limit: int) -> Found:
         """Take entries that their readers have left alone for so many seconds, on from the last ones."""
@@ -43,10 +47,17 @@ class Group:
             with self._joining():
                 start = self._places.get(stream, "0-0")
                 self._places[stream], found, *_ = self._link.client.xautoclaim(
-                    stream, self._name, self._reader, round(idle * 1000), start, limit
+                    stream, self._name, self._reader, round(idle * 1000), start, self._hand(limit)
                 )
-                taken += [(stream, *entry) for entry in found]
+                taken += self._weighed([(stream, *entry) for entry in found])
         return taken
+
+    def _hand(self, limit: int) -> int:
+        return 1 if self._large else limit
+
+    def _weighed(self, found: Found) -> Found:
+        self._large = sum(len(value) for *_, fields in found if fields for value in fields.values()) > LARGE
+        return found
 
     @contextmanager
     def _joining(self) -> Iterator[None]:

@@ -18,8 +18,8 @@ from runner.store.scripts import Scripts
 
 GROUP = "runner"
 
-HAND = 100
-"""Entries that a reader takes at once."""
+HAND = 10
+"""Entries that a reader takes at once: nobody knows how large they are before they are there."""
 
 MAX_EARLY = 1_000
 """Entries that wait for their questions at most, on each stream: each is looked at again every second."""

@@ -67,11 +67,25 @@ def test_taking_over_goes_round_however_many_wait(client, intake, redis_url):
     """Entries that wait at the front of the stream never hide those behind them."""
     for number in range(25):
         client.xadd(RESPONSES, {"body": str(number)})
-    intake.read(0.01)
+    while intake.read(0.01):
+        pass
 
     seen = {entry.body for _ in range(5) for entry in intake.take_over(idle=0, limit=5)}
 
     assert len(seen) == 25
+
+
+def test_large_entries_are_taken_one_by_one(client, intake):
+    """A reader that finds entries large takes one at a time, until they are small again."""
+    for size in (500_000, 500_000, 1):
+        for _ in range(HAND):
+            client.xadd(RESPONSES, {"body": b"x" * size})
+
+    hands = []
+    while found := intake.read(0.01):
+        hands.append(len(found))
+
+    assert hands == [HAND, 1, HAND, 1, 8]
 
 
 def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
