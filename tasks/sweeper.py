@@ -10,7 +10,8 @@ from runner.store.wake import Wake
 from tasks.background import Background
 from tasks.engines import pushes
 
-BATCH = 100
+BATCH = 50
+"""Timers of one sweep: so long all others wait for the store, which is a few milliseconds."""
 
 SLICE = 1.0
 """Seconds of one rest, and so the longest that a worker which stops waits for this thread."""

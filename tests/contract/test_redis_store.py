@@ -496,6 +496,17 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     assert {receipt.detail for receipt in said} == {"", f"already answered by {winner.responder}"}
 
 
+def test_a_timer_of_a_newer_version_is_left_to_it(worker, store, client, clock):
+    """Beside newer workers an older one doesn't know every timer: it puts those back that it can't handle."""
+    run_id = worker.start(shape("a"))
+    worker.park(run_id, "a")
+    member = f"later|{run_id}|a"
+    client.zadd(f"{KEYS.prefix}timers", {member: clock.now})
+
+    assert store.sweep().word == "1"
+    assert client.zscore(f"{KEYS.prefix}timers", member) == clock.now + 30_000
+
+
 def test_threads_may_come_and_go(store):
     """A program with a thread for every request uses a store for as long as it likes."""
     said = []

@@ -43,6 +43,8 @@ local function due(kind, run, key)
   local d = open(run)
   if d and kind == 'callback' then return ring_end_again(d) end
   if not d or FINAL[d.run.status] then return end
+  -- One that a newer version set is left to its workers.
+  if not DUE[kind] then return redis.call('ZADD', prefix .. 'timers', now + lease, table.concat({kind, run, key}, '|')) end
   DUE[kind](d, key)
   step(d)
 end

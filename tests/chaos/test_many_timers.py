@@ -1,0 +1,122 @@
+"""Ten thousand questions whose time is over, or which remind, in the same moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract.worker import Worker, shape
+from tasks.sweeper import BATCH
+
+pytestmark = pytest.mark.timeout(300)
+
+RUNS, EACH = 500, 20
+
+
+@pytest.fixture
+def clock():
+    """One clock for everything: the moment is the test's."""
+    return ManualClock()
+
+
+@pytest.fixture
+def store(databases, clock):
+    """A store on a real server."""
+    site = next(databases)
+    store = RedisStore(site.url, lease=3600, push=False, clock=clock)
+    yield store
+    store.close()
+    site.end()
+
+
+@pytest.fixture
+def worker(store):
+    """Who does the work of all runs."""
+    return Worker(store)
+
+
+def crowd(worker, runs=RUNS, **said):
+    """Let ten thousand questions wait, or fewer, a score of them on each node."""
+    graph, names = shape("a"), [f"q{number}" for number in range(EACH)]
+    return [worker.park(worker.start(graph), "a", *names, **said) for _ in range(runs)]
+
+
+class Others:
+    """Runs of other people, one after the other, while a sweeper has much to do."""
+
+    def __init__(self, worker) -> None:
+        self.worker, self.graph = worker, shape("a>b", name="others")
+        self.slowest, self.done, self.errors = 0.0, 0, []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._go)
+
+    def __enter__(self):
+        self._run()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join(60)
+        assert self.errors == []
+
+    def _go(self):
+        try:
+            while not self._stop.is_set():
+                self._run()
+        except Exception as error:  # noqa: BLE001 - told by the test
+            self.errors.append(error)
+
+    def _run(self):
+        began = time.monotonic()
+        self.worker.run(self.worker.start(self.graph), "a", "b")
+        self.slowest, self.done = max(self.slowest, time.monotonic() - began), self.done + 1
+
+
+def drain(worker, batch):
+    """Sweep until nothing is due; give how much each sweep did, and how many other runs ended meanwhile."""
+    sizes = []
+    with Others(worker) as others:
+        before, began = others.done, time.monotonic()
+        while (count := int(worker.store.sweep(batch).word)) > 0:
+            sizes.append(count)
+        rate, meanwhile = sum(sizes) / (time.monotonic() - began), others.done - before
+    figures = f"{rate:.0f} timers a second; {meanwhile} other runs, the slowest {others.slowest:.3f} s"
+    print(figures)  # noqa: T201 - for whoever measures, with -s
+    return sizes, meanwhile
+
+
+def test_ten_thousand_reminders_and_expiries_keep_nobody_waiting(worker, store, clock):
+    """They are handled a batch at a time, in the order of time; between the batches others go on."""
+    nodes = crowd(worker, expires_in=60, remind_every=30)
+    clock.advance(30)
+    reminders, meanwhile = drain(worker, BATCH)
+    assert sum(reminders) == RUNS * EACH
+    assert max(reminders) <= BATCH
+    assert meanwhile > 5
+    page = store.open_interrupts(limit=100)
+    assert {asked.reminded for asked in page} == {1}
+
+    clock.advance(30)
+    expiries, meanwhile = drain(worker, BATCH)
+    assert sum(expiries) >= RUNS * EACH
+    assert max(expiries) <= BATCH
+    assert meanwhile > 5
+    assert not store.open_interrupts()
+    assert {len(worker.claim(asked[0].run_id, "a").answers) for asked in nodes[:50]} == {EACH}
+    assert store.sweep().word == "0"
+
+
+def test_in_one_batch_they_would_stop_everybody(worker, clock):
+    """The control: a sweep of a fifth of them without a limit is one script, in which nobody gets a turn."""
+    crowd(worker, RUNS // 5, expires_in=60)
+    clock.advance(60)
+
+    sizes, meanwhile = drain(worker, RUNS * EACH)
+
+    assert sizes == [RUNS * EACH // 5]
+    assert meanwhile <= 2
