@@ -14,7 +14,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from runner.addresses import sentinels
+from runner.addresses import cluster, sentinels
+from runner.errors import UsageError
 from runner.sizes import MAX_RESULT
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -59,7 +60,16 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL as kombu reads it: the same Redis unless another one is set."""
+        """The broker's URL as kombu reads it: the same Redis unless another one is set.
+
+        Raises:
+            UsageError: the store is a cluster, and no other broker is named.
+        """
+        if not self.broker_url and cluster(self.redis_url):
+            raise UsageError(
+                "the store is a Redis Cluster, which can't be Celery's broker, so nothing was started. Set "
+                "RUNNER_BROKER_URL to a RabbitMQ or to a Redis that is no cluster."
+            )
         return as_broker(self.broker_url or self.redis_url)
 
     @property

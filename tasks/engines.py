@@ -9,7 +9,7 @@ from billiard import common
 from celery import Celery
 from celery.utils.imports import cwd_in_path
 
-from runner.addresses import sentinels
+from runner.addresses import cluster, sentinels
 from runner.codec import load_json
 from runner.engine import Engine
 from runner.registry import Registry, load, registry
@@ -87,6 +87,8 @@ def queues_of(known: Registry) -> list[str]:
 def pushes(app: Celery, settings: Settings) -> bool:
     """Tell whether the store's scripts can ring this app's queues: same server, same database."""
     url = app.conf.broker_write_url or app.conf.broker_url
+    if cluster(settings.redis_url):
+        return False
     options, watched = app.conf.broker_transport_options or {}, sentinels(settings.redis_url)
     if options.get("global_keyprefix") or not isinstance(url, str):
         return False

@@ -20,6 +20,9 @@ Found = list[tuple[str, bytes, Mapping[bytes, bytes] | None]]
 LARGE = 4_000_000
 """Bytes at once beyond which entries are taken one by one: whatever is sent must fit into memory."""
 
+TURN = 0.05
+"""Seconds of one blocking read where streams lie on several servers."""
+
 
 class Group:
     """One reader's side of a group; give each reader a name that no other has."""
@@ -33,12 +36,19 @@ class Group:
 
     def read(self, wait: float, limit: int) -> Found:
         """Take new entries, at most `limit` of a stream, one if the last were large; wait so many seconds."""
-        newest = dict.fromkeys(self._streams, ">")
-        with self._joining():
-            found = self._link.client.xreadgroup(
-                self._name, self._reader, newest, count=self._hand(limit), block=max(1, round(wait * 1000))
-            )
-        return self._weighed([(stream.decode(), *entry) for stream, entries in found for entry in entries])
+        apart = self._link.apart(self._streams)
+        taken: Found = []
+        for streams in apart:
+            # Servers that have to be asked in turn are not waited for long: the next one may have some.
+            block = max(1, round(min(wait, TURN if len(apart) > 1 else wait) * 1000))
+            newest = dict.fromkeys(streams, ">")
+            with self._joining():
+                client = self._link.client_of(streams[0])
+                found = client.xreadgroup(
+                    self._name, self._reader, newest, count=self._hand(limit), block=block
+                )
+            taken += [(stream.decode(), *entry) for stream, entries in found for entry in entries]
+        return self._weighed(taken)
 
     def take_over(self, idle: float, limit: int) -> Found:
         """Take entries that their readers have left alone for so many seconds, on from the last ones."""
@@ -46,7 +56,8 @@ class Group:
         for stream in self._streams:
             with self._joining():
                 start = self._places.get(stream, "0-0")
-                self._places[stream], found, *_ = self._link.client.xautoclaim(
+                client = self._link.client_of(stream)
+                self._places[stream], found, *_ = client.xautoclaim(
                     stream, self._name, self._reader, round(idle * 1000), start, self._hand(limit)
                 )
                 taken += self._weighed([(stream, *entry) for entry in found])
@@ -73,7 +84,8 @@ class Group:
     def _join(self) -> None:
         for stream in self._streams:
             try:
-                self._link.client.xgroup_create(stream, self._name, id="0", mkstream=True)
+                client = self._link.client_of(stream)
+                client.xgroup_create(stream, self._name, id="0", mkstream=True)
             except redis.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise

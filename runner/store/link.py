@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +18,14 @@ import redis
 from redis.exceptions import NoScriptError, RedisError
 from redis.sentinel import Sentinel
 
-from runner.addresses import Sentinels, sentinels
+from runner.addresses import Sentinels, cluster, sentinels
 from runner.errors import StoreError, UsageError
+from runner.store.cluster import MOVED, Servers, key_of
+from runner.store.keys import Keys
 
 Argument = bytes | str | int
+
+HOME = Keys().prefix
 
 TIMEOUT = 5.0
 """Seconds that one command, or a connect, may take."""
@@ -38,21 +42,43 @@ PASSING = {
     "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
 }
 """What servers refuse for a time, by a word of their message, and what to do."""
+ELSEWHERE = (
+    _AGAIN + "a server for these keys, or a new map of the cluster, which is asked for. See CLUSTER NODES."
+)
 
 
 class Link:
     """One Redis database. Thread-safe, and usable after a fork."""
 
-    def __init__(self, url: str) -> None:
-        """Take a redis-py URL (redis://, rediss://, unix://) or one of Sentinels. Nothing is connected yet.
+    def __init__(self, url: str, home: str = HOME) -> None:
+        """Take a redis-py URL (redis://, rediss://, unix://), or one of Sentinels or of a cluster.
+
+        Nothing is connected yet. In a cluster `client` is that of the server which has the key `home`.
 
         Raises:
             UsageError: it is no such URL.
         """
-        self.client = _client(url)
+        spread = cluster(url)
+        self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
+        self._client: Any = None if spread else _client(url)
         self.place = _place(url)
         self._watched = sentinels(url) is not None
         self._own = threading.local()
+
+    @property
+    def client(self) -> Any:
+        """The client for everything but scripts."""
+        return self.client_of(self._home)
+
+    def client_of(self, key: str) -> Any:
+        """Give the client of the server that has a key."""
+        if self._servers is None:
+            return self._client
+        return self._servers.client(self._servers.address(key))
+
+    def apart(self, keys: Sequence[str]) -> list[list[str]]:
+        """Split keys into those that one command may name together: in a cluster each is alone."""
+        return [list(keys)] if self._servers is None else [[key] for key in keys]
 
     def call(self, *command: Argument, then: Callable[[Any], None] | None = None) -> Any:
         """Send one command on this thread's connection and return the raw reply.
@@ -70,7 +96,7 @@ class Link:
                 return self._exchange(command, then)
 
     def _exchange(self, command: tuple[Argument, ...], then: Callable[[Any], None] | None) -> Any:
-        connection = self._connection()
+        connection = self._connection(command)
         try:
             if self._watched:
                 # Only so does redis-py ask the Sentinels; it returns at once when it is connected.
@@ -80,6 +106,9 @@ class Link:
             if then is not None:
                 then(connection)
             return said
+        except MOVED as error:
+            self._forget_servers()
+            raise redis.ConnectionError(str(error)) from error
         except (redis.ResponseError, StoreError):
             raise
         except BaseException:
@@ -87,13 +116,24 @@ class Link:
             connection.disconnect()
             raise
 
-    def _connection(self) -> Any:
+    def _connection(self, command: tuple[Argument, ...]) -> Any:
         """A connection that came through a fork belongs to the parent, so the child makes its own."""
         held = self._own.__dict__
         if held.get("pid") != os.getpid():
-            held["connection"] = self.client.connection_pool.make_connection()
+            held["connections"] = {}
             held["pid"] = os.getpid()
-        return held["connection"]
+        servers, at = self._servers, None
+        if servers is not None:
+            at = servers.address(key_of(command) or self._home)
+        made = held["connections"].get(at)
+        if made is None:
+            client = self._client if servers is None or at is None else servers.client(at)
+            made = held["connections"][at] = client.connection_pool.make_connection()
+        return made
+
+    def _forget_servers(self) -> None:
+        if self._servers is not None:
+            self._servers.forget()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -103,8 +143,11 @@ class Link:
         except NoScriptError:
             raise
         except redis.ResponseError as error:
+            if isinstance(error, MOVED):
+                self._forget_servers()
             raise self._refusal(error) from error
         except (RedisError, OSError) as error:
+            self._forget_servers()
             raise StoreError(
                 f"The store at {self.place} could not be reached ({error}). Nothing is lost: the request "
                 "may be repeated, and work goes on by itself when the store is back. Check that Redis runs "
@@ -115,17 +158,19 @@ class Link:
         """Say what a server that answers would not do, and whether it will when somebody makes room."""
         said = str(error)
         fix = next((fix for word, fix in PASSING.items() if word in said), "")
+        fix = ELSEWHERE if isinstance(error, MOVED) else fix
         refused = StoreError(f"The store at {self.place} refused a command: {said}{fix}")
         refused.passing = bool(fix)
         return refused
 
     def close(self) -> None:
         """Close this thread's connection and the pool's."""
-        connection = self._own.__dict__.pop("connection", None)
+        connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
-        if connection is not None:
+        for connection in connections.values():
             connection.disconnect()
-        self.client.close()
+        opened: Any = self._servers or self._client
+        opened.close()
 
 
 OPTIONS: dict[str, Any] = {
@@ -172,7 +217,7 @@ def _primary(found: Sentinels) -> Any:
 
 def _place(url: str) -> str:
     """Name a server without its password."""
-    found = sentinels(url)
+    found = sentinels(url) or cluster(url)
     if found is not None:
         return found.place
     parts = urlsplit(url)

@@ -46,7 +46,8 @@ class NoticeReader:
 
     def __init__(self, url: str, group: str, reader: str, partition: str = PARTITION) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._link, self._stream = Link(url), Keys(partition).notices
+        self._stream = Keys(partition).notices
+        self._link = Link(url, self._stream)
         self._name = group
         self._group = Group(self._link, group, reader, [self._stream])
 

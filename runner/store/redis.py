@@ -73,7 +73,8 @@ class RedisStore(RedisControl):
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
         self.clock = clock
-        self._link, self._keys = Link(url), Keys(partition)
+        self._keys = Keys(partition)
+        self._link = Link(url, self._keys.prefix)
         safe = Durability(durability, self._keys.durable, self._link.place, patient=patience > 0)
         self._scripts = Scripts(self._link, self._keys.prefix, safe)
         self._blobs = Blobs(self._link, self._keys, self._run)

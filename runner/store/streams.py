@@ -85,18 +85,21 @@ class Intake:
 
     def done(self, entry: Entry) -> None:
         """Remove an entry that was applied."""
-        with self._link.translated(), self._link.client.pipeline(transaction=False) as pipe:
-            _remove(pipe, entry)
-            pipe.execute()
+        with self._link.translated():
+            client = self._link.client_of(entry.stream)
+            with client.pipeline(transaction=False) as pipe:
+                pipe.xack(entry.stream, GROUP, entry.id)
+                pipe.xdel(entry.stream, entry.id)
+                pipe.execute()
 
     def bury(self, entry: Entry, reason: str) -> None:
         """Move an entry to the dead letters, its fields as they came."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
         kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
-        with self._link.translated(), self._link.client.pipeline(transaction=False) as pipe:
-            pipe.xadd(DEAD_MESSAGES, {**letter, **kept}, maxlen=KEPT_DEAD, approximate=True)
-            _remove(pipe, entry)
-            pipe.execute()
+        with self._link.translated():
+            client = self._link.client_of(DEAD_MESSAGES)
+            client.xadd(DEAD_MESSAGES, {**letter, **kept}, maxlen=KEPT_DEAD, approximate=True)
+        self.done(entry)
 
     def forget(self, idle: float) -> list[str]:
         """Remove readers that gave no sign of life for so many seconds and hold nothing."""
@@ -141,8 +144,3 @@ class Outbox:
 def _entries(found: Found) -> list[Entry]:
     # An entry that was deleted while it was pending has no fields; there is nothing left to apply.
     return [Entry(stream, entry.decode(), fields) for stream, entry, fields in found if fields is not None]
-
-
-def _remove(pipe: Any, entry: Entry) -> None:
-    pipe.xack(entry.stream, GROUP, entry.id)
-    pipe.xdel(entry.stream, entry.id)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import redis
+from redis.crc import key_slot
 
 from runner.embedded import find_server
 from runner.guard import Guard
 from tests.waiting import wait_until
 
 SERVICE = "main"
+SLOTS = 16384
 
 
 def free_port() -> int:
@@ -114,6 +116,54 @@ class Sentinel(Server):
     @property
     def url(self) -> str:
         return f"sentinel://127.0.0.1:{self.port}/{SERVICE}?db=0"
+
+
+class Cluster:
+    """Three servers that share the keys among them."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        given = {"cluster_enabled": "yes", "cluster_node_timeout": 2000, **settings}
+        self.servers = [Server(folder, **given).begin() for _ in range(3)]
+        for number, server in enumerate(self.servers):
+            wait_until(server.answers, "the server answers", seconds=60)
+            first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            server.client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
+        wait_until(self.whole, "the servers know each other", seconds=60)
+
+    @property
+    def url(self) -> str:
+        """Name two of the servers: the third one is found."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
+
+    def whole(self) -> bool:
+        told = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
+        return all(b"cluster_state:ok" in each and b"cluster_known_nodes:3" in each for each in told)
+
+    def owner(self, key: str) -> Server:
+        """Find the server that has a key."""
+        return self.servers[key_slot(key.encode()) * 3 // SLOTS]
+
+    def move(self, key: str, to: Server) -> None:
+        """Give the slot of a key, with all that is in it, to another server."""
+        self._move(key_slot(key.encode()), self.owner(key), to)
+
+    def move_back(self, key: str, away: Server) -> None:
+        """Give the slot of a key back to the server that had it first."""
+        self._move(key_slot(key.encode()), away, self.owner(key))
+
+    def _move(self, slot: int, source: Server, to: Server) -> None:
+        names = {server.port: server.client.execute_command("CLUSTER", "MYID") for server in self.servers}
+        to.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
+        source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[to.port])
+        while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000):
+            source.client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+        for server in (to, source, *self.servers):
+            server.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[to.port])
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.end()
 
 
 class Pair:

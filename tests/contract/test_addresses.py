@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.addresses import sentinels
+from runner.addresses import cluster, sentinels
 from runner.errors import UsageError
 from runner.settings import Settings
 from tasks.app import make_app
@@ -45,6 +45,21 @@ def test_a_wrong_url_is_refused_without_its_password(url):
     with pytest.raises(UsageError, match="sentinel://host:26379") as error:
         sentinels(url.replace("://", "://u:secret@"))
     assert "secret" not in str(error.value)
+
+
+def test_a_url_of_a_cluster_is_read():
+    """Hosts, login and TLS come out; a cluster has one database, and the store's URL is no broker's."""
+    found = cluster("rediss+cluster://ann:p%40ss@one:7000,two")
+
+    assert (found.hosts, found.tls) == ((("one", 7000), ("two", 6379)), True)
+    assert (found.username, found.password) == ("ann", "p@ss")
+    assert found.place == "the cluster one:7000,two:6379"
+    assert cluster("redis://one:7000") is None
+    for wrong in ("redis+cluster://one/3", "redis+cluster://one:x", "redis+cluster://:1"):
+        with pytest.raises(UsageError, match=r"redis.cluster://host:6379"):
+            cluster(wrong)
+    with pytest.raises(UsageError, match="RUNNER_BROKER_URL"):
+        _ = Settings(redis_url="redis+cluster://one:6379,two:6379").broker
 
 
 def test_celery_is_given_the_same_sentinels():

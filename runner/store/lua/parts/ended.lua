@@ -10,7 +10,7 @@ local function retire(run)
   if retention == 0 then return end
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PEXPIRE', key .. suffix, retention) end
   local idem = redis.call('HGET', key, 'idem')
-  if idem then redis.call('PEXPIRE', idem, retention) end
+  if idem and idem ~= '' then redis.call('PEXPIRE', idem, retention) end
   local of, tags = unpack(redis.call('HMGET', key, 'of', 'tags'))
   if of then
     local also = listings_of(of:match('^%S+ %S+ (.*)$'), tags)

@@ -6,7 +6,7 @@ local function stay(run)
   local key = prefix .. 'r:' .. run
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PERSIST', key .. suffix) end
   local idem = redis.call('HGET', key, 'idem')
-  if idem then redis.call('PERSIST', idem) end
+  if idem and idem ~= '' then redis.call('PERSIST', idem) end
   redis.call('ZREM', prefix .. 'retired', run)
   redis.call('HDEL', prefix .. 'listed:runs', run)
   for _, child in ipairs(redis.call('LRANGE', key .. ':c', 0, -1)) do stay(child) end

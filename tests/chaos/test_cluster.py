@@ -1,0 +1,134 @@
+"""The store in a Redis Cluster of three servers: a partition is whole on one of them, wherever that is."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from runner import Client, Status
+from runner.errors import StoreError
+from runner.store import open_store
+from runner.store.keys import Keys
+from runner.store.redis import RedisStore
+from runner.store.streams import Outbox
+from runner.testing import StoreContract
+from tests.chaos.load import consistent
+from tests.chaos.servers import Cluster, Server
+from tests.chaos.verbs import Walk
+from tests.tasks.workers import MARGIN, RECOVERY, Site
+from tests.waiting import wait_until
+
+PARTITIONS = ("p00", "p02", "p03")
+"""One on each server."""
+REPLIES = "runner:replies:told"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), appendonly="yes", appendfsync="everysec")
+    yield cluster
+    cluster.end()
+
+
+@pytest.fixture
+def empty(cluster):
+    for server in cluster.servers:
+        server.client.flushall()
+    return cluster
+
+
+class TestClusterStore(StoreContract):
+    """The whole contract; its tests are spread over the partitions, and so over the servers."""
+
+    @pytest.fixture
+    def store(self, clock, empty, request):
+        partition = PARTITIONS[zlib.crc32(request.node.name.encode()) % len(PARTITIONS)]
+        store = RedisStore(empty.url, partition=partition, clock=clock, lease=30, push=False)
+        yield store
+        store.close()
+
+
+@pytest.mark.sample
+def test_each_partition_is_whole_on_a_server_of_its_own(empty):
+    """A run's keys, timers, notices and indexes share a slot; partitions lie on different servers."""
+    for partition in PARTITIONS:
+        store = RedisStore(empty.url, partition=partition, push=False)
+        for verb, wanted, send in Walk(store, f"00{partition}"):
+            assert send("") == wanted, verb
+        store.close()
+
+    for partition, server in zip(
+        PARTITIONS, map(empty.owner, (Keys(each).prefix for each in PARTITIONS)), strict=True
+    ):
+        found = [key.decode() for key in server.client.keys("*")]
+        assert len(found) > 10
+        assert all(key.startswith(Keys(partition).prefix) for key in found)
+
+
+def test_keys_without_a_common_tag_would_not_share_a_server(empty):
+    """Control: scripts that name keys of two partitions are refused, as scripts without tags would be."""
+    server = empty.owner(Keys("p00").prefix)
+    with pytest.raises(Exception, match=r"slot|non local key"):
+        server.client.eval(
+            "redis.call('SET', KEYS[1], 1) redis.call('SET', ARGV[1], 1)",
+            1,
+            Keys("p00").wake,
+            Keys("p02").wake,
+        )
+
+
+def test_a_partition_that_moves_to_another_server_is_found_there(empty):
+    """When the slot of a partition is given to another server, the next requests follow it by themselves."""
+    store = RedisStore(empty.url, push=False)
+    home, other = empty.owner(Keys().prefix), empty.servers[0]
+    walk = iter(Walk(store, "00walk"))
+    for _ in range(5):
+        _, wanted, send = next(walk)
+        assert send("") == wanted
+    empty.move(Keys().prefix, other)
+    try:
+        # Whoever reads first finds the old map wrong, and is told to ask again.
+        with pytest.raises(StoreError, match="may be asked again"):
+            store.read("00walk")
+        for verb, wanted, send in walk:
+            assert send("") == wanted, verb
+        assert store.read("00walk").record.status is Status.CANCELLED
+        assert not home.client.keys(f"{Keys().prefix}*")
+        assert other.client.keys(f"{Keys().prefix}*")
+    finally:
+        other.client.flushall()
+        store.close()
+        empty.move_back(Keys().prefix, other)
+
+
+def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path):
+    """With a plain Redis as broker runs go on: starts, answers on the stream, a server killed and back."""
+    broker = Server(tmp_path).start()
+    site = Site(broker.url, tmp_path)
+    client = Client(store=open_store(empty.url, push=False, lease=2.0))
+    given = {"RUNNER_REDIS_URL": empty.url, "RUNNER_BROKER_URL": broker.url}
+    try:
+        site.ready(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs", **given)
+        run = client.start("spread", "go")
+        assert run.wait(RECOVERY + MARGIN).status is Status.INTERRUPTED
+        (question,) = run.interrupts()
+        home = empty.owner(Keys().prefix)
+        home.kill()
+        home.start()
+        wait_until(empty.whole, "the cluster is whole", seconds=60)
+        body = {"v": 1, "interrupt_id": question.id, "response": "yes", "reply_to": REPLIES}
+        outbox = Outbox(empty.url)
+        outbox.send("runner:responses", json.dumps(body).encode())
+
+        wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer", seconds=60)
+        assert run.result().results["c"].output == "yes"
+        consistent(client.engine.store, run.id)
+        assert empty.owner(REPLIES).client.xlen(REPLIES) == 1
+        assert site.workers[0].alive
+        outbox._link.close()
+    finally:
+        client.engine.store.close()
+        site.end()
+        broker.end()

@@ -1,0 +1,40 @@
+"""A partition's scripts keep to its own keys: in a cluster no others are at hand."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from runner.reruns import Reruns
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract.worker import Worker, shape
+from tests.chaos.verbs import Walk
+
+
+@pytest.fixture
+def tight(redis_url):
+    """Open a store whose user may touch nothing but the partition's keys."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.acl_setuser("tight", enabled=True, nopass=True, commands=["+@all"], keys=["runner:{p07}:*"])
+        store = RedisStore(
+            f"{redis_url}&username=tight&password=any", partition="p07", push=False, clock=ManualClock()
+        )
+        yield store
+        store.close()
+        client.acl_deluser("tight")
+
+
+def test_no_transition_touches_a_key_outside_of_its_partition(tight):
+    """A run through every transition, and one that fails and is retried, need no other key."""
+    for _verb, _wanted, send in Walk(tight, "00walk"):
+        send("")
+    worker = Worker(tight)
+    run_id = worker.start(shape("a"))
+    assert worker.fail(worker.claim(run_id, "a").token) == "settled"
+    Reruns(tight).retry(run_id, None)
+    tight.sweep()
+    worker.settle(worker.claim(run_id, "a", attempt=2).token)
+
+    assert worker.statuses(run_id) == "completed: a completed"
+    assert tight.sweep().word == "0"
