@@ -8,14 +8,18 @@ from runner import answers, codec, ids
 from runner.errors import ConflictError, NotFoundError
 from runner.forks import Begin
 from runner.interrupts import Answer, Receipt
+from runner.migrations import Migrated, Migrations
 from runner.ports import Reply, Store
+from runner.registry import Registry
 from runner.reruns import Reruns
+from runner.wishes import Wish
 
 
 class Control:
     """The part of the engine that answers and steers runs."""
 
     store: Store
+    registry: Registry
     _ring: Callable[[Reply], Reply]
 
     def answer(self, given: Sequence[Answer]) -> list[Receipt]:
@@ -59,6 +63,13 @@ class Control:
         begin = Begin(new_id, codec.pack(dict(tags or {}), "tags"), bool(given), packed)
         self._ring(Reruns(self.store).fork(run_id, node, visit, begin))
         return new_id
+
+    def migrate(self, run_id: str, wish: Wish, *, dry_run: bool = False) -> Migrated:
+        """Let a waiting run go on in today's graph; see `Migrations.migrate`."""
+        found, reply = Migrations(self.store, self.registry).migrate(run_id, wish, dry_run=dry_run)
+        if reply is not None:
+            self._ring(reply)
+        return found
 
     def retry(self, run_id: str, node: str | None = None) -> list[str]:
         """Let a failed or cancelled run go on, and name the nodes that run again; see `Reruns.retry`."""

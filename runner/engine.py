@@ -278,7 +278,7 @@ class Engine(Control, Handover, Leaving):
     def _set_aside(self, plan: Plan | None, claim: Claim) -> str:
         """A deploy changed the graph: hold an older run's node; leave a newer run's to newer workers."""
         self._last_lives.ended(claim.token)
-        if plan is not None and claim.current == plan.topology.fingerprint:
+        if releases.is_newest(self.store, self._find, plan, claim):
             unserved.say_held(claim)
             return self._ring(self.store.hold(claim.token)).word
         word = self._put_back(claim, PUT_BACK_MS)

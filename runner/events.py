@@ -17,6 +17,7 @@ class EventKind(enum.StrEnum):
     RUN_ENDED = "run.ended"
     RUN_RETRIED = "run.retried"
     RUN_FORKED = "run.forked"
+    RUN_MIGRATED = "run.migrated"
     NODE_STARTED = "node.started"
     NODE_COMPLETED = "node.completed"
     NODE_FAILED = "node.failed"
@@ -37,6 +38,7 @@ class EventKind(enum.StrEnum):
     INTERRUPT_EXPIRED = "interrupt.expired"
     INTERRUPT_REMINDED = "interrupt.reminded"
     INTERRUPT_WITHDRAWN = "interrupt.withdrawn"
+    INTERRUPT_MOVED = "interrupt.moved"
     RECEIPT = "receipt"
     PROGRESS = "progress"
     AGENT = "agent"
@@ -53,6 +55,7 @@ NOTICES = frozenset(
         EventKind.INTERRUPT_REMINDED,
         EventKind.INTERRUPT_WITHDRAWN,
         EventKind.RUN_ENDED,
+        EventKind.RUN_MIGRATED,
     }
 )
 """Events that also go to the partition's notices, for approval services."""

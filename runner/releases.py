@@ -7,16 +7,29 @@ publishes such a graph looks for the nodes that it can run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from runner.deploys import runs_of
 from runner.listings import RunQuery
 from runner.maps import shape_name
-from runner.ports import Reply, RunSnapshot, Store
-from runner.registry import Plan, Registry
+from runner.ports import Claim, Reply, RunSnapshot, Store
+from runner.registry import PATH, Plan, Registry
 from runner.run import Status
 
 log = logging.getLogger(__name__)
+
+
+def is_newest(store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim) -> bool:
+    """Tell whether the graph of this process is today's, so that a node which it can't run is an older one's.
+
+    Of a graph inside that is not there any more the graph around it says so.
+    """
+    if plan is not None:
+        return claim.current == plan.topology.fingerprint
+    path = claim.graph_id.rpartition(PATH)[0]
+    while path and (around := find(path)) is None:
+        path = path.rpartition(PATH)[0]
+    return bool(path) and around is not None and store.graphs().get(path) == around.topology.fingerprint
 
 
 def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:

@@ -65,6 +65,7 @@ from runner.events import EventKind
 from runner.graph import AFTER_GRAPH, BATCH, ROOT, EdgeKind, FailurePolicy, InEdge, Join
 from runner.interrupts import Interrupt, address_of
 from runner.maps import item_id, map_of, shape_name
+from runner.migrating import Migration
 from runner.outcomes import NextBatch
 from runner.run import FINAL, Arrivals, LoopRecord, MapRecord, NodeRecord, Records, Status, status_of
 
@@ -95,8 +96,7 @@ LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING}
 def start(draft: Draft) -> Step:
     """Begin a run: one live arrival at each entry point."""
     draft.add(Announce(EventKind.RUN_STARTED, detail=draft.run.graph_id))
-    if draft.topology.timeout_ms:
-        draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
+    _set_deadline(draft)
     if draft.topology.batches:
         _open_batch(draft, [(node, ()) for node in draft.topology.entries])
         return _close(draft, "started")
@@ -106,6 +106,11 @@ def start(draft: Draft) -> Step:
     return _close(draft, "started")
 
 
+def _set_deadline(draft: Draft) -> None:
+    if draft.topology.timeout_ms:
+        draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
+
+
 def reopen(draft: Draft, records: Records) -> Step:
     """Let an ended run go on with other records, from an empty page: "reopened", or "moved"."""
     if not draft.run.is_final:
@@ -113,8 +118,30 @@ def reopen(draft: Draft, records: Records) -> Step:
     counted = replace(draft.run, failed=records.failed, started=records.started)
     draft.run = replace(counted, stopping="", reason="", lock="", untold=0)
     draft.add(DropTimer(TimerKind.CALLBACK, ""), Announce(EventKind.RUN_RETRIED))
+    _set_deadline(draft)
     _fill(draft, records)
     return _close(draft, "reopened")
+
+
+def migrate(draft: Draft, move: Migration) -> Step:
+    """Let a waiting run go on in another shape, from an empty page: "migrated", or "moved".
+
+    What is decided already was put under its new names before; what was open there is asked anew.
+    """
+    if draft.before not in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
+        return draft.refuse("moved")
+    counted = replace(draft.run, active=0, waiting=0, held=0, lock="")
+    draft.run = replace(counted, failed=move.records.failed, started=move.started)
+    draft.add(Announce(EventKind.RUN_MIGRATED, detail=move.fingerprint))
+    for _, new in move.moved:
+        draft.add(Announce(EventKind.INTERRUPT_MOVED, new.node_id, new.visit, new.id))
+    for node, visit, interrupt in move.withdrawn:
+        draft.add(*_withdraw(node, visit, [interrupt]))
+    for asked in move.asked:
+        draft.add(Announce(EventKind.INTERRUPT_ASKED, asked.node_id, asked.visit, asked.id))
+    draft.add(*(StopChild(child, node) for node, child in move.stops))
+    _fill(draft, move.records)
+    return _close(draft, "migrated")
 
 
 def fork(draft: Draft, records: Records, source: str) -> Step:
@@ -122,6 +149,7 @@ def fork(draft: Draft, records: Records, source: str) -> Step:
     draft.run = replace(draft.run, failed=records.failed, started=records.started)
     draft.add(Announce(EventKind.RUN_STARTED, detail=draft.topology.graph_id))
     draft.add(Announce(EventKind.RUN_FORKED, detail=source))
+    _set_deadline(draft)
     _fill(draft, records)
     return _close(draft, "forked")
 
@@ -129,8 +157,6 @@ def fork(draft: Draft, records: Records, source: str) -> Step:
 def _fill(draft: Draft, records: Records) -> None:
     """Write all records of a run that has none, and ring for the nodes that are ready."""
     draft.loops, draft.arrived, draft.maps = dict(records.loops), dict(records.arrivals), dict(records.maps)
-    if draft.topology.timeout_ms:
-        draft.add(SetTimer(TimerKind.DEADLINE, "", draft.now + draft.topology.timeout_ms))
     for node, record in records.nodes.items():
         if record.status is Status.READY:
             _ring(draft, node, record)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Self
 
 from runner import codec
 from runner.engine import Engine
 from runner.errors import NotFoundError
+from runner.migrations import Migrated
+from runner.wishes import Wish
 
 UNCHANGED = object()
 """Stands for what a new run takes over from another one."""
@@ -37,6 +39,28 @@ class Steering:
                 is the child of another. ConflictError: the run has not ended, or has completed.
         """
         return self._engine.retry(self.id, node)
+
+    def migrate(
+        self,
+        mapping: Mapping[str, str] | None = None,
+        *,
+        drop: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> Migrated:
+        """Let this run, which waits, go on in the graph that the workers have today.
+
+        What has completed stays and is not run again; a waiting node that is there today, too, goes on in
+        its visit, with its questions and answers. `mapping` says which node of today an older one is:
+        {"old": "new"}; naming a node as itself says that it can use what it kept though its `version` is
+        another. `drop` names older nodes that count no more. Nodes of graphs inside are "outer/inner". An
+        edge that is new counts as taken where its source has completed, if it has no condition or that
+        holds now. With `dry_run` nothing is changed.
+
+        Raises:
+            NotFoundError: there is no such run or node. UsageError: the run is the child of another, or two
+                nodes would have one name. ConflictError: it does not wait, or it can't be moved so.
+        """
+        return self._engine.migrate(self.id, Wish(dict(mapping or {}), tuple(drop)), dry_run=dry_run)
 
     def fork(
         self,

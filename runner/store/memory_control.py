@@ -11,12 +11,17 @@ from runner import schedule
 from runner.draft import Step
 from runner.events import EventKind
 from runner.graph import Topology
+from runner.migrating import Migration
 from runner.ports import Doorbell, Fork, Reply, Token
-from runner.run import Rewrite
+from runner.run import Rewrite, Status
+from runner.store import renaming
+from runner.store import told as say
 from runner.store.shelf import Shelf
 from runner.store.stored import pack_copy
 
 JSON = Any
+
+WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 
 class MemoryControl:
@@ -36,6 +41,31 @@ class MemoryControl:
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
         with self._changed:
             return self._moved(run_id, schedule.release, nodes)
+
+    def documents(self, run_id: str) -> dict[str, JSON]:
+        with self._changed:
+            run = self._shelf.runs.get(run_id)
+            return {} if run is None else {name: pack_copy(each) for name, each in run.documents.items()}
+
+    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
+        with self._changed:
+            kept = [(run, each) for each in runs if (run := self._shelf.runs.get(each.run_id)) is not None]
+            if len(kept) < len(runs):
+                return Reply("unknown")
+            if all(run.reopened == nonce for run, _ in kept):
+                return Reply("migrated")
+            if any(each.fingerprint not in self._shelf.shapes for each in runs):
+                return Reply("unknown_graph")
+            if any(run.record.status not in WAITS or len(run.events) != each.events for run, each in kept):
+                return Reply("moved")
+            bells: list[Doorbell] = []
+            for run, each in kept:
+                renaming.move(run, each)
+                run.reopened = nonce
+                said: dict[str, Any] = {"questions": each.asked, "told": say.migration(each)}
+                bells += self._shelf.apply(each.run_id, schedule.migrate, each, **said)[1]
+            self._changed.notify_all()
+            return Reply("migrated", bells)
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         with self._changed:

@@ -94,6 +94,12 @@ class Reader:
             found: dict[bytes, bytes] = self._link.client.hgetall(self._keys.shape(fingerprint))
         return found if b"meta" in found else {}
 
+    def documents(self, run_id: str) -> dict[str, JSON]:
+        """Read what the nodes of a run keep to go on with."""
+        with self._link.translated():
+            found: dict[bytes, bytes] = self._link.client.hgetall(self._keys.run(run_id, ":s"))
+        return {name.decode(): layout.load(value) for name, value in found.items()}
+
     def session(self, session_id: str) -> Session:
         """Read a session as it is at one moment."""
         messages, state = self._keys.session(session_id)

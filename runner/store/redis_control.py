@@ -8,9 +8,10 @@ from typing import Any
 
 from runner.graph import Topology
 from runner.interrupts import address_of
+from runner.migrating import Migration
 from runner.ports import Fork, Reply, Token
 from runner.run import Rewrite
-from runner.store import rewriting
+from runner.store import moving, rewriting
 from runner.store.blobs import Blobs
 from runner.store.layout import dump
 from runner.store.reader import Reader
@@ -35,6 +36,14 @@ class RedisControl:
 
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
         return self._reply("release", run_id, *nodes)
+
+    def documents(self, run_id: str) -> dict[str, JSON]:
+        return self._reader.documents(run_id)
+
+    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
+        return self._reply(
+            "migrate", nonce, *(part for each in runs for part in moving.arguments(each, self._blobs.put))
+        )
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         return self._reply("rewrite", nonce, *(part for each in runs for part in rewriting.arguments(each)))

@@ -11,6 +11,7 @@ from typing import Any
 from runner import codec
 from runner.events import EventKind
 from runner.interrupts import Answer, Interrupt
+from runner.migrating import Migration
 from runner.ports import Settlement
 
 JSON = Any
@@ -55,6 +56,13 @@ def question(asked: Interrupt) -> JSON:
 def answer(given: Answer) -> JSON:
     """Tell what was answered and by whom."""
     return _whole({"response": value(given.response), "responder": given.responder})
+
+
+def migration(move: Migration) -> dict[str, JSON]:
+    """Tell what a run was moved by, and its questions' older and newer names, by kind and by question."""
+    moved = {new.id: {"from": old} for old, new in move.moved}
+    asked: dict[str, JSON] = {each.id: question(each) for each in move.asked}
+    return {EventKind.RUN_MIGRATED: move.told, **moved, **asked}
 
 
 def _whole(data: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -24,6 +24,7 @@ from runner.interrupts import Address, Answer
 from runner.limits import Limit
 from runner.listings import InterruptQuery, RunQuery
 from runner.maps import MapSpec, item_id, map_of
+from runner.migration import Move
 from runner.outcomes import NextBatch, Remembered, Saved
 from runner.ports import Claim, Settlement, Start
 from runner.reruns import Reruns
@@ -32,8 +33,10 @@ from runner.store import layout
 from runner.store.memory import MemoryStore
 from runner.store.redis import RedisStore
 from runner.testing import ManualClock
+from runner.wishes import Wish
 
 LEASE = 30
+SELDOM = st.sampled_from([False] * 9 + [True])
 EXAMPLES = hypothesis.settings.default.max_examples // 10
 
 
@@ -105,6 +108,7 @@ class Agreement(RuleBasedStateMachine):
         self.memory = MemoryStore(clock=self.clock, lease=LEASE)
         self.redis = RedisStore(self.url, clock=self.clock, lease=LEASE, push=False)
         self.shapes, self.runs, self.bells, self.tokens, self.questions = [], [], [], [], []
+        self.versions = []
         self.handed = []
         self.ends = []
         self.count = 0
@@ -130,9 +134,10 @@ class Agreement(RuleBasedStateMachine):
             self.tokens.append(said.token)
         return said
 
-    @initialize(first=graphs("first"), second=graphs("second"))
-    def publish(self, first, second):
+    @initialize(first=graphs("first"), second=graphs("second"), later=graphs("first"))
+    def publish(self, first, second, later):
         self.shapes = [first, second]
+        self.versions = [first, second, replace(later, policy=first.policy)]
         self.both("publish", self.shapes)
         self.start(0, None)
 
@@ -446,6 +451,38 @@ class Agreement(RuleBasedStateMachine):
                 self.both("emit", again[-1].run_id, "agent", "a", 1, None)
             self.both("rewrite", again, self.nonce())
 
+    @rule(data=st.data(), late=st.sampled_from([False, False, False, True]))
+    def migrate(self, data, late):
+        """A run that waits goes on in another version of its graph, whatever that is."""
+        wait = {Status.INTERRUPTED, Status.NEEDS_MIGRATION}
+        waiting = [run_id for run_id in self.runs if self.memory.peek(run_id).status in wait]
+        if not waiting:
+            return
+        run_id = self.pick(data, waiting)
+        found, old = self.memory.read(run_id), self.shape_of(run_id)
+        versions = [each for each in self.versions if each.graph_id == old.graph_id and not each.batches]
+        if old.batches or not versions:
+            return
+        new = data.draw(st.sampled_from(versions))
+        there, here = ([name for name in sorted(each.nodes) if name.isalpha()] for each in (old, new))
+        goes = data.draw(st.dictionaries(st.sampled_from(there), st.sampled_from(here), max_size=2))
+        drops = [name for name in there if name not in goes and (name not in here or data.draw(SELDOM))]
+        held = [name for name, record in found.nodes.items() if record.held and not record.child]
+        for dropped in (drops, there):
+            wish = Wish({name: today for name, today in goes.items() if name not in dropped}, dropped)
+            kept = self.both("documents", run_id)
+            move = Move(found, old, new, wish, held, lambda *at: str(sum(map(len, map(str, at))) % 2), kept)
+            try:
+                moved = move.migration(found.record.parent_node, found.record.path)
+            except RunnerError:
+                continue
+            self.both("publish", [new])
+            if late:
+                self.both("emit", run_id, "agent", "a", 1, None)
+            self.both("migrate", [moved], self.nonce())
+            self.questions += [each.id for each in (*moved.asked, *(new for _, new in moved.moved))]
+            return
+
     @rule(
         seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),
         limit=st.sampled_from([1, 100]),
@@ -475,8 +512,8 @@ class Agreement(RuleBasedStateMachine):
         return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
 
     def shape_of(self, run_id):
-        name = self.memory.peek(run_id).graph_id
-        return next(shape for shape in self.shapes if shape.graph_id == name)
+        fingerprint = self.memory.peek(run_id).fingerprint
+        return next(shape for shape in self.versions if shape.fingerprint == fingerprint)
 
     def is_map(self, at):
         """Tell whether a doorbell or token is for a map, not for an item of one."""

@@ -12,6 +12,14 @@ local function read_questions(first)
   return questions, last + 1
 end
 
+local function open_question(d, name, visit, question)
+  announce(d, 'interrupt.asked', name, visit, question.id, question.told)
+  d.events[#d.events].question = question
+  if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
+  local remind = question.by_time:match('^%a+ (%d+)')
+  if remind then timer(d, 'remind', question.id, now + tonumber(remind)) end
+end
+
 -- False when the run stops: then they are withdrawn in the same step.
 local function publish(d, name, questions)
   local record, new = node(d, name), {}
@@ -19,11 +27,7 @@ local function publish(d, name, questions)
     local was = standing(d, question.id)
     if was == '' or was == 'withdrawn' then
       new[#new + 1] = question.id
-      announce(d, 'interrupt.asked', name, record.visit, question.id, question.told)
-      d.events[#d.events].question = question
-      if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
-      local remind = question.by_time:match('^%a+ (%d+)')
-      if remind then timer(d, 'remind', question.id, now + tonumber(remind)) end
+      open_question(d, name, record.visit, question)
     end
   end
   if stops(d, name) then

@@ -3,7 +3,7 @@
 -- include: echo
 local NOTICES = {['interrupt.asked'] = true, ['interrupt.answered'] = true,
   ['interrupt.expired'] = true, ['interrupt.reminded'] = true, ['interrupt.withdrawn'] = true,
-  ['run.ended'] = true}
+  ['run.ended'] = true, ['run.migrated'] = true}
 
 local function write_notice(d, event)
   redis.call('XADD', prefix .. 'notices', 'MAXLEN', '~', 100000, '*', 'id', d.id .. ':' .. d.run.events,

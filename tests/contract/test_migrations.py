@@ -1,0 +1,581 @@
+"""Runs wait, their graph changes, and they are moved to it: the same on both stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from runner import Agent, Graph, GraphBuilder, Status, ToolContext, tool
+from runner.client import Client
+from runner.deploys import held
+from runner.engine import Engine
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.interrupts import Answer
+from runner.listings import RunQuery
+from runner.migrations import Migrations
+from runner.registry import Registry
+from runner.store.memory import MemoryStore
+from runner.store.redis import RedisStore
+from runner.testing import ScriptedModel
+from runner.wishes import Wish
+from tests.core.graphs import Bench, ident, wired
+
+
+@pytest.fixture(params=["memory", "redis"])
+def opened(request):
+    """Open a store of each kind, by its clock."""
+    if request.param == "memory":
+        return lambda clock: MemoryStore(clock, lease=30)
+    url = request.getfixturevalue("redis_url")
+    return lambda clock: RedisStore(url, clock=clock, lease=30, push=False)
+
+
+def ask(ctx):
+    return [ctx.interrupt("approve"), sorted(ctx.inputs)]
+
+
+def got(ctx):
+    return {name: value for name, value in ctx.inputs.items() if name != "a"}
+
+
+NODES = {"a": ident, "b": ask, "c": got}
+
+
+def graph(*edges, nodes=NODES, **options) -> Graph:
+    """Build a graph; the first node is where it begins."""
+    builder = wired(nodes, *(edges or ("a b", "b c")), **options)
+    return builder.set_entry_point(next(iter(nodes))).build()
+
+
+class Deployed(Bench):
+    """A run that waits, and the versions of its graph that come."""
+
+    def __init__(self, opened, before: Graph) -> None:
+        super().__init__(before, opened)
+        self.start()
+        assert self.finish().status is Status.INTERRUPTED
+        self.asked = self.result().interrupts
+
+    def deploy(self, after: Graph) -> None:
+        """Let another version of the graph run on from now on."""
+        self.registry = Registry()
+        self.registry.add("bench", lambda: after)
+        self.engine = Engine(self.store, self, self.registry)
+        self.engine.publish(["bench"])
+
+    def answer_old(self, response="yes"):
+        """Answer what was asked before the deploy."""
+        return self.engine.answer([Answer(each.id, response) for each in self.asked])
+
+    def migrate(self, mapping=None, **said):
+        """Move the run."""
+        client = Client(store=self.store, dispatcher=self, registry=self.registry)
+        return client.run(self.run_id).migrate(mapping, **said)
+
+    def stands(self) -> str:
+        """Say where the run and its nodes are."""
+        found = self.store.read(self.run_id)
+        nodes = ", ".join(f"{name} {found.nodes[name].status}" for name in sorted(found.nodes))
+        return f"{found.record.status}: {nodes}"
+
+
+def agent():
+    """Make an agent whose tool asks the question that the function asks."""
+
+    @tool(context=True)
+    def approve(tool_context: ToolContext) -> str:
+        """Ask a person."""
+        return str(tool_context.interrupt("approve"))
+
+    use = {"toolUse": {"name": "approve", "toolUseId": "t1", "input": {}}}
+    return Agent("approver", ScriptedModel([[use], "done"]), [approve])
+
+
+def ask_typed(ctx):
+    return ctx.interrupt("approve", response_schema={"type": "object"})
+
+
+INNER = wired({"x": ask}).build()
+INNER_RENAMED = wired({"y": ask}).build()
+DONE = {"c": {"b": ["yes", ["a"]]}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change between two versions of a graph, and what becomes of a run that waits at b meanwhile.
+
+    `held` are the nodes that the check before the deploy names. An answer to the old question leaves the
+    run `after_answer`; then it is migrated with `wish`; `fates` are what becomes of its nodes and `asks`
+    the questions that are asked anew. `results` are some outputs at its end.
+    """
+
+    name: str
+    after: Graph
+    held: tuple[str, ...]
+    after_answer: str
+    wish: dict = field(default_factory=dict)
+    fates: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    results: dict = field(default_factory=dict)
+    before: Graph = field(default_factory=graph)
+
+
+LOOPED = graph("a b", "b c", ("c b", lambda state: state.results["c"].visit < 2))
+
+CASES = [
+    Case(
+        "a node is added after the waiting one",
+        graph("a b", "b c", "b d", nodes={**NODES, "d": got}),
+        ("b",),
+        "needs_migration",
+        fates=("b>b goes on",),
+        results={**DONE, "d": {"b": ["yes", ["a"]]}},
+    ),
+    Case(
+        "a node is added beside the waiting one",
+        graph("a b", "b c", "a d", nodes={**NODES, "d": ident}),
+        (),
+        "completed",
+        results=DONE,
+    ),
+    Case(
+        "a node is added before the waiting one",
+        graph("a d", "d b", "b c", nodes={**NODES, "d": ident}),
+        ("b",),
+        "needs_migration",
+        fates=("b>b comes later", ">d begins"),
+        asks=("approve",),
+        results={"c": {"b": ["again", ["d"]]}},
+    ),
+    Case(
+        "the node after the waiting one is removed",
+        graph("a b", nodes={"a": ident, "b": ask}),
+        ("b", "c"),
+        "needs_migration",
+        fates=("b>b goes on",),
+        results={"b": ["yes", ["a"]]},
+    ),
+    Case(
+        "the waiting node is removed",
+        graph("a c", nodes={"a": ident, "c": got}),
+        ("b", "c"),
+        "needs_migration",
+        {"drop": ["b"]},
+        (">c begins", "b> dropped"),
+        results={"c": {}},
+    ),
+    Case(
+        "the waiting node is renamed",
+        graph("a approval", "approval c", nodes={"a": ident, "approval": ask, "c": got}),
+        ("b", "c"),
+        "needs_migration",
+        {"mapping": {"b": "approval"}},
+        ("b>approval goes on",),
+        results={"c": {"approval": ["yes", ["a"]]}},
+    ),
+    Case(
+        "an edge before the waiting node is another",
+        graph("a b", "b c", ("a c", lambda state: state.results["a"].output != "a")),
+        ("c",),
+        "needs_migration",
+        fates=("c>c goes on",),
+        results=DONE,
+    ),
+    Case(
+        "an edge after the waiting node has a condition",
+        graph("a b", ("b c", lambda state: state.results["b"].output[0] == "yes")),
+        ("b", "c"),
+        "needs_migration",
+        fates=("b>b goes on",),
+        results=DONE,
+    ),
+    Case(
+        "the waiting node is an agent now",
+        graph(nodes={**NODES, "b": agent()}),
+        ("b",),
+        "needs_migration",
+        fates=("b>b begins anew",),
+        asks=("approve",),
+        results={"c": {"b": "done"}},
+    ),
+    Case(
+        "the waiting node has another version",
+        graph(b={"version": "2"}),
+        ("b",),
+        "needs_migration",
+        fates=("b>b begins anew",),
+        asks=("approve",),
+        results={"c": {"b": ["again", ["a"]]}},
+    ),
+    Case(
+        "the waiting node has another version that can use what it kept",
+        graph(b={"version": "2"}),
+        ("b",),
+        "needs_migration",
+        {"mapping": {"b": "b"}},
+        ("b>b goes on",),
+        results=DONE,
+    ),
+    Case(
+        "the answer has another schema",
+        graph(nodes={**NODES, "b": ask_typed}, b={"version": "2"}),
+        ("b",),
+        "needs_migration",
+        {"mapping": {"b": "b"}},
+        ("b>b goes on",),
+        asks=("approve",),
+        results={"b": {"said": "again"}},
+    ),
+    Case(
+        "the waiting node is in a graph inside now",
+        graph("a inner", "inner c", nodes={"a": ident, "inner": INNER, "c": got}),
+        ("b", "c"),
+        "needs_migration",
+        {"drop": ["b"]},
+        (">inner begins", "b> dropped"),
+        asks=("approve",),
+        results={"c": {"inner": ["again", []]}},
+    ),
+    Case(
+        "a loop is added around the waiting node",
+        LOOPED,
+        ("b", "c"),
+        "needs_migration",
+        fates=("b>b goes on",),
+        asks=("approve",),
+        results={"c": {"b": ["again", ["a", "c"]]}},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_run_waits_while_its_graph_changes(opened, case):
+    """What the check said is what is held; the move does what it says, and the run ends right."""
+    run = Deployed(opened, case.before)
+    registry = Registry()
+    registry.add("bench", lambda: case.after)
+    assert tuple(sorted(each.node for each in held(run.store, registry, ["bench"]))) == case.held
+
+    run.deploy(case.after)
+    run.answer_old()
+    assert run.finish().status == case.after_answer
+    if case.after_answer == "needs_migration":
+        dry = run.migrate(**case.wish, dry_run=True)
+        assert run.stands().startswith("needs_migration")
+        done = run.migrate(**case.wish)
+        assert dry == done
+        assert tuple(f"{each.node}>{each.today} {each.becomes}" for each in done.fates) == case.fates
+        asks = [each.name for each in run.finish().interrupts]
+        assert tuple(asks) == case.asks
+        if asks:
+            run.answer({"said": "again"} if "schema" in case.name else "again")
+    result = run.finish()
+    assert result.status is Status.COMPLETED
+    outputs = {name: result.results[name].output for name in case.results}
+    assert outputs == case.results
+    assert result.execution_order.count("a") == 1
+
+
+RENAMED = graph("a approval", "approval c", nodes={"a": ident, "approval": ask, "c": got})
+
+
+def test_an_open_question_of_a_renamed_node_is_asked_under_its_new_name(opened):
+    """The old one is withdrawn, and whoever answers it learns so; the run goes on with the new one."""
+    run = Deployed(opened, graph())
+    (old,) = run.asked
+    run.deploy(RENAMED)
+
+    (fate,) = run.migrate({"b": "approval"}).fates
+
+    (new,) = run.result().interrupts
+    kinds = [(event.kind, event.detail) for event in run.store.events(run.run_id)]
+    assert (fate.becomes, fate.unused) == ("is asked under its new name", ())
+    assert (new.node_id, new.name, new.id != old.id) == ("approval", "approve", True)
+    assert kinds[-3][0] == "run.migrated"
+    assert kinds[-2:] == [("interrupt.withdrawn", old.id), ("interrupt.asked", new.id)]
+    assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
+    run.answer("yes")
+    assert run.finish().results["c"].output == {"approval": ["yes", ["a"]]}
+
+
+def test_an_answer_moves_with_its_node_and_counts_once(opened):
+    """A second answer, under the old id or the new one, is told that there is one."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    run.answer_old()
+    run.finish()
+
+    run.migrate({"b": "approval"})
+
+    (moved,) = [event for event in run.store.events(run.run_id) if event.kind == "interrupt.moved"]
+    late = run.engine.answer([Answer(moved.detail, "no")]) + run.answer_old("no")
+    assert moved.data == {"from": run.asked[0].id}
+    assert [receipt.status for receipt in late] == ["duplicate", "duplicate"]
+    result = run.finish()
+    assert result.results["approval"].output == ["yes", ["a"]]
+    assert result.execution_order == ["a", "approval", "c"]
+
+
+def test_what_does_not_apply_is_named(opened):
+    """An answer that nobody will see is listed with its node and the reason, and in the run's event."""
+    run = Deployed(opened, graph())
+    run.deploy(graph(b={"version": "2"}))
+    run.answer_old()
+    run.finish()
+
+    done = run.migrate()
+
+    (fate,) = done.fates
+    (told,) = [event.data for event in run.store.events(run.run_id) if event.kind == "run.migrated"]
+    assert done.unused == [run.asked[0].id] == told["unused"]
+    assert (fate.node, fate.reason) == ("b", 'its version was "" and is "2" now')
+    (asked,) = run.finish().interrupts
+    assert (asked.node_id, asked.visit, asked.response) == ("b", 2, None)
+
+
+REFUSED = [
+    (RENAMED, {}, ConflictError, "b waits, and there is no such node now"),
+    (RENAMED, {"mapping": {"b": "nowhere"}}, NotFoundError, "has no node 'nowhere' now"),
+    (RENAMED, {"mapping": {"x": "approval"}}, NotFoundError, "had no node 'x'"),
+    (RENAMED, {"mapping": {"b": "a"}}, UsageError, "a has run already"),
+    (RENAMED, {"mapping": {"b/x": "c"}}, ConflictError, "b waits"),
+    (
+        graph("d a", "a b", "b c", nodes={"d": ident, **NODES}),
+        {},
+        ConflictError,
+        "a ran already, and other nodes",
+    ),
+    (graph(), {}, ConflictError, "nothing of it is set aside"),
+    (
+        graph("a b", "b c", ("a c", lambda state: state.results["nowhere"])),
+        {},
+        ConflictError,
+        "the condition of the new edge from 'a' to 'c' raised",
+    ),
+]
+
+
+@pytest.mark.parametrize(("after", "wish", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED])
+def test_what_can_not_be_moved_is_refused_and_nothing_changes(opened, after, wish, error, said):
+    """The message says what is in the way and what to do; the run is as it was, to the last event."""
+    run = Deployed(opened, graph())
+    run.deploy(after)
+    before = run.store.read(run.run_id)
+
+    with pytest.raises(error, match=said):
+        run.migrate(**wish)
+
+    assert run.store.read(run.run_id) == before
+
+
+def test_only_a_run_that_waits_is_moved(opened):
+    """One that executes, or has ended, is refused; so is a program whose graph the workers don't have."""
+    run = Deployed(opened, graph())
+    run.deploy(graph())
+    run.answer_old()
+    with pytest.raises(ConflictError, match="is executing: only one that waits"):
+        run.migrate()
+    run.finish()
+    with pytest.raises(ConflictError, match="is completed"):
+        run.migrate()
+
+    run = Deployed(opened, graph())
+    run.registry = Registry()
+    run.registry.add("bench", lambda: RENAMED)
+    with pytest.raises(ConflictError, match="not the one that the workers have"):
+        run.migrate({"b": "approval"})
+
+
+def test_a_client_without_the_code_moves_runs_too(opened):
+    """What the store knows of today's graph is enough, unless an edge that is new must be judged."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    run.registry = Registry()
+    run.migrate({"b": "approval"})
+    run.answer("yes")
+    assert run.finish().status is Status.COMPLETED
+
+    run = Deployed(opened, graph())
+    run.deploy(graph("a b", "b c", "a c"))
+    run.registry = Registry()
+    with pytest.raises(ConflictError, match="without the graph's code"):
+        run.migrate()
+
+
+def test_a_renamed_agent_goes_on_in_its_conversation(opened):
+    """The answer reaches the tool that asked, and no model call is made twice."""
+    run = Deployed(opened, graph(nodes={**NODES, "b": agent()}))
+    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": agent(), "c": got}))
+    run.answer_old()
+    run.finish()
+
+    run.migrate({"b": "approval"})
+
+    result = run.finish()
+    assert result.results["c"].output == {"approval": "done"}
+    messages = run.store.read(run.run_id).messages
+    assert list(messages) == ["approval"]
+    assert len(messages["approval"]) == 4
+
+
+def items(**options) -> Graph:
+    """Build a map over three items each of which asks."""
+    name = options.pop("name", "b")
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: [1, 2, 3], "a")
+    builder.add_map(lambda ctx: [ctx.task, ctx.interrupt(f"item {ctx.task}")], name, over="a", **options)
+    builder.add_node(got, "c")
+    builder.add_edge("a", name)
+    builder.add_edge(name, "c")
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("after", "wish"),
+    [(items(name="m"), {"mapping": {"b": "m"}}), (items(version="2"), {"mapping": {"b": "b"}})],
+)
+def test_a_map_goes_on_with_its_items(opened, after, wish):
+    """Items that are done stay done, those that wait wait on, under their map's new name."""
+    run = Deployed(opened, items())
+    first = next(each for each in run.asked if each.name == "item 1")
+    run.engine.answer([Answer(first.id, "one")])
+    run.finish()
+    run.deploy(after)
+
+    run.migrate(**wish)
+
+    left = run.finish().interrupts
+    assert sorted(each.name for each in left) == ["item 2", "item 3"]
+    run.engine.answer([Answer(each.id, "more") for each in left])
+    (found,) = run.finish().results["c"].output.values()
+    assert found == [[1, "one"], [2, "more"], [3, "more"]]
+
+
+def test_a_map_with_another_window_goes_on_without_being_moved(opened):
+    """How many items are at work at once is no part of what an item needs."""
+    run = Deployed(opened, items(concurrency=1))
+    run.deploy(items(concurrency=3))
+    run.answer("x")
+    assert [each.name for each in run.finish().interrupts] in ([], ["item 2"])
+    while run.result().interrupts:
+        run.answer("x")
+        run.finish()
+    assert run.result().status is Status.COMPLETED
+
+
+def nested(inner: Graph, name: str = "b", **options) -> Graph:
+    """Build a graph with one inside."""
+    return graph(f"a {name}", f"{name} c", nodes={"a": ident, name: inner, "c": got}, **{name: options})
+
+
+@pytest.mark.parametrize(
+    ("after", "wish", "node"),
+    [
+        (nested(INNER_RENAMED), {"b/x": "b/y"}, "b"),
+        (nested(INNER, "i"), {"b": "i"}, "i"),
+        (nested(INNER_RENAMED, "i"), {"b": "i", "b/x": "i/y"}, "i"),
+    ],
+    ids=["inside", "around", "both"],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["answered before", "answered after"])
+def test_a_graph_inside_is_moved_with_its_run(opened, after, wish, node, first):
+    """Whether its own nodes were renamed or the node that it is, it goes on, and its answer counts once."""
+    run = Deployed(opened, nested(INNER))
+    run.deploy(after)
+    if first:
+        run.answer_old()
+        run.finish()
+
+    run.migrate(wish)
+
+    result = run.finish()
+    if not first:
+        assert [each.name for each in result.interrupts] == ["approve"]
+        run.answer("yes")
+        result = run.finish()
+    assert result.results["c"].output == {node: ["yes", []]}
+    (child,) = run.store.children(run.run_id)
+    found = run.store.read(child).record
+    assert (found.graph_id, found.parent_node, found.path) == (f"bench/{node}", node, f"{node}/")
+    assert [each.run_id for each in run.store.runs(RunQuery(graph=f"bench/{node}"))] == [child]
+
+
+def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
+    """Its run is cancelled and its questions are withdrawn."""
+    run = Deployed(opened, nested(INNER))
+    (child,) = run.store.children(run.run_id)
+    run.deploy(graph())
+
+    (fate,) = run.migrate().fates
+
+    assert (fate.becomes, fate.reason) == ("begins anew", "it was a graph and is a function now")
+    assert run.store.peek(child).status is Status.CANCELLED
+    assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
+    run.finish()
+    run.answer("yes")
+    assert run.finish().results["b"].output == ["yes", ["a"]]
+
+
+def test_a_loop_keeps_its_rounds(opened):
+    """A run in the second round of a loop is moved within it, and its visits keep their numbers."""
+
+    def again(state):
+        return state.results["b"].visit < 3
+
+    def build(name):
+        nodes = {"a": ident, name: ask, "c": got}
+        return graph(
+            f"a {name}", f"{name} c", (f"c {name}", again if name == "b" else lambda s: False), nodes=nodes
+        )
+
+    run = Deployed(opened, build("b"))
+    run.answer("first")
+    (second,) = run.finish().interrupts
+    run.asked = [second]
+    run.deploy(build("d"))
+    run.answer_old("second")
+    run.finish()
+
+    run.migrate({"b": "d"})
+
+    result = run.finish()
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["a", "d", "c", "d", "c"]
+    assert run.store.read(run.run_id).outputs["d", 2] == ["second", ["a", "c"]]
+
+
+def test_a_failed_run_can_be_retried_after_it_was_moved(opened):
+    """What the history says after a move is in today's words, so a retry works with today's graph."""
+
+    def broken(ctx):
+        if ctx.attempt == 1:
+            raise ValueError("once")
+        return "mended"
+
+    run = Deployed(opened, graph())
+    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": ask, "c": broken}))
+    run.answer_old()
+    run.finish()
+    run.migrate({"b": "approval"})
+    assert run.finish().status is Status.FAILED
+
+    assert run.engine.retry(run.run_id) == ["c"]
+
+    result = run.finish()
+    assert result.execution_order == ["a", "approval", "c"]
+    assert result.results["c"].output == "mended"
+
+
+def test_a_repeated_move_gets_the_first_word(opened):
+    """A request whose reply was lost can be sent again; one that comes too late changes nothing."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    moves, _ = Migrations(run.store, run.registry).plan(run.run_id, Wish({"b": "approval"}))
+
+    words = [run.store.migrate(moves, nonce).word for nonce in ("n", "n", "other")]
+
+    assert words == ["migrated", "migrated", "moved"]
+    assert len(run.result().interrupts) == 1
+    assert run.store.migrate([replace(moves[0], run_id="00none")], "x").word == "unknown"
+    assert run.store.migrate([replace(moves[0], fingerprint="none")], "y").word == "unknown_graph"
