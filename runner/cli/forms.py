@@ -110,6 +110,26 @@ class RetriedForm(TypedDict):
     nodes: list[str]
 
 
+class FateForm(TypedDict):
+    """What becomes of a node of a run that is moved; `unused` are questions whose answers don't apply."""
+
+    graph: str
+    node: str
+    today: str
+    becomes: str
+    reason: str
+    unused: list[str]
+
+
+class MigratedForm(TypedDict):
+    """A run that was moved to today's graph, or the reason why it was not."""
+
+    run_id: str
+    moved: bool
+    error: str
+    nodes: list[FateForm]
+
+
 class WithdrawnForm(TypedDict):
     """A question that was taken back."""
 

@@ -20,6 +20,7 @@ from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.metrics import metrics
+from runner.cli.migrate import migrate
 from runner.cli.output import one_line
 from runner.cli.runs import runs
 from runner.cli.session import Session, shared
@@ -106,7 +107,7 @@ for _command in (
     version,
 ):
     runner.add_command(_command)
-for _command in (cancel, retry, fork, again):
+for _command in (cancel, retry, migrate, fork, again):
     runs.add_command(_command)
 
 WORDS = {

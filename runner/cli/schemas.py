@@ -37,6 +37,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs export": ("", export.ExportDocument),
     "runs fork": ("", forms.StandingForm),
     "runs list": ("runs", documents.RunLine),
+    "runs migrate": ("runs", forms.MigratedForm),
     "runs retry": ("", forms.RetriedForm),
     "runs show": ("", documents.RunDocument),
     "runs watch": ("", documents.EventDocument),
