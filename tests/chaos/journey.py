@@ -101,6 +101,14 @@ def journey():
     return builder.build()
 
 
+@graph("slow")
+def slow():
+    """One node that takes a while."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: threading.Event().wait(0.1), "a")
+    return builder.build()
+
+
 @graph("deadline")
 def deadline():
     """A question that expires by itself."""

@@ -13,6 +13,7 @@ from typing import Any
 from celery.worker.request import Request
 
 import runner.store.redis
+import tasks.relay
 from runner.engine import Starts
 from runner.ports import Token
 from runner.store.redis import RedisStore
@@ -20,6 +21,7 @@ from runner.store.streams import Intake
 from tasks.app import app
 from tasks.doorbells import NODE_TASK, CeleryDispatcher
 from tasks.nodes import visit_of
+from tasks.relay import Relay
 from tests.chaos.deaths import reach
 
 ANY = "any"
@@ -62,6 +64,7 @@ def always(_: object) -> bool:
 
 # Spawned children, our default, import everything again: too slow for so many deaths.
 app.conf.worker_pool_start_method = "fork"
+tasks.relay.TAKEN_OVER = 2.0
 
 around(RedisStore, "claim", "claim", lambda _, run_id, node, *__: f"{run_id}/{node}")
 around(runner.store.redis, "claimed", "load", lambda run_id, node, *_: f"{run_id}/{node}")
@@ -74,5 +77,6 @@ around(Request, "acknowledge", "ack", of_task, always)
 around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interrupt_id)
 around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
 around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
+around(Relay, "_publish", "relay", lambda *_: ANY, always)
 # The name of a sweep is that of nothing: arm it when the next thing that is due is the right one.
 around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.word != "0")

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 LONG = 60
 MEGA = 1 << 20
-HUGE = 16
+HUGE = 8
 """Megabytes of one message."""
 FEW, MANY = HAND, 30
 """How many a worker may take at once, and how many are sent."""

@@ -1,0 +1,146 @@
+"""Faults with RabbitMQ as the broker: workers die with notices in hand, and rubbish comes to the doors."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import contextmanager
+
+import amqp
+import pytest
+
+from runner import Status
+from tests.chaos.deaths import arm, died_at
+from tests.chaos.nursery import Nursery
+from tests.chaos.test_huge_messages import SLACK, memory, rubbish
+from tests.rabbitmq import find_program, rabbitmq
+from tests.waiting import wait_until
+
+LONG = 90
+COUNT = 5
+KINDS = ("interrupt.asked", "interrupt.answered", "run.ended")
+TAKEN_OVER = 2.0
+"""Seconds after which these workers take over what another one has in hand."""
+
+
+@pytest.fixture(scope="module")
+def rabbit(tmp_path_factory):
+    """One RabbitMQ; without the program the tests are skipped, and on CI they fail."""
+    if find_program() is None:
+        missing = "there is no RabbitMQ to test with; install one (apt install rabbitmq-server)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with rabbitmq(tmp_path_factory.mktemp("rabbit")) as server:
+        yield server
+
+
+@pytest.fixture
+def channel(rabbit):
+    """A plain AMQP channel, as somebody else's program has it."""
+    with amqp.Connection(host=f"127.0.0.1:{rabbit.port}") as connection:
+        yield connection.channel()
+
+
+@contextmanager
+def workers(databases, rabbit, folder, app):
+    """Two workers on RabbitMQ for one test: their queues have the same names in each."""
+    site = next(databases)
+    with Nursery(folder) as nursery:
+        for number in "ab":
+            nursery.expect(site, f"worker-{number}", app=app, RUNNER_BROKER_URL=rabbit.url)
+        nursery.open()
+        for worker in site.workers:
+            worker.wait_ready()
+        yield site
+    site.end()
+
+
+def listen(channel) -> str:
+    channel.exchange_declare("runner.notices", "topic", durable=True, auto_delete=False)
+    heard = channel.queue_declare("", exclusive=True).queue
+    channel.queue_bind(heard, "runner.notices", "#")
+    return heard
+
+
+def hear(channel, queue, told) -> None:
+    """Add what a queue holds now."""
+    while (message := channel.basic_get(queue, no_ack=True)) is not None:
+        told.append(json.loads(message.body))
+
+
+def tell_everything(site, channel, point):
+    """Let runs ask, be answered and end, and a relay die at a point; return the notices that came out."""
+    heard, told, runs = listen(channel), [], []
+
+    def kinds():
+        hear(channel, heard, told)
+        return {(notice["run_id"], notice["kind"]) for notice in told}
+
+    def missing():
+        return {(run.id, kind) for run in runs for kind in KINDS} - kinds()
+
+    arm(site, point, "any")
+    runs += [site.client.start("question", "go") for _ in range(COUNT)]
+    for run in runs:
+        wait_until(lambda run=run: run.status is Status.INTERRUPTED, "the question is asked", seconds=LONG)
+        (question,) = run.interrupts()
+        site.client.respond(question.id, "yes")
+    for run in runs:
+        wait_until(lambda run=run: run.status is Status.COMPLETED, "the run ends", seconds=LONG)
+    wait_until(lambda: died_at(site, point, "any"), "a worker died", seconds=LONG)
+    return told, missing
+
+
+@pytest.mark.parametrize("point", ["relay.before", "relay.after"])
+def test_a_relay_killed_with_notices_in_hand_loses_none(databases, rabbit, channel, tmp_path, point):
+    """Each notice comes to the exchange at least once, and one that comes twice has one id."""
+    with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
+        told, missing = tell_everything(site, channel, point)
+
+        wait_until(lambda: not missing(), "every notice has come", seconds=LONG)
+
+        assert len({notice["id"] for notice in told}) == COUNT * len(KINDS)
+        if point == "relay.after":
+            wait_until(lambda: not missing() and twice(told), "what was told is told again", seconds=LONG)
+
+
+def twice(told) -> bool:
+    return len(told) > len({notice["id"] for notice in told})
+
+
+def test_a_relay_that_lets_go_too_early_loses_them(databases, rabbit, channel, tmp_path):
+    """Control: where notices are let go of before they are told, those in hand are gone."""
+    with workers(databases, rabbit, tmp_path, "tests.chaos.hasty:app") as site:
+        _, missing = tell_everything(site, channel, "relay.before")
+        ends = time.monotonic() + 2 * TAKEN_OVER
+
+        wait_until(lambda: time.monotonic() > ends, "they would have come")
+
+        assert missing()
+
+
+def test_rubbish_at_the_doors_is_dead_lettered(databases, rabbit, channel, tmp_path):
+    """Huge, deep and binary messages come to the dead-letter exchange with the reason; workers live on."""
+    with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
+        before = [memory(worker.pid) for worker in site.workers]
+        channel.queue_purge("runner.dead")
+        for door in ("runner.responses", "runner.starts"):
+            for body in rubbish():
+                message = amqp.Message(body, content_type="application/json", delivery_mode=2)
+                channel.basic_publish(message, exchange="", routing_key=door)
+        reasons = []
+
+        def all_dead():
+            while (letter := channel.basic_get("runner.dead", no_ack=True)) is not None:
+                reasons.append(letter.headers["x-reason"])
+            return len(reasons) == 2 * len(rubbish())
+
+        wait_until(all_dead, "all are dead letters", seconds=LONG)
+
+        assert all(reasons)
+        assert site.client.start("chain", "go").wait(LONG).status is Status.COMPLETED
+        assert [len(worker.pids) for worker in site.workers] == [1, 1]
+        for worker, was in zip(site.workers, before, strict=True):
+            assert memory(worker.pid) < was + 3 * SLACK
