@@ -17,14 +17,24 @@ LOST_IN_A_ROW = 5
 LIVE = ("ready", "running", "retrying", "waiting")
 
 
+Asked = tuple[str, float | None, str]
+"""A question: its id, its seconds, and what its expiry does to its visit: see `Question.ends`."""
+
+
 @dataclass
 class Question:
-    """A question of a visit; `seen` says that a claim has had its answer."""
+    """A question of a visit; `seen` says that a claim has had its answer.
+
+    `ends` says what its expiry does to its visit: nothing, "fail", or the node to which it leads. `look`
+    is when somebody looks whether its time is over.
+    """
 
     id: str
     status: str = "open"
     expires: int | None = None
     seen: bool = False
+    ends: str = ""
+    look: int = 0
 
     @property
     def news(self) -> bool:
@@ -211,7 +221,7 @@ class World:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def ask(self, claim: tuple, asked: Sequence[tuple[str, float | None]]) -> str:
+    def ask(self, claim: tuple, asked: Sequence[Asked]) -> str:
         """Publish questions of a running visit."""
         visit = self.held(*claim)
         if visit is None:
@@ -221,15 +231,15 @@ class World:
         self.put(visit, asked)
         return "asked"
 
-    def put(self, visit: Visit, asked: Sequence[tuple[str, float | None]]) -> None:
+    def put(self, visit: Visit, asked: Sequence[Asked]) -> None:
         """Open what is new or was withdrawn."""
-        for name, lasts in asked:
+        for name, lasts, ends in asked:
             known = visit.questions.get(name)
             if known is None or known.status == "withdrawn":
                 expires = self.now + round(lasts * 1000) if lasts else None
-                visit.questions[name] = Question(name, expires=expires)
+                visit.questions[name] = Question(name, expires=expires, ends=ends, look=expires or 0)
 
-    def park(self, claim: tuple, asked: Sequence[tuple[str, float | None]], *, each: bool) -> str:
+    def park(self, claim: tuple, asked: Sequence[Asked], *, each: bool) -> str:
         """Let a visit wait, unless an answer that it has not seen lets it go on at once."""
         visit = self.held(*claim)
         if visit is None:
@@ -240,7 +250,7 @@ class World:
             self.withdraw(visit)
             self.after(run)
             return "cancelled"
-        names = {name for name, _ in asked}
+        names = {name for name, _, _ in asked}
         news = [question for question in visit.questions.values() if question.news]
         known = [visit.questions.get(name) for name in names]
         opened = [found for found in known if found is None or found.status in ("open", "withdrawn")]
@@ -350,7 +360,7 @@ class World:
                     yield visit.due, f"visit {run.id} {visit.node} {visit.number}"
                 for question in visit.open():
                     if question.expires is not None:
-                        yield question.expires, f"question {question.id}"
+                        yield question.look, f"question {question.id}"
 
     def sweep(self) -> None:
         """Do all that is due, one thing after the other."""
@@ -365,9 +375,27 @@ class World:
                 run = self.runs[rest[0]]
                 self.time_is_over(run, run.visits[rest[1], int(rest[2])])
             else:
-                run, visit, question = self.find(rest[0])
-                question.status = "expired"
-                self.wake(run, visit)
+                self.expire(*self.find(rest[0]))
+
+    def expire(self, run: Run, visit: Visit, question: Question) -> None:
+        """Nobody answered: the visit learns so, or ends with its question as soon as it is not at work."""
+        if question.ends and (visit.status == "running" or visit.child):
+            question.look = self.now + LEASE
+            return
+        question.status = "expired"
+        if not question.ends:
+            self.wake(run, visit)
+        elif run.stopping:
+            visit.status = "cancelled"
+            self.withdraw(visit)
+            self.after(run)
+        else:
+            leads = {
+                number
+                for number, edge in enumerate(run.shape.edges)
+                if edge.on_expire and (edge.source, edge.target) == (visit.node, question.ends)
+            }
+            self.conclude(run, visit, completed=question.ends != "fail", took=frozenset(leads))
 
     def time_is_over(self, run: Run, visit: Visit) -> None:
         """A delay is over, or a worker was lost."""

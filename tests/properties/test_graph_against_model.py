@@ -63,7 +63,11 @@ def definitions(draw, name: str) -> Definition:
     return Definition(
         id=name,
         nodes={spec.id: spec for spec in nodes},
-        edges=tuple(EdgeSpec(source, target) for source, target in pairs if source in reach(entries, onward)),
+        edges=tuple(
+            EdgeSpec(source, target, on_expire=draw(st.sampled_from([False, False, True])))
+            for source, target in pairs
+            if source in reach(entries, onward)
+        ),
         entries=tuple(entries),
         policy=draw(st.sampled_from(["continue", "continue", "fail_fast"]).map(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
@@ -147,7 +151,10 @@ class Against(RuleBasedStateMachine):
         assert isinstance(said, Claim), said
         run = self.model.runs[bell.run_id]
         assert [(node, visit) for node, visit, _ in said.inputs] == run.picture().inputs(bell.node)
-        assert all(output == f"{node}{visit}" for node, visit, output in said.inputs)
+        assert all(
+            output == f"{node}{visit}" or output["expired"]["name"] in "xyz"
+            for node, visit, output in said.inputs
+        )
         assert {each.id for each in said.answers} >= {
             each.id for each in expected.questions.values() if each.status == "answered"
         }
@@ -190,23 +197,39 @@ class Against(RuleBasedStateMachine):
     )
     def wait(self, data, how, names, lasts):
         if self.claims:
-            self.ask(self.pick(data, self.claims), how, names, lasts)
+            claim = self.pick(data, self.claims)
+            self.ask(claim, how, names, lasts, self.ending(data, claim) if lasts else "")
+
+    def ending(self, data, claim):
+        """Choose what an expiry does to a node."""
+        leaving = [edge for edge in self.definition(claim.token)[0].edges if edge.source == claim.token.node]
+        return data.draw(st.sampled_from(["", "fail", *(edge.target for edge in leaving if edge.on_expire)]))
+
+    @rule(data=st.data(), how=st.sampled_from(["park", "park", "ask"]), names=st.sampled_from(["x", "xy"]))
+    def claim_and_let_expire(self, data, how, names):
+        """Nobody answers a node that waits, or is still at work."""
+        claim = self.take(self.pick(data, self.bells)) if self.bells else None
+        if claim is not None:
+            self.ask(claim, how, names, 20.0, self.ending(data, claim))
+            self.pass_time(20)
 
     @rule(data=st.data())
     def claim_and_wait(self, data):
         """A node asks two questions, and one is answered."""
         claim = self.take(self.pick(data, self.bells)) if self.bells else None
         if claim is not None:
-            self.ask(claim, "park", "xy", None)
+            self.ask(claim, "park", "xy", None, "")
             self.respond(sorted(self.model.open_questions())[:1])
 
-    def ask(self, claim, how, names, lasts):
+    def ask(self, claim, how, names, lasts, ends):
         """Ask, in the store and in the model."""
         token = claim.token
-        address = Address(token.run_id, token.node, token.visit)
-        asked = [address.ask(each, scope="function", expires_in=lasts) for each in names]
+        address = Address(token.run_id, token.node, token.visit, routes=(ends,))
+        on_expire = ends if ends in ("", "fail") else {"route": ends}
+        options = {"expires_in": lasts, "on_expire": on_expire or None}
+        asked = [address.ask(each, scope="function", **options) for each in names]
         before = self.others(token)
-        told = [(each.id, lasts) for each in asked]
+        told = [(each.id, lasts, ends) for each in asked]
         reply = getattr(self.store, how)(token, asked, None)
         if how == "ask":
             assert reply.word == self.model.ask(key(claim), told)
