@@ -422,6 +422,7 @@ def test_an_outage_is_a_store_error_and_then_over():
         server.restart()
         worker.run(run_id, "a")
         assert worker.statuses(run_id) == "completed: a completed"
+        store.close()
 
 
 def test_a_broken_connection_is_made_anew(worker, store, client):
