@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 
 import pytest
+import redis
 
 from runner import Status
 from runner.errors import StoreError
@@ -167,3 +169,41 @@ def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
         room(server)
         site.end()
         site.client.engine.store.close()
+
+
+def test_a_store_that_throws_runs_away_is_shouted_about(server, tmp_path):
+    """A worker says at its start that the store evicts. Control: such a store loses a run that waits."""
+    server.client.config_set("maxmemory-policy", "allkeys-random")
+    site = Site(server.url, tmp_path)
+    try:
+        worker = site.add()
+        wait_until(lambda: "store.forgets: maxmemory-policy is allkeys-random" in worker.said(), "it says so")
+        worker.wait_ready()
+        run = site.client.start("question", "go")
+        assert run.wait(RINGS_AGAIN).status is Status.INTERRUPTED
+        worker.kill()
+        no_memory(server)
+        wait_until(lambda: _writes_until_gone(server, run), "the run is gone")
+    finally:
+        site.end()
+        site.client.engine.store.close()
+
+
+def _writes_until_gone(server, run) -> bool:
+    with contextlib.suppress(redis.OutOfMemoryError):
+        server.client.set("else", "x")
+    return not server.client.exists(f"runner:{{p00}}:r:{run.id}")
+
+
+def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path):
+    """With RUNNER_DURABILITY=fsync a store without an append-only file ends the worker, which says why."""
+    server = Server(tmp_path, appendonly="no").start()
+    site = Site(server.url, tmp_path)
+    try:
+        worker = site.add(RUNNER_DURABILITY="fsync")
+        wait_until(lambda: not worker.alive, "the worker has ended", seconds=60)
+        assert "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off" in worker.said()
+    finally:
+        site.end()
+        site.client.engine.store.close()
+        server.end()
