@@ -98,7 +98,7 @@ def play(history: History, make: Make = in_memory, steps: Sequence[Step] | None 
 def expected(setting: Setting) -> GraphResult:
     """Give the result of one run of a graph to which nothing happens."""
     world = in_memory(Setting(setting.plan))
-    world.watched = False
+    world.looks = 0
     with machine(world):
         world.end()
         return world.result("run0")

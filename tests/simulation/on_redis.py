@@ -11,6 +11,9 @@ from runner.testing import ManualClock
 from tests.simulation.watch import Seen
 from tests.simulation.world import LEASE, Setting, World
 
+LOOKS = 10
+"""Changes between two looks at everything: reading all of a store again takes time."""
+
 TIMERS = "runner:{p00}:timers"
 
 
@@ -22,7 +25,9 @@ def on_redis(url: str) -> Callable[[Setting], World]:
         server.flushall()
         clock = ManualClock()
         store = RedisStore(url, clock=clock, lease=LEASE, push=False)
-        world = World(setting, store, clock, lambda: inside(world, store), lambda: timers(server))
+        world = World(
+            setting, store, clock, lambda: inside(world, store), lambda: timers(server), looks=LOOKS
+        )
         return world
 
     return make

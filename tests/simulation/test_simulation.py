@@ -42,6 +42,7 @@ def test_some_clusters_keep_every_promise(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
 def test_many_clusters_keep_every_promise(first):
     """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
@@ -110,10 +111,11 @@ def test_a_cluster_on_redis_has_the_same_history(redis_url):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ON_REDIS[::20])
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("first", ON_REDIS[::10])
 def test_clusters_on_redis_have_the_same_histories(first, redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
-    same_on_redis(range(first, first + 20), redis_url)
+    same_on_redis(range(first, first + 10), redis_url)
 
 
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------

@@ -73,7 +73,7 @@ class World:
     runs: Callable[[], Iterator[tuple[str, Seen]]]
     timers: Callable[[], dict[tuple[str, str, str], int]]
     log: list[str] = field(default_factory=list)
-    watched: bool = True
+    looks: int = 1
     current: Actor | None = None
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -85,7 +85,7 @@ class World:
         self.workers: list[Process] = []
         self.requests: list[Request] = []
         self.known: list[Interrupt] = []
-        self._changed = False
+        self._changed = 0
 
     def begin(self) -> None:
         """Start the processes, on a virtual machine."""
@@ -112,7 +112,7 @@ class World:
 
     def said(self, name: str, arguments: tuple, said: Any) -> None:
         """Hear a reply of the store to an actor."""
-        self._changed = True
+        self._changed += 1
         word = said if isinstance(said, str | list | tuple) else getattr(said, "word", type(said).__name__)
         self.note(f"{name} -> {word if isinstance(word, str) else len(word)}")
         self.watch.said(name, arguments, said)
@@ -177,10 +177,10 @@ class World:
                 self.look()
 
     def look(self) -> None:
-        """Check everything, if anything may have changed."""
-        if self._changed and self.watched:
+        """Check everything after each of so many changes as `looks` says; 0 is never."""
+        if self._changed >= self.looks > 0:
             self.watch.look()
-            self._changed = False
+            self._changed = 0
 
     def resume(self, actor: Actor, how: str = "go") -> bool:
         """Let an actor go on to its next stop."""
@@ -383,7 +383,7 @@ class World:
             for process in self.workers:
                 if not process.frozen:
                     self._beat(process)
-        self._changed = False  # what is due is late until a sweep; the next request is looked at
+        self._changed = 0  # what is due is late until a sweep; the next request is looked at
 
     def _beat(self, process: Process) -> None:
         for actor in list(process.actors):
@@ -458,7 +458,8 @@ class World:
                 break
         else:
             raise Violation(f"liveness: there is always something to do: {self.log[-5:]}")
-        self.look()
+        if self.looks:
+            self.watch.look()
         for run_id, run in self.runs():
             status = run.record.status
             must(status in FINAL or status is Status.INTERRUPTED, "liveness", f"{run_id} stays {status}")
@@ -498,7 +499,7 @@ class World:
                 self._answer([each])
         for run_id, run in self.runs():
             must(run.record.is_final, "liveness", f"{run_id} has no question and stays {run.record.status}")
-        if self.watched:
+        if self.looks:
             self.watch.indexes()
             self.watch.effects()
         self._told()

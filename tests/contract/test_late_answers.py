@@ -1,0 +1,182 @@
+"""Answers to whatever may have become of a question, alone and in every pair, on both stores (F20)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.engine import Engine
+from runner.interrupts import Answer, Interrupt
+from runner.interrupts import ReceiptStatus as Told
+from runner.outcomes import Saved
+from runner.registry import Registry
+from runner.run import Status
+from runner.store.memory import MemoryStore
+from runner.store.redis import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract import Worker
+from runner.testing.contract.worker import shape
+
+EXPECTED = {
+    "open": Told.ACCEPTED,
+    "open, too": Told.ACCEPTED,
+    "asked while its node runs": Told.ACCEPTED,
+    "answered": Told.DUPLICATE,
+    "answered, its run ended": Told.DUPLICATE,
+    "expired": Told.EXPIRED,
+    "overdue": Told.EXPIRED,
+    "taken back": Told.SUPERSEDED,
+    "left by its node": Told.SUPERSEDED,
+    "of a cancelled run": Told.SUPERSEDED,
+    "of a failed run": Told.SUPERSEDED,
+    "of an older visit": Told.SUPERSEDED,
+    "not asked yet": Told.UNKNOWN,
+    "of no run": Told.UNKNOWN,
+    "no question at all": Told.UNKNOWN,
+}
+PAIRS = [(one, other) for one in EXPECTED for other in EXPECTED if one != other]
+
+
+class Cases:
+    """One question of every kind in one store, and an engine to answer at."""
+
+    def __init__(self, store, clock) -> None:
+        self.worker, self.store, self.bells = Worker(store), store, []
+        self.engine = Engine(store, self, Registry())
+        self.questions = {
+            "expired": self.asked(expires_in=5.0),
+            "answered": self.asked(),
+            "taken back": self.asked(),
+            "of a cancelled run": self.asked(),
+            "open": self.asked(),
+            "open, too": self.asked(),
+            "asked while its node runs": self.running(),
+            "answered, its run ended": self.ended(),
+            "left by its node": self.left(),
+            "of a failed run": self.failed(),
+            "of an older visit": self.older(),
+        }
+        clock.advance(6)
+        store.sweep()
+        self.worker.answer(self.questions["answered"], responder="first")
+        store.withdraw(self.questions["taken back"].id, "no need", reask=False)
+        store.cancel(self.questions["of a cancelled run"].run_id, "enough")
+        self.questions["overdue"] = self.asked(expires_in=5.0)
+        clock.advance(5)  # and no sweep yet
+        asks = self.questions["open"]
+        self.questions["not asked yet"] = replace(asks, id=asks.id[:-4] + "beef")
+        self.questions["of no run"] = replace(asks, id="00nobody.a.1.0123456789abcdef")
+        self.questions["no question at all"] = replace(asks, id="hello")
+
+    def ring(self, doorbells) -> None:
+        self.bells += doorbells
+
+    def asked(self, **said) -> Interrupt:
+        run_id = self.worker.start(shape("a"))
+        return self.worker.park(run_id, "a", **said)[0]
+
+    def running(self) -> Interrupt:
+        token = self.worker.claim(self.worker.start(shape("a")), "a").token
+        question = self.worker.asked(token)
+        self.store.ask(token, [question], Saved({"v": 1}))
+        return question
+
+    def ended(self) -> Interrupt:
+        question = self.asked()
+        self.worker.answer(question, responder="first")
+        self.worker.run(question.run_id, "a")
+        return question
+
+    def left(self) -> Interrupt:
+        token = self.worker.claim(self.worker.start(shape("a")), "a").token
+        question = self.worker.asked(token)
+        self.store.ask(token, [question], None)
+        self.worker.settle(token)
+        return question
+
+    def failed(self) -> Interrupt:
+        run_id = self.worker.start(shape("a b", entries=["a", "b"], name="two"))
+        question = self.worker.park(run_id, "a")[0]
+        self.worker.fail(self.worker.claim(run_id, "b").token)
+        return question
+
+    def older(self) -> Interrupt:
+        run_id = self.worker.start(shape("a>a a>b", name="loop"))
+        token = self.worker.claim(run_id, "a").token
+        question = self.worker.asked(token)
+        self.store.ask(token, [question], None)
+        self.worker.settle(token, edges="10")
+        self.worker.park(run_id, "a", visit=2)
+        return question
+
+    def tell(self, *kinds: str) -> list[Told]:
+        """Answer questions of some kinds as one set."""
+        given = [Answer(self.questions[kind].id, "yes", responder="late") for kind in kinds]
+        return [receipt.status for receipt in self.engine.answer(given)]
+
+    def everything(self) -> list:
+        """Read all runs, questions and events."""
+        found = [each.run_id for each in self.store.runs()]
+        return [(self.store.read(run_id), self.store.events(run_id)) for run_id in found]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def cases(request):
+    """Every kind of question, in either store."""
+    clock = ManualClock()
+    if request.param == "memory":
+        yield Cases(MemoryStore(clock=clock, lease=30), clock)
+        return
+    store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, lease=30, push=False)
+    yield Cases(store, clock)
+    store.close()
+
+
+def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
+    """Answers to what is no longer open, or never was, have no effect, alone and in any set of two."""
+    assert set(cases.questions) == set(EXPECTED)
+    before = cases.everything()
+
+    for kind, told in EXPECTED.items():
+        if told is not Told.ACCEPTED:
+            assert cases.tell(kind) == [told], kind
+    for pair in PAIRS:
+        alone = [EXPECTED[kind] for kind in pair]
+        if set(alone) != {Told.ACCEPTED}:
+            assert cases.tell(*pair) == [
+                Told.REJECTED if told is Told.ACCEPTED else told for told in alone
+            ], pair
+
+    assert cases.everything() == before
+    assert cases.bells == []
+
+
+def test_answers_to_what_is_open_are_taken_as_one_set(cases):
+    """Two open questions take their answers together, also while the node of one still runs."""
+    assert cases.tell("open", "asked while its node runs") == [Told.ACCEPTED] * 2
+    assert cases.tell("open", "open, too") == [Told.DUPLICATE, Told.REJECTED]
+    assert cases.tell("open, too") == [Told.ACCEPTED]
+
+    assert [bell.run_id for bell in cases.bells] == [
+        cases.questions[kind].run_id for kind in ("open", "open, too")
+    ]
+    running = cases.questions["asked while its node runs"]
+    assert cases.store.read(running.run_id).nodes["a"].status is Status.RUNNING
+
+
+class AnyPart(MemoryStore):
+    """A store without the promise of sets: each answer counts for itself."""
+
+    def answer(self, answers, nonce):
+        said = [super(AnyPart, self).answer([each], nonce) for each in answers]
+        return [receipt for receipts, _ in said for receipt in receipts], said[0][1]
+
+
+def test_a_store_that_takes_a_part_of_a_set_is_noticed():
+    """The control: where the good half of a set is applied, the table of pairs says so."""
+    clock = ManualClock()
+    with pytest.raises(AssertionError, match="open"):
+        test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(
+            Cases(AnyPart(clock=clock, lease=30), clock)
+        )
