@@ -16,7 +16,7 @@ from runner.graph import HIDDEN, NodeTopology, Topology
 from runner.listings import RunQuery, RunSummary
 from runner.maps import BRACKETS
 from runner.ports import Store
-from runner.registry import Registry
+from runner.registry import Plan, Registry
 from runner.run import NodeRecord, Status
 
 UNDER_WAY = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION)
@@ -51,16 +51,23 @@ def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Hel
     Raises:
         NotFoundError: this process does not have one of the graphs.
     """
-    for plan in (plan for name in names for plan in registry.family(name)):
-        path = plan.topology.graph_id
-        known: dict[str, tuple[Topology | None, dict[str, str]]] = {}
-        for run in (run for status in UNDER_WAY for run in runs_of(store, RunQuery(status, path))):
-            if run.fingerprint == plan.topology.fingerprint:
-                continue
-            if run.fingerprint not in known:
-                old = store.topology(path, run.fingerprint)
-                known[run.fingerprint] = old, changes(old, plan.topology) if old else {}
-            yield from _held(store, run, *known[run.fingerprint])
+    plans = plans_of(registry, names)
+    known: dict[tuple[str, str], tuple[Topology | None, dict[str, str]]] = {}
+    for run in (run for status in UNDER_WAY for run in runs_of(store, RunQuery(status))):
+        plan, shape = plans.get(run.graph_id), (run.graph_id, run.fingerprint)
+        if plan is None or run.fingerprint == plan.topology.fingerprint:
+            continue
+        if shape not in known:
+            old = store.topology(*shape)
+            known[shape] = old, changes(old, plan.topology) if old else {}
+        yield from _held(store, run, *known[shape])
+
+
+def plans_of(registry: Registry, names: Sequence[str]) -> dict[str, Plan]:
+    """Give graphs and those inside them by their paths. All runs are looked at for these: a run that an
+    older library began may be in no listing of its graph.
+    """
+    return {plan.topology.graph_id: plan for name in names for plan in registry.family(name)}
 
 
 def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:

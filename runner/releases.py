@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from runner.deploys import runs_of
+from runner.deploys import plans_of, runs_of
 from runner.listings import RunQuery
 from runner.maps import shape_name
 from runner.ports import Claim, Reply, RunSnapshot, Store
@@ -34,17 +34,15 @@ def is_newest(store: Store, find: Callable[[str], Plan | None], plan: Plan | Non
 
 def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:
     """Release every held node of some graphs that is what it was, as this process has them."""
-    for plan in (plan for name in names for plan in registry.family(name)):
-        query = RunQuery(Status.NEEDS_MIGRATION, plan.topology.graph_id)
-        for run in list(runs_of(store, query)):
-            snapshot = store.read(run.run_id)
-            nodes = _unchanged(store, plan, snapshot) if snapshot else []
-            if nodes:
-                reply = store.release(run.run_id, nodes)
-                log.info(
-                    "node.released: run %s goes on with %s: %s", run.run_id, ", ".join(nodes), reply.word
-                )
-                yield reply
+    plans = plans_of(registry, names)
+    for run in list(runs_of(store, RunQuery(Status.NEEDS_MIGRATION))):
+        plan = plans.get(run.graph_id)
+        snapshot = store.read(run.run_id) if plan else None
+        nodes = _unchanged(store, plan, snapshot) if plan and snapshot else []
+        if nodes:
+            reply = store.release(run.run_id, nodes)
+            log.info("node.released: run %s goes on with %s: %s", run.run_id, ", ".join(nodes), reply.word)
+            yield reply
 
 
 def set_aside(store: Store, snapshot: RunSnapshot) -> list[str]:

@@ -74,9 +74,9 @@ def _waiting(session: Session, graph: str) -> list[str]:
 
     store = session.client.engine.store
     today = store.graphs().get(graph)
-    held = [run.run_id for run in runs_of(store, RunQuery(Status.NEEDS_MIGRATION, graph))]
-    asking = runs_of(store, RunQuery(Status.INTERRUPTED, graph))
-    return [*held, *(run.run_id for run in asking if run.fingerprint != today)]
+    held = runs_of(store, RunQuery(Status.NEEDS_MIGRATION))
+    asking = (run for run in runs_of(store, RunQuery(Status.INTERRUPTED)) if run.fingerprint != today)
+    return [run.run_id for run in (*held, *asking) if run.graph_id == graph]
 
 
 def _moved(

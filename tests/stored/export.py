@@ -1,0 +1,82 @@
+"""Writes what the library of this process stores of runs in every state, as a JSON file.
+
+    python tests/stored/export.py URL FILE
+
+The database at URL must be empty. To export what an older release stored, put that release first on
+PYTHONPATH; this file and `stories.py` need nothing of the newer one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import redis
+
+import runner
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stories import STORIES, Office
+
+
+def stored(client: Any) -> dict[str, Any]:
+    """Read every key: its type and its value, in a form that JSON has."""
+    found = {}
+    for key in sorted(client.scan_iter("*")):
+        kind = client.type(key).decode()
+        value = {
+            "string": lambda key=key: _text(client.get(key)),
+            "hash": lambda key=key: _texts(client.hgetall(key)),
+            "list": lambda key=key: [_text(each) for each in client.lrange(key, 0, -1)],
+            "zset": lambda key=key: [
+                [_text(name), at] for name, at in client.zrange(key, 0, -1, withscores=True)
+            ],
+            "stream": lambda key=key: [[_text(at), _texts(fields)] for at, fields in client.xrange(key)],
+        }[kind]()
+        found[_text(key)] = [kind, value]
+    return found
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in sorted(found.items())}
+
+
+def main(url: str, target: str) -> None:
+    """Begin a run of every story and leave it where it is to be stored."""
+    from runner.store.redis import RedisStore
+
+    store = RedisStore(url, push=False)
+    office, runs = Office(store), {}
+    for name in office.names:
+        story = STORIES[name]
+        runs[name] = office.engine.start(name, f"task of {name}")
+        office.work()
+        if story.held:
+            office.open(changed=name)
+        for response in story.answers:
+            office.answer([runs[name]], response)
+            if story.status != "executing":
+                office.work()
+        office.bells.clear()
+        status = str(
+            store.peek(runs[name]).status if hasattr(store, "peek") else store.read(runs[name]).record.status
+        )
+        assert status == story.status, (name, status)
+    client = redis.Redis.from_url(url)
+    document = {"v": 1, "runs": runs, "keys": stored(client)}
+    text = json.dumps(document, indent=0, sort_keys=True, ensure_ascii=True)
+    for folder in (Path(runner.__file__).parents[1], Path(__file__).parents[2], Path(sys.prefix)):
+        # Tracebacks name files: those of this machine are no part of the form.
+        text = text.replace(f"{folder}/", "")
+    Path(target).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
