@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from runner import Client
+from runner.cli.documents import interrupt_document
+from runner.cli.questions import _expiry
+from runner.cli.tree import _question
+from runner.interrupts import Address
 
 YES = '{"decision": "approve"}'
 
@@ -246,3 +251,16 @@ def test_an_answer_is_edited_only_while_the_question_is_open(cli, waiting, edito
     assert not seen.exists()
     assert cli("interrupts", "respond", question).exit_code == 2
     assert cli("interrupts", "respond", question, "--edit", "--response", YES).exit_code == 2
+
+
+def test_a_question_says_what_time_does_to_it():
+    """Who looks at a question sees when it expires, what happens then, and how often people were reminded."""
+    asked = Address("00run", "a", 1).ask("ok?", scope="function", expires_in=60, on_expire="fail")
+    asked = replace(asked, asked_at=1_700_000_000_000, reminded=2)
+    written = interrupt_document(asked)
+
+    assert (written["on_expire"], written["reminded"]) == ("fail", 2)
+    assert _expiry(asked).endswith(": fail\n")
+    assert _expiry(replace(asked, on_expire={"route": "lead"})).endswith(': {"route": "lead"}\n')
+    assert _expiry(replace(asked, expires_in=None)) == ""
+    assert "expires now  reminded 2 times" in str(_question(asked, asked.asked_at + 60_000).renderables[0])

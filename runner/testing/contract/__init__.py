@@ -23,6 +23,7 @@ PARTS = (
     "expiring",
     "handing",
     "leaving",
+    "late",
     "limiting",
     "listing",
     "mapping",
@@ -48,6 +49,7 @@ from runner.testing.contract.ending import EndingContract
 from runner.testing.contract.expiring import ExpiringContract
 from runner.testing.contract.forking import ForkingContract
 from runner.testing.contract.handing import HandContract
+from runner.testing.contract.late import LateContract
 from runner.testing.contract.leaving import LeavingContract
 from runner.testing.contract.limiting import LimitContract
 from runner.testing.contract.listing import ListingContract
@@ -76,6 +78,7 @@ class StoreContract(
     EndingContract,
     ExpiringContract,
     MapContract,
+    LateContract,
     LimitContract,
     HandContract,
     LeavingContract,
