@@ -7,6 +7,7 @@ that one; and both write a mark first: a repeat that had nothing to write would 
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ import redis
 
 from runner.errors import NotDurable, StoreError
 from runner.store.patience import WORKERS_OWN
+
+log = logging.getLogger(__name__)
 
 FAST, FSYNC, REPLICA = LEVELS = ("fast", "fsync", "replica")
 ASKS = {FSYNC: ("WAITAOF", 1, 0), REPLICA: ("WAIT", 1)}
@@ -33,6 +36,9 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim"} | {
 TURN_MS = 1000
 WITHIN = 2.0
 """Seconds that a caller waits; more than a server needs that syncs its file each second."""
+
+SAID_EVERY = 30.0
+"""Seconds after which a worker that still waits says so again."""
 
 OLDEST = (7, 2)
 """The first version that can wait for its disk."""
@@ -75,11 +81,22 @@ class Durability:
         Raises:
             NotDurable: it is not, in the time that this request has.
         """
-        ends = time.monotonic() + WITHIN
+        ends, waits = time.monotonic() + WITHIN, self._patient and verb in WORKERS_OWN
         _said(connection, "SET", self._mark, self.level)
         while not self._reached(connection):
-            if not (self._patient and verb in WORKERS_OWN) and time.monotonic() >= ends:
+            if time.monotonic() < ends:
+                continue
+            if not waits:
                 raise self._missed(f"{WHO[self.level]} within {WITHIN:g} s")
+            ends += SAID_EVERY
+            log.warning(
+                "store.not_durable: %s, so this node waits with what it has (%s). It goes on by itself. Look "
+                "after the store at %s; RUNNER_DURABILITY is %s.",
+                WHO[self.level],
+                verb,
+                self._place,
+                self.level,
+            )
 
     def _reached(self, connection: Any) -> bool:
         try:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from runner import Client, Status
 from runner.errors import NotDurable, StoreError
 from runner.store import durability, open_store, scripts
 from tests.chaos.load import Load
@@ -155,6 +156,25 @@ def test_with_fences_that_only_count_the_lost_worker_would_win(behind, opened, m
     monkeypatch.setattr(scripts, "script", counting)
 
     assert claimed_twice(behind, opened) == ("settled", "stale")
+
+
+def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_path):
+    """A node whose end no replica confirms is not called done: its worker waits, says so, and goes on."""
+    site, client = Site(behind.primary.url, tmp_path), Client(redis_url=behind.url)
+    try:
+        site.ready(1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url)
+        behind.replica.freeze()
+        run = client.start("chain", "go")
+        wait_until(lambda: "store.not_durable: no replica" in site.workers[0].said(), "the worker says so")
+        assert "succeeded" not in site.workers[0].said()
+        behind.replica.thaw()
+
+        assert run.wait(PROGRESS).status is Status.COMPLETED
+        wait_until(lambda: site.workers[0].said().count("succeeded") == 3, "the tasks have ended")
+        assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
+    finally:
+        site.end()
+        client.engine.store.close()
 
 
 @pytest.mark.timeout(180)
