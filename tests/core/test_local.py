@@ -13,6 +13,7 @@ import pytest
 from runner import GraphBuilder, Status, local
 from runner.errors import ResponseError, RunnerError, UnstorableError
 from runner.store.memory import MemoryStore
+from runner.testing import ManualClock
 from tests.core.graphs import answer_all, answers, ident, single, wired
 from tests.waiting import wait_until
 
@@ -462,3 +463,19 @@ def test_an_empty_run_is_not_possible_and_a_small_one_is():
     builder.add_node(ident)
 
     assert builder.build()(None).results["ident"].output == "ident"
+
+
+def test_a_call_without_answers_does_what_time_has_brought():
+    """In process nobody sweeps between two calls: an expiry shows at the next without answers."""
+    clock = ManualClock()
+    builder = GraphBuilder().set_store(MemoryStore(clock=clock))
+    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire={"response": "no"}), "a")
+    graph = builder.build()
+    asked = graph("task")
+    assert graph([]).status is Status.INTERRUPTED
+
+    clock.advance(60)
+    with pytest.raises(ResponseError, match="expired"):
+        graph(answer_all(asked))
+
+    assert graph([]).results["a"].output == "no"
