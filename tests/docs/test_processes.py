@@ -129,6 +129,7 @@ def site(procfile, store_server, tmp_path):
 def test_the_processes_of_the_procfile_work_together(site):
     """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
     wait_until(lambda: len(site.roster.all()) == 2, "both workers are there")
+    wait_until(lambda: "refund" in site.client.engine.store.graphs(), "a worker has told its graphs")
     wait_until(lambda: site.get("flower", "healthcheck") == "OK", "Flower answers")
     run = site.client.start("refund", {"order": 1042, "amount": 120})
 
