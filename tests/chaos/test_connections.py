@@ -58,9 +58,9 @@ def known(server):
 class Impatient(Link):
     """Sabotage: a link that never asks again."""
 
-    def call(self, *command):
+    def call(self, *command, then=None):
         with self.translated():
-            return self._exchange(command)
+            return self._exchange(command, then)
 
 
 @pytest.mark.sample
