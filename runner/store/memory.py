@@ -190,9 +190,9 @@ class MemoryStore(MemoryControl, MemoryReader):
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         with self._changed:
-            total = None if items is None else len(items)
+            held, total = self._holds(token), None if items is None else len(items)
             word, bells = self._apply(token.run_id, schedule.expand, *_at(token), total)
-            if items is not None and word == "expanded":
+            if items is not None and held and word == "expanded":
                 known = self._shelf.runs[token.run_id].items
                 known.setdefault((token.node, token.visit), pack_copy(items))
             return Reply(word, bells)

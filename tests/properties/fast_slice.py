@@ -1,7 +1,7 @@
 """A seeded slice of the property tests, as a program: it ends with 0 when all of it holds.
 
 It is given the folder that `runner` must come from, so that it can't test another copy by mistake,
-and the address of a Redis where the scripts are to be tried.
+"graphs" or "maps", and the address of a Redis where the scripts are to be tried.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import runner
 from tests.properties.test_graph_against_model import Against, AgainstRedis
+from tests.properties.test_maps_against_model import AgainstMaps, AgainstMapsInRedis
 
-EXAMPLES = {Against: 700, AgainstRedis: 200}
+EXAMPLES = {Against: 700, AgainstRedis: 200, AgainstMaps: 400, AgainstMapsInRedis: 200}
 BROKEN = 3
 """What the program ends with when a property does not hold."""
 
 
-def main(home: str, url: str = "") -> int:
-    """Run the slice on memory, or on the Redis at `url`."""
+def main(home: str, what: str = "graphs", url: str = "") -> int:
+    """Run the slice of graphs or of maps on memory, or on the Redis at `url`."""
     if not Path(runner.__file__).is_relative_to(home):
         raise SystemExit(f"runner is {runner.__file__}, not the copy in {home}")
-    kind = AgainstRedis if url else Against
+    machines = {"graphs": (Against, AgainstRedis), "maps": (AgainstMaps, AgainstMapsInRedis)}
+    kind = machines[what][bool(url)]
     settings = hypothesis.settings(
         max_examples=EXAMPLES[kind],
         stateful_step_count=30,

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """One planted fault."""
+    """One planted fault, and the slice that must find it: that of graphs, or that of maps."""
 
     file: str
     old: str
     new: str
     breaks: str
+    slice: str = "graphs"
 
 
 SCHEDULE = "schedule.py"
@@ -150,5 +151,133 @@ MUTATIONS = (
         "if record.crashes + 1 < CRASHES then",
         "if record.crashes < CRASHES then",
         "a node kills one worker more than it may",
+    ),
+    # -- maps, in the scheduler --------------------------------------------------------------------
+    Mutation(
+        SCHEDULE,
+        "if found.next >= found.total or (window and 0 < window.window <= found.active):",
+        "if found.next >= found.total or (window and 0 < window.window < found.active):",
+        "one item more is at work than may be",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "        draft.maps[owner] = replace(found, failed=found.failed + 1, stopped=stopped)\n",
+        "        draft.maps[owner] = replace(found, failed=found.failed + 1)\n",
+        "a failed item does not stop its map",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "        _count_failure(draft, owner, status)\n        return\n",
+        "        _count_failure(draft, owner, status)\n",
+        "a failed item is a failed node of the run",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "    if found.visit != visit and total is None:",
+        "    if total is None:",
+        "a map that goes on with its items has none",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "draft.maps[node] = found if found.visit == visit else MapRecord(visit, total or 0)",
+        "draft.maps[node] = MapRecord(visit, total or 0)",
+        "a second list of a visit begins the items anew",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "    if found.stopped:\n        draft.maps[node] = MapRecord(found.visit, found.total)\n",
+        "    if found.stopped:\n        pass\n",
+        "a map that stopped and is tried again stays stopped",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "    elif record.status in {Status.FAILED, Status.CANCELLED}:\n",
+        "    elif record.status is Status.FAILED:\n",
+        "a map that is tried again leaves its cancelled items out",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "if draft.node(item).visit == found.visit and draft.node(item).status in IDLE:",
+        "if draft.node(item).visit == found.visit and draft.node(item).status is Status.READY:",
+        "questions of a stopped map stay open",
+        "maps",
+    ),
+    Mutation(
+        SCHEDULE,
+        "return bool(draft.run.stopping) or (bool(owner) and draft.map(owner).stopped)",
+        "return bool(draft.run.stopping)",
+        "an item of a stopped map goes on",
+        "maps",
+    ),
+    # -- maps, in the scripts ----------------------------------------------------------------------
+    Mutation(
+        LUA + "parts/items.lua",
+        "if found.next >= found.total or found.active >= window then return false end",
+        "if found.next >= found.total or found.active > window then return false end",
+        "one item more is at work than may be",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/items.lua",
+        "  elseif record.status == 'failed' or record.status == 'cancelled' then\n",
+        "  elseif record.status == 'failed' then\n",
+        "a map that is tried again leaves its cancelled items out",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/mapping.lua",
+        "stopped = (found.stopped == 1 or at[2]) and 1 or 0",
+        "stopped = found.stopped",
+        "a failed item does not stop its map",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/mapping.lua",
+        "if record.visit == found.visit and IDLE[record.status] then drop(d, item) end",
+        "if record.visit == found.visit and record.status == 'ready' then drop(d, item) end",
+        "questions of a stopped map stay open",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/maps.lua",
+        "return d.run.stopping ~= '' or (owner and map(d, owner).stopped == 1)",
+        "return d.run.stopping ~= ''",
+        "an item of a stopped map goes on",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/finish.lua",
+        "if owner then return status == 'failed' and count_failure(d, owner) end",
+        "if owner and status == 'failed' then count_failure(d, owner) end",
+        "a failed item is a failed node of the run",
+        "maps",
+    ),
+    Mutation(
+        LUA + "expand.lua",
+        "for place = 12, known and 0 or #ARGV do",
+        "for place = 12, #ARGV do",
+        "a second list of a visit changes what its items are",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/straight_place.lua",
+        "  elseif active < window then\n",
+        "  elseif active <= window then\n",
+        "an item that ends lets two begin, on the straight way",
+        "maps",
+    ),
+    Mutation(
+        LUA + "parts/straight_place.lua",
+        "    if active + waiting == 0 then return end\n",
+        "",
+        "a map is not rung when its last item has ended, on the straight way",
+        "maps",
     ),
 )

@@ -44,7 +44,7 @@ class Question:
 
 @dataclass
 class Visit:
-    """One visit of one node; `due` is when its lease or its delay is over."""
+    """One visit of one node; `due` ends its lease or its delay, `collects` says that it waits for items."""
 
     node: str
     number: int
@@ -56,6 +56,17 @@ class Visit:
     questions: dict[str, Question] = field(default_factory=dict)
     asked_first: list[str] = field(default_factory=list)
     child: str = ""
+    collects: bool = False
+
+    @property
+    def is_item(self) -> bool:
+        """Whether it is of an item of a map."""
+        return "[" in self.node
+
+    @property
+    def owner(self) -> str:
+        """The node of the graph that it belongs to: an item has its map's."""
+        return self.node.partition("[")[0]
 
     def open(self) -> list[Question]:
         """The questions that still take an answer."""
@@ -85,6 +96,9 @@ class Run:
 
     def now(self, node: str) -> Visit | None:
         """The visit that a node is in or has ended, if it is of the present round."""
+        if "[" in node:
+            owner = self.now(node.partition("[")[0])
+            return self.visits.get((node, owner.number)) if owner else None
         found = self.picture()
         if node in found.skipped or node not in found.visits:
             return None
@@ -114,7 +128,7 @@ class World:
             if visit is None:
                 return "stale"
             run = self.runs[claim[0]]
-            if run.stopping:
+            if self.stops(run, visit):
                 visit.status = "cancelled"
                 self.withdraw(visit)
                 self.after(run)
@@ -184,7 +198,7 @@ class World:
         new = [each for each in found.opened.items() if each not in run.visits]
         for node, number in new:
             run.visits[node, number] = Visit(node, number)
-        if limit and len(run.visits) > limit:
+        if limit and sum(not visit.is_item for visit in run.visits.values()) > limit:
             # Which of several nodes come first is nobody's business: they end in one of these ways.
             after = self.nodes(run)
             run.unsure = {node for node in after if after[node] != before.get(node)}
@@ -196,7 +210,7 @@ class World:
         if visit is None:
             return self.repeated(*claim, ("retrying", "cancelled"))
         run = self.runs[claim[0]]
-        if run.stopping:
+        if self.stops(run, visit):
             visit.status = "cancelled"
             self.withdraw(visit)
             self.after(run)
@@ -226,7 +240,7 @@ class World:
         visit = self.held(*claim)
         if visit is None:
             return "stale"
-        if self.runs[claim[0]].stopping:
+        if self.stops(self.runs[claim[0]], visit):
             return "stopping"
         self.put(visit, asked)
         return "asked"
@@ -245,7 +259,7 @@ class World:
         if visit is None:
             return self.repeated(*claim, ("waiting", "ready", "cancelled"))
         run = self.runs[claim[0]]
-        if run.stopping:
+        if self.stops(run, visit):
             visit.status = "cancelled"
             self.withdraw(visit)
             self.after(run)
@@ -296,8 +310,13 @@ class World:
 
     def wake(self, run: Run, visit: Visit) -> None:
         """Make a waiting visit ready once its rule is satisfied."""
-        each = run.definition.nodes[visit.node].resume == "each"
-        if visit.status == "waiting" and not visit.child and (each or not visit.open()):
+        each = run.definition.nodes[visit.owner].resume == "each"
+        if (
+            visit.status == "waiting"
+            and not visit.child
+            and not visit.collects
+            and (each or not visit.open())
+        ):
             visit.status, visit.lost = "ready", 0
         self.after(run)
 
@@ -317,16 +336,24 @@ class World:
         self.after(run)
         return "cancelled"
 
+    def stops(self, run: Run, visit: Visit) -> bool:
+        """Whether a visit may only end."""
+        return bool(run.stopping)
+
     def stop(self, run: Run, why: str, reason: str) -> None:
         """Cancel all that does not run; what runs may end."""
         if run.stopping:
             return
         run.frozen = run.picture()
         run.stopping, run.reason = why, reason
-        for visit in run.open():
+        self.drop(run.open())
+
+    def drop(self, visits: Sequence[Visit]) -> None:
+        """Cancel those of some visits that do not run."""
+        for visit in visits:
             if visit.child and visit.status == "waiting":
                 self.cancel(visit.child, "its parent run stops")
-            elif visit.status != "running":
+            elif visit.status not in ("running", "cancelled"):
                 visit.status = "cancelled"
                 self.withdraw(visit)
 
@@ -337,7 +364,7 @@ class World:
         above = self.runs[run.parent[0]]
         for visit in above.open():
             if visit.child == run.id and visit.status == "waiting":
-                visit.status, visit.child = ("cancelled" if above.stopping else "ready"), ""
+                visit.status, visit.child = ("cancelled" if self.stops(above, visit) else "ready"), ""
                 self.after(above)
 
     # -- time --------------------------------------------------------------------------------------
@@ -402,7 +429,7 @@ class World:
         if visit.status == "retrying":
             visit.status = "ready"
             return
-        if run.stopping:
+        if self.stops(run, visit):
             visit.status = "cancelled"
             self.withdraw(visit)
             self.after(run)
@@ -427,7 +454,9 @@ class World:
             waits = True
         if waits:
             return "interrupted"
-        if run.stopping == "failed" or any(visit.status == "failed" for visit in run.visits.values()):
+        if run.stopping == "failed" or any(
+            visit.status == "failed" and not visit.is_item for visit in run.visits.values()
+        ):
             return "failed"
         return "cancelled" if run.stopping else "completed"
 

@@ -19,6 +19,7 @@ from runner.cycles import reach
 from runner.errors import DefinitionError
 from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
 from runner.interrupts import Address, Answer
+from runner.maps import map_of
 from runner.ports import Claim, Settlement, Start, Token
 from runner.run import FINAL, Status
 from runner.store.memory import MemoryStore
@@ -78,6 +79,8 @@ def definitions(draw, name: str) -> Definition:
 class Against(RuleBasedStateMachine):
     """Does everything to a store and to the model, and compares."""
 
+    world = World
+
     def open_store(self):
         return MemoryStore(clock=self.clock, lease=LEASE)
 
@@ -88,7 +91,7 @@ class Against(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.store = self.open_store()
-        self.model = World(self.clock.now)
+        self.model = self.world(self.clock.now)
         self.shapes, self.definitions = [], []
         self.bells: list = []
         self.claims: list[Claim] = []
@@ -103,6 +106,9 @@ class Against(RuleBasedStateMachine):
 
     @initialize(first=definitions("first"), second=definitions("second"))
     def publish(self, first, second):
+        self.publish_both(first, second)
+
+    def publish_both(self, first, second):
         for definition in (first, second):
             try:
                 shape = Map(definition)
@@ -235,7 +241,7 @@ class Against(RuleBasedStateMachine):
             assert reply.word == self.model.ask(key(claim), told)
         else:
             definition = self.definition(token)[1]
-            each = definition.nodes[token.node].resume == "each"
+            each = definition.nodes[map_of(token.node) or token.node].resume == "each"
             assert reply.word == self.model.park(key(claim), told, each=each)
         self.bells += reply.doorbells
         self.questions += [each.id for each in asked if each.id not in self.questions and self.asked(each.id)]
@@ -245,9 +251,12 @@ class Against(RuleBasedStateMachine):
     @rule(data=st.data(), delay=st.sampled_from([0, 700]), counts=st.booleans())
     def retry(self, data, delay, counts):
         if self.claims:
-            claim = self.pick(data, self.claims)
-            reply = self.store.retry(claim.token, delay, {"v": 1} if counts else None, None)
-            assert reply.word == self.model.retry(key(claim), delay, counts=counts)
+            self.retry_with(self.pick(data, self.claims), delay, counts)
+
+    def retry_with(self, claim, delay, counts):
+        reply = self.store.retry(claim.token, delay, {"v": 1} if counts else None, None)
+        assert reply.word == self.model.retry(key(claim), delay, counts=counts)
+        self.bells += reply.doorbells
 
     @rule(data=st.data())
     def leave(self, data):
@@ -320,7 +329,8 @@ class Against(RuleBasedStateMachine):
 
     def take_again(self, token):
         """Claim a visit in the attempt that its node is in now."""
-        attempt = self.store.read(token.run_id).nodes[token.node].attempt
+        record = self.store.read(token.run_id).nodes.get(token.node)
+        attempt = record.attempt if record else 1
         self.bells.append(bell := Bell(token.run_id, token.node, token.visit, attempt))
         self.take(bell)
 
@@ -372,7 +382,7 @@ class Against(RuleBasedStateMachine):
         last = run.visits.get((node, visits))
         if status == "pending" and visits and said in {(last.status, visits), ("skipped", visits)}:
             return  # it waits for its next round, and shows the last one until then
-        assert said == expected, (run.id, node)
+        assert said == expected, (run.id, node, said, expected)
 
     @invariant()
     def questions_are_the_models(self):

@@ -63,6 +63,18 @@ class MapContract:
         assert worker.statuses(run_id) == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
         assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
 
+    def test_a_list_that_comes_too_late_is_no_list(self, worker: Worker, store: Store) -> None:
+        """A claim that has let go of its map gives it no items; the next one does."""
+        run_id = worker.start(of_map())
+        token = worker.claim(run_id, "m").token
+        asked = worker.asked(token)
+        store.park(token, [asked], None)
+        assert store.expand(token, ["late"]).word == "expanded"
+        worker.answer(asked)
+        store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+
+        assert [worker.claim(run_id, f"m[{index}]").task for index in range(2)] == ["x", "y"]
+
     def test_an_item_that_waits_frees_its_place(self, worker: Worker, store: Store) -> None:
         """Its run is interrupted only when no other item is at work; its answer goes on at once."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)

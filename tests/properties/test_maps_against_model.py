@@ -1,0 +1,185 @@
+"""Whatever happens to graphs with maps, the stores do what the slow and obvious model says.
+
+The machine is that of graphs without maps. Some nodes are maps here; a claim of one may be expanded
+into items, which are claimed, asked, lost and ended like other nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from runner.maps import MapSpec, index_of, item_id, map_of
+from tests.properties.reference_maps import ENDED, MapWorld
+from tests.properties.test_graph_against_model import Against, AgainstRedis, Bell, definitions, key
+
+EXAMPLES = hypothesis.settings.default.max_examples
+WINDOWS = st.sampled_from([None, 1, 1, 2, 3])
+MAPS = st.builds(MapSpec, st.just("function"), st.none(), WINDOWS, st.booleans())
+COUNTS = st.sampled_from([0, 1, 2, 3, 3, 4, 5])
+DEEDS = st.sampled_from(["end", "end", "end", "fail", "fail", "ask", "delegate", "retry", "keep"])
+
+
+@st.composite
+def mapped(draw, name):
+    """Draw a graph, and make maps of some of its nodes."""
+    definition = draw(definitions(name))
+    nodes = {
+        node: replace(spec, map=draw(MAPS | MAPS | st.none())) for node, spec in definition.nodes.items()
+    }
+    return replace(definition, nodes=nodes)
+
+
+class AgainstMaps(Against):
+    """Does to maps and their items, too, what can be done, and compares."""
+
+    world = MapWorld
+
+    @initialize(first=mapped("first"), second=mapped("second"), count=COUNTS | st.just(3))
+    def publish(self, first, second, count):
+        self.publish_both(first, second)
+        for bell in [bell for bell in self.bells if self.spec(bell)]:
+            self.expand_with(self.take(bell), count)
+
+    @rule(data=st.data(), count=COUNTS | st.none())
+    def expand(self, data, count):
+        if claims := [claim for claim in self.claims if self.spec(claim.token)]:
+            self.expand_with(self.pick(data, claims), count)
+
+    @rule(data=st.data(), count=COUNTS)
+    def claim_and_expand(self, data, count):
+        if claim := self.take_a_map(data):
+            self.expand_with(claim, count)
+
+    @rule(data=st.data(), count=COUNTS, rarely=st.sampled_from([False, False, True]))
+    def expand_while_the_run_stops(self, data, count, rarely):
+        if rarely and (claim := self.take_a_map(data)):
+            run_id = claim.token.run_id
+            assert self.store.cancel(run_id, "enough").word == self.model.cancel(run_id, "enough")
+            self.expand_with(claim, count)
+
+    @rule(data=st.data())
+    def try_a_map_again(self, data):
+        if claim := self.take_a_map(data):
+            self.retry_with(claim, 0, counts=True)
+            self.pass_time(1)
+
+    @precondition(lambda self: self.ready_items())
+    @rule(data=st.data(), deeds=st.lists(DEEDS, min_size=1, max_size=5))
+    def work_through_a_list(self, data, deeds):
+        """Workers take the items of one map that are ready, and do something with each."""
+        chosen = data.draw(st.sampled_from(sorted({(run, visit.owner) for run, visit in self.ready_items()})))
+        mine = [visit for run, visit in self.ready_items() if (run, visit.owner) == chosen]
+        for visit, deed in zip(mine, deeds, strict=False):
+            # What was done with the items before may have cancelled this one.
+            if visit.status == "ready":
+                self.do(self.take(Bell(chosen[0], visit.node, visit.number, visit.attempt)), deed)
+
+    def ready_items(self):
+        """List the items that a worker could take."""
+        return [
+            (run.id, visit)
+            for run in self.model.runs.values()
+            for visit in run.open()
+            if visit.is_item and visit.status == "ready"
+        ]
+
+    def do(self, claim, deed):
+        """Do with a claimed item what may be done with any node."""
+        match deed:
+            case "end" | "fail":
+                self.settle_with(claim, 511, deed == "fail")
+            case "ask":
+                self.ask(claim, "park", "x", None)
+            case "delegate" if len(self.model.runs) < 6:
+                self.begin(1, claim)
+            case "retry":
+                self.retry_with(claim, 700, counts=True)
+
+    def settle_with(self, claim, bits, fails):
+        """A worker that completes a map has expanded it, unless its list is empty."""
+        token = claim.token
+        known = (token.run_id, token.node, token.visit) in self.model.lists
+        if fails or known or bits % 5 == 0 or self.spec(token) is None:
+            super().settle_with(claim, bits, fails)
+        else:
+            self.expand_with(claim, bits % 5)
+
+    def take_a_map(self, data):
+        """Claim a map, if one may be ready."""
+        bells = [bell for bell in self.bells if self.spec(bell)]
+        return self.take(self.pick(data, bells)) if bells else None
+
+    def spec(self, at):
+        """Say what the graph says of a map; None for items and other nodes."""
+        return self.model.spec(self.model.runs[at.run_id], at.node)
+
+    def expand_with(self, claim, count):
+        # Every list is another one, so that a second list of a visit would show.
+        values = None if count is None else [f"{self.nonce()} {place}" for place in range(count)]
+        reply = self.store.expand(claim.token, values)
+        assert reply.word == self.model.expand(key(claim), values)
+        self.bells += reply.doorbells
+
+    def take(self, bell):
+        """A claim tells an item what it is, and a map what became of its items, in their order."""
+        claim = super().take(bell)
+        if claim is None:
+            return None
+        run = self.model.runs[bell.run_id]
+        visit = run.visits[bell.node, bell.visit]
+        found = self.model.list_of(run, visit)
+        if visit.is_item:
+            assert claim.task == found.values[index_of(bell.node)]
+        elif found is None:
+            assert claim.map is None
+        else:
+            self.compare_items(claim, found, self.model.items(run, visit))
+        return claim
+
+    def compare_items(self, claim, found, items):
+        """Compare what a map reads when all of its items have ended."""
+        token = claim.token
+        ended = all(item.status in ENDED for item in items) and (
+            found.stopped or found.begun == len(found.values)
+        )
+        assert (claim.map.total, claim.map.stopped) == (len(found.values), found.stopped)
+        assert claim.map.has_ended is ended
+        names = [item_id(token.node, place) for place in range(len(items))]
+        assert names == [item.node for item in items]
+        said = self.store.fetch(token.run_id, names)
+        assert [str(record.status) for record, _, _ in said] == [item.status for item in items]
+        assert [output for _, output, _ in said] == [
+            f"{item.node}{item.number}" if item.status == "completed" else None for item in items
+        ]
+
+    def others(self, token):
+        """An item that waits gives its place away, so its map and its siblings may stand elsewhere."""
+        owner, found = map_of(token.node), super().others(token)
+        return {
+            name: record for name, record in found.items() if not owner or owner not in {name, map_of(name)}
+        }
+
+
+class AgainstMapsInRedis(AgainstMaps, AgainstRedis):
+    """The same on a real Redis."""
+
+
+def test_memory_does_with_maps_what_the_model_says():
+    """Items begin in order, within their bound, and end, wait and stop as the model says."""
+    hypothesis.stateful.run_state_machine_as_test(
+        AgainstMaps,
+        settings=hypothesis.settings(max_examples=EXAMPLES // 4, stateful_step_count=30, deadline=None),
+    )
+
+
+def test_redis_does_with_maps_what_the_model_says(store_server):
+    """So they do on a real Redis."""
+    machine = type("Machine", (AgainstMapsInRedis,), {"url": store_server.url})
+    hypothesis.stateful.run_state_machine_as_test(
+        machine,
+        settings=hypothesis.settings(max_examples=EXAMPLES // 20, stateful_step_count=30, deadline=None),
+    )
