@@ -17,7 +17,7 @@ import runner
 from tests.properties.test_graph_against_model import Against, AgainstRedis
 from tests.properties.test_maps_against_model import AgainstMaps, AgainstMapsInRedis
 
-EXAMPLES = {Against: 700, AgainstRedis: 200, AgainstMaps: 400, AgainstMapsInRedis: 200}
+EXAMPLES = {Against: 700, AgainstRedis: 200, AgainstMaps: 250, AgainstMapsInRedis: 150}
 BROKEN = 3
 """What the program ends with when a property does not hold."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import hypothesis
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from runner.maps import MapSpec, index_of, item_id, map_of
 from tests.properties.reference_maps import ENDED, MapWorld
@@ -21,6 +21,7 @@ WINDOWS = st.sampled_from([None, 1, 1, 2, 3])
 MAPS = st.builds(MapSpec, st.just("function"), st.none(), WINDOWS, st.booleans())
 COUNTS = st.sampled_from([0, 1, 2, 3, 3, 4, 5])
 DEEDS = st.sampled_from(["end", "end", "end", "fail", "fail", "ask", "delegate", "retry", "keep"])
+MANY_DEEDS = st.lists(DEEDS, min_size=1, max_size=5)
 
 
 @st.composite
@@ -38,11 +39,25 @@ class AgainstMaps(Against):
 
     world = MapWorld
 
-    @initialize(first=mapped("first"), second=mapped("second"), count=COUNTS | st.just(3))
-    def publish(self, first, second, count):
+    @initialize(
+        first=mapped("first"),
+        second=mapped("second"),
+        data=st.data(),
+        count=COUNTS | st.just(3),
+        begins=st.sampled_from(["", "work", "fail", "fail", "pass"]),
+    )
+    def publish(self, first, second, data, count, begins):
+        """Begin with a map that is at work, for only few steps of any that are drawn lead to one."""
         self.publish_both(first, second)
         for bell in [bell for bell in self.bells if self.spec(bell)]:
             self.expand_with(self.take(bell), count)
+        if begins == "work":
+            self.work_through_a_list(data, data.draw(MANY_DEEDS))
+        elif begins == "fail":
+            again = data.draw(st.booleans())
+            self.fail_beside_others(data, data.draw(DEEDS), again, data.draw(COUNTS | st.none()))
+        elif begins == "pass":
+            self.pass_the_bound(data)
 
     @rule(data=st.data(), count=COUNTS | st.none())
     def expand(self, data, count):
@@ -67,16 +82,57 @@ class AgainstMaps(Against):
             self.retry_with(claim, 0, counts=True)
             self.pass_time(1)
 
-    @precondition(lambda self: self.ready_items())
-    @rule(data=st.data(), deeds=st.lists(DEEDS, min_size=1, max_size=5))
+    @rule(data=st.data(), deeds=MANY_DEEDS)
     def work_through_a_list(self, data, deeds):
         """Workers take the items of one map that are ready, and do something with each."""
-        chosen = data.draw(st.sampled_from(sorted({(run, visit.owner) for run, visit in self.ready_items()})))
-        mine = [visit for run, visit in self.ready_items() if (run, visit.owner) == chosen]
-        for visit, deed in zip(mine, deeds, strict=False):
+        run_id, items = self.ready_list(data)
+        for item, deed in zip(items, deeds, strict=False):
             # What was done with the items before may have cancelled this one.
-            if visit.status == "ready":
-                self.do(self.take(Bell(chosen[0], visit.node, visit.number, visit.attempt)), deed)
+            if item.status == "ready":
+                self.do(self.take_visit(run_id, item), deed)
+
+    @rule(data=st.data())
+    def pass_the_bound(self, data):
+        """An item asks, another one takes its place, and the first is answered: both are at work, and end."""
+        run_id, items = self.ready_list(data)
+        if items:
+            self.do(self.take_visit(run_id, items[0]), "ask")
+            self.respond([question.id for question in items[0].open()])
+            self.work_through_a_list(data, ["end"] * 5)
+
+    @rule(data=st.data(), later=DEEDS, again=st.booleans(), count=COUNTS | st.none())
+    def fail_beside_others(self, data, later, again, count):
+        """An item fails while one waits and others run; these go on, and the map is perhaps tried again."""
+        run_id, items = self.ready_list(data)
+        if not items:
+            return
+        claims = [self.take_visit(run_id, item) for item in items[:4]]
+        for claim in claims[:-1][:1]:
+            self.do(claim, "ask")
+        self.do(claims[-1], "fail")
+        for claim in claims[1:-1]:
+            self.do(claim, later)
+            if again:
+                self.do(claim, "end")
+        owner = self.model.runs[run_id].visits[items[0].owner, items[0].number]
+        if again and owner.status == "ready":
+            self.retry_with(self.take_visit(run_id, owner), 0, counts=True)
+            self.pass_time(1)
+            # Its worker goes on with the list that is there, or it has a second one.
+            if owner.status == "ready":
+                self.expand_with(self.take_visit(run_id, owner), count)
+
+    def ready_list(self, data):
+        """Choose a map with items that a worker could take, if there is one: its run, and those in order."""
+        found = self.ready_items()
+        if not found:
+            return "", []
+        chosen = data.draw(st.sampled_from(sorted({(run_id, item.owner) for run_id, item in found})))
+        return chosen[0], [item for run_id, item in found if (run_id, item.owner) == chosen]
+
+    def take_visit(self, run_id, visit):
+        """Claim a visit in the attempt that it is in."""
+        return self.take(Bell(run_id, visit.node, visit.number, visit.attempt))
 
     def ready_items(self):
         """List the items that a worker could take."""

@@ -16,7 +16,11 @@ from tests.properties.mutations import LUA, MUTATIONS, Mutation
 
 HERE = Path(runner.__file__).parent
 ROOT = Path(__file__).parents[2]
-SAMPLES = (MUTATIONS[1], MUTATIONS[12])
+SAMPLES = (
+    MUTATIONS[1],
+    MUTATIONS[12],
+    next(each for each in MUTATIONS if each.breaks == "a failed item does not stop its map"),
+)
 
 
 def copy_of_runner(folder: Path) -> Path:
@@ -73,7 +77,7 @@ def test_every_mutation_can_be_planted(mutation, tmp_path):
 
 @pytest.mark.parametrize("mutation", SAMPLES, ids=name)
 def test_a_planted_fault_is_caught(mutation, tmp_path):
-    """Two samples of the faults below, quickly."""
+    """Samples of the faults below, quickly."""
     assert is_caught(mutation, tmp_path, "")
 
 
