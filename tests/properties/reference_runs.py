@@ -406,13 +406,13 @@ class World:
 
     def expire(self, run: Run, visit: Visit, question: Question) -> None:
         """Nobody answered: the visit learns so, or ends with its question as soon as it is not at work."""
-        if question.ends and (visit.status == "running" or visit.child):
+        if question.ends and (visit.status == "running" or visit.child or visit.collects):
             question.look = self.now + LEASE
             return
         question.status = "expired"
         if not question.ends:
             self.wake(run, visit)
-        elif run.stopping:
+        elif self.stops(run, visit):
             visit.status = "cancelled"
             self.withdraw(visit)
             self.after(run)

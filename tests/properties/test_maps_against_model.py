@@ -69,6 +69,14 @@ class AgainstMaps(Against):
         if claim := self.take_a_map(data):
             self.expand_with(claim, count)
 
+    @rule(data=st.data(), count=COUNTS, lasts=st.sampled_from([None, 20.0]))
+    def ask_and_expand(self, data, count, lasts):
+        """A map that has a question open waits for its items all the same."""
+        if claim := self.take_a_map(data):
+            self.ask(claim, "ask", "x", lasts, self.ending(data, claim) if lasts else "")
+            self.expand_with(claim, count)
+            self.pass_time(lasts or 0)
+
     @rule(data=st.data(), count=COUNTS, rarely=st.sampled_from([False, False, True]))
     def expand_while_the_run_stops(self, data, count, rarely):
         if rarely and (claim := self.take_a_map(data)):
@@ -149,7 +157,7 @@ class AgainstMaps(Against):
             case "end" | "fail":
                 self.settle_with(claim, 511, deed == "fail")
             case "ask":
-                self.ask(claim, "park", "x", None)
+                self.ask(claim, "park", "x", None, "")
             case "delegate" if len(self.model.runs) < 6:
                 self.begin(1, claim)
             case "retry":
