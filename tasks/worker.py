@@ -19,6 +19,7 @@ from tasks.announcing import Announcer
 from tasks.config import SETTINGS, is_amqp, is_redis
 from tasks.engines import load_graphs, queues_of, settings_of
 from tasks.presence import Presence
+from tasks.reconnects import forget_old_connections
 from tasks.relay import Relay
 from tasks.responses import Responses, outbox_of
 from tasks.rubbish import guard
@@ -49,6 +50,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
             conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
         if is_redis(conf.broker_url):
+            forget_old_connections()
             guard(outbox_of(settings_of(instance.app).redis_url).bury)
         for name in queues_of(registry):
             instance.app.amqp.queues.select_add(queue(name, conf.broker_url))

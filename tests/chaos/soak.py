@@ -270,7 +270,10 @@ def look(people: People, faults: Faults, at: float) -> None:
     memory = people.tally.memory
     try:
         memory["worker"].append((at, resident(faults.survivor.pid)))
-        memory["store"].append((at, int(people.site.redis.info("memory")["used_memory"]) / 1e6))
+        client = people.site.redis
+        # The two streams grow until they have as many entries as they may have.
+        bounded = sum(client.memory_usage(name) or 0 for name in ("runner:{p00}:notices", "runner:dead"))
+        memory["store"].append((at, (client.info("memory")["used_memory"] - bounded) / 1e6))
     except (OSError, redis.RedisError):
         return
 
