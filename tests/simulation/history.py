@@ -15,6 +15,7 @@ from tests.simulation.watch import Violation, must
 from tests.simulation.world import Setting, Step, World, in_memory
 
 FAULTS = ("double", "old", "drop", "die", "cut", "twice", "freeze", "thaw", "stall", "late", "mixed")
+RARE = ("leave", "withdraw", "withdraw")
 LENGTH = 200
 """Steps of a history at most."""
 
@@ -59,6 +60,8 @@ def drawn(seed: int) -> History:
     weights["cancel"] = chance.choice((0, 0, 0, 1))
     begin = ["again", "flow"] * setting.runs if chance.random() < 0.8 else []
     words = begin + chance.choices(list(weights), list(weights.values()), k=chance.randint(20, LENGTH))
+    if seed % 4 == 1:  # people who change their minds, and deploys
+        words = [chance.choice(RARE) if chance.random() < 0.05 else word for word in words]
     return History(seed, setting, tuple((word, chance.randrange(1000)) for word in words))
 
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import Graph, GraphBuilder, RetryPolicy, codec
+from runner.asking import current
 from runner.errors import DefinitionError, InterruptRaised
+from runner.interrupts import Interrupt
 from runner.limits import Limit
 from runner.outcomes import Interrupted, Outcome, Saved, Succeeded
 
@@ -164,7 +166,7 @@ class Early:
         """Ask what has no answer; wait for it, or give the answers."""
         where = visit.address
         self._ledger.begin((where.run_id, where.node_id, where.visit), visit.idempotency_key)
-        questions = [where.ask(name, scope="early") for name in self._names]
+        questions = [self._question(visit, name) for name in self._names]
         known = {each.name: visit.answers[each.id] for each in questions if each.id in visit.answers}
         saved = Saved({"v": 1, "known": sorted(known)}, 0, sorted(known))
         visit.ask([each for each in questions if each.name not in known], saved)
@@ -178,6 +180,10 @@ class Early:
             self._ledger.told[where.run_id, where.node_id, where.visit, name].add(answer.pop("by"))
         output = [where.node_id, where.visit, [given[name] for name in sorted(given)]]
         return Succeeded(output, output)
+
+    def _question(self, visit: Any, name: str) -> Interrupt:
+        """Name a question; one that was taken back is asked under another id."""
+        return current(visit.answers, lambda reasked: visit.address.ask(name, scope="early", reasked=reasked))
 
 
 def inner(ledger: Ledger, depth: int = 1) -> Graph:

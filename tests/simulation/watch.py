@@ -155,7 +155,14 @@ class Watch:
                 self._starts[where] += 1
                 fits = self._starts[where] <= 1 + self._chances[where]
                 must(fits, "I2", f"{where} was started {self._starts[where]} times without a reason")
-            case "node.lost" | "node.retrying" | "node.resumed" | "node.waiting" | "node.expanded":
+            case (
+                "node.lost"
+                | "node.left"
+                | "node.retrying"
+                | "node.resumed"
+                | "node.waiting"
+                | "node.expanded"
+            ):
                 self._chances[where] += 1
             case "node.completed" | "node.failed":
                 self._ends[where] += 1
@@ -268,7 +275,8 @@ class Watch:
                 "I2",
                 f"the effect {key} of {where} was done {count} times",
             )
-        asked = {self._name(each): each for _, run in self._world.runs() for each in run.questions.values()}
+        questions = [each for _, run in self._world.runs() for each in run.questions.values()]
+        asked = {self._name(each): each for each in questions if each.withdrawal is None}
         for where, by in ledger.told.items():
             question = asked[where]
             nobody = question.status is InterruptStatus.EXPIRED

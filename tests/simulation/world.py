@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.errors import ConflictError
 from runner.interrupts import Answer, Interrupt, ReceiptStatus
 from runner.results import GraphResult, graph_result
 from runner.run import FINAL, Status
@@ -302,6 +303,15 @@ class World:
         self._kill(actor.process)
         return True
 
+    def do_leave(self, number: int) -> bool:
+        """A worker is told to stop and has no time left: it gives up what it runs, and ends."""
+        process = self.workers[number % len(self.workers)]
+        if process.frozen or not process.actors or self._spares(process):
+            return False
+        self.finish(process.work("leave", process.engine.leave))
+        self._kill(process)
+        return True
+
     def _kill(self, process: Process, but: Actor | None = None) -> None:
         for actor in list(process.actors):
             if actor is not but:
@@ -435,6 +445,23 @@ class World:
         if waiting:
             self._send(waiting[number % len(waiting)])
         return bool(waiting)
+
+    def do_withdraw(self, number: int) -> bool:
+        """A person takes a question back, to have it asked anew."""
+        found = self.questions()
+        if not found:
+            return False
+        asked = found[number % len(found)].id
+
+        def withdraw(process: Process) -> str:
+            try:
+                process.engine.withdraw(asked, "not so", reask=True)
+            except ConflictError:
+                return "too late"
+            return "withdrawn"
+
+        self._send(self._ask("withdraw", withdraw))
+        return True
 
     def do_cancel(self, number: int) -> bool:
         """A person stops a run."""
