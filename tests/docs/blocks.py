@@ -41,6 +41,11 @@ class Block:
         return self._option("app")
 
     @property
+    def left_to_the_page(self) -> bool:
+        """Whether only the page's own blocks use the file."""
+        return self._option("worker") == "no"
+
+    @property
     def is_runnable(self) -> bool:
         """Whether what the block needs is installed: `needs=MODULE` names it."""
         needed = self._option("needs")
@@ -59,7 +64,10 @@ def read(page: Path) -> list[Block]:
 
 
 def save(page: Path, folder: Path) -> tuple[list[str], str]:
-    """Write a page's files; return the names of their modules and that of the Celery app, if it has one."""
+    """Write a page's files; return the names of their modules and that of the Celery app, if it has one.
+
+    A block with `worker=no` is a file that the page's worker does not have.
+    """
     names: dict[str, list[str]] = {}
     for block in read(page):
         if block.file:
@@ -67,7 +75,8 @@ def save(page: Path, folder: Path) -> tuple[list[str], str]:
     for name, parts in names.items():
         (folder / name).write_text("\n\n".join(parts), encoding="utf-8")
     app = "".join(block.app for block in read(page))
-    return [Path(name).stem for name in names], app
+    apart = {block.file for block in read(page) if block.left_to_the_page}
+    return [Path(name).stem for name in names if name not in apart], app
 
 
 def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:

@@ -1,0 +1,113 @@
+"""Workers of the old and of the new code at once: each run goes on with its own graph, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import Status
+from tests.waiting import wait_until
+
+SLOW = 60
+
+
+def versioned(version: str) -> dict[str, str]:
+    return {"RUNNER_GRAPHS": "tests.chaos.versioned_graphs", "TEST_VERSION": version}
+
+
+@pytest.fixture
+def site(databases):
+    """A site without workers."""
+    site = next(databases)
+    yield site
+    site.end()
+
+
+def stop_all(site):
+    """End the workers of one version."""
+    for worker in site.workers:
+        worker.end()
+    site.workers.clear()
+
+
+def waiting(site, count):
+    """Start runs that wait for a person."""
+    runs = [site.client.start("versioned", number) for number in range(count)]
+    for run in runs:
+        assert run.wait(SLOW).status is Status.INTERRUPTED
+    return runs
+
+
+def answer(site, run):
+    """Answer the one open question of a run."""
+    (asked,) = run.interrupts()
+    assert site.client.respond(asked.id, "yes").status == "accepted"
+
+
+def stands(run, status):
+    """Wait until a run stands so."""
+    wait_until(lambda: run.status is status, f"run {run.id} is {status}", seconds=SLOW)
+
+
+def test_runs_of_two_versions_never_run_on_the_other_ones_code(site):
+    """Both kinds of worker serve one queue: new runs end; old ones end on old code or are moved."""
+    site.add(slots=4, **versioned("old")).wait_ready()
+    old = waiting(site, 2)
+    site.add(slots=4, **versioned("new")).wait_ready()
+    new = waiting(site, 2)
+
+    for run in (*old, *new):
+        answer(site, run)
+    for run in new:
+        stands(run, Status.COMPLETED)
+    for run in old:
+        # An old worker may have taken it first: then it has ended there, on its own code.
+        wait_until(
+            lambda run=run: run.status in {Status.COMPLETED, Status.NEEDS_MIGRATION},
+            "it ended or is held",
+            seconds=SLOW,
+        )
+        if run.status is Status.NEEDS_MIGRATION:
+            run.migrate({"ask": "approval"})
+        stands(run, Status.COMPLETED)
+
+    for run in new:
+        assert run.result().results["last"].output == ["new", ["new", "new", "yes"]]
+    for run in old:
+        results = run.result().results
+        moved = "approval" in results
+        asked, done = results["approval" if moved else "ask"].output, results["last"].output
+        # The effect happened once, in the version that asked; what a run has not got, it ran nowhere.
+        assert (results["first"].output, asked[1:]) == ("old first", ["old", "yes"])
+        assert done == ["new" if moved else "old", asked]
+
+
+@pytest.mark.sample
+def test_a_deploy_that_is_taken_back_lets_held_runs_go_on(site):
+    """With the new code alone every run is held with its answer; with the old code back, all end."""
+    site.add(slots=4, **versioned("old")).wait_ready()
+    runs = waiting(site, 2)
+    stop_all(site)
+    site.add(slots=4, **versioned("new")).wait_ready()
+    for run in runs:
+        answer(site, run)
+        stands(run, Status.NEEDS_MIGRATION)
+
+    stop_all(site)
+    site.add(slots=4, **versioned("old")).wait_ready()
+
+    for run in runs:
+        stands(run, Status.COMPLETED)
+        assert run.result().results["last"].output == ["old", ["old", "old", "yes"]]
+
+
+def test_without_the_check_a_run_goes_on_with_code_that_is_not_its_own(site):
+    """Control: a worker that does not compare the node with what it was runs it on other code."""
+    site.add(slots=4, **versioned("old")).wait_ready()
+    (run,) = waiting(site, 1)
+    stop_all(site)
+    site.add(slots=4, app="tests.chaos.careless_app:app", **versioned("other")).wait_ready()
+
+    answer(site, run)
+
+    stands(run, Status.COMPLETED)
+    assert run.result().results["ask"].output == ["other", "old", "yes"]
