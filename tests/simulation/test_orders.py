@@ -18,6 +18,8 @@ from tests.simulation.world import World, in_memory
 
 MOST = 10_000
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def names(ctx):
     """Tell who came before."""
@@ -121,7 +123,6 @@ def end_alike(kind: str, doubled: str, make=in_memory) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "doubled", "least"), DIAMONDS)
 def test_every_diamond_ends_alike_in_every_order(kind, doubled, least):
     """Whatever is doubled or tried again, however deep the question: every order has one end (F28)."""
@@ -129,7 +130,6 @@ def test_every_diamond_ends_alike_in_every_order(kind, doubled, least):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_diamond_on_redis_ends_alike_in_every_order(redis_url):
     """The scripts keep every order, too (F28)."""
     assert end_alike(*DIAMONDS[0][:2], make=on_redis(redis_url)) >= DIAMONDS[0][2]
@@ -192,7 +192,6 @@ def test_a_cancel_and_whoever_it_meets_are_both_told():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_cancel_on_redis_meets_the_same_ends(redis_url):
     """The scripts tell both sides the same in as many orders (F29)."""
     assert both_are_told(on_redis(redis_url)) == both_are_told()

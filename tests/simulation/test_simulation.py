@@ -21,12 +21,12 @@ from tests.simulation.world import World, in_memory
 
 SEEDS = 500
 PART = 50
-QUICK = range(1, 7)
+QUICK = range(1, 6)
 ON_REDIS = range(1, 101)
 REGRESSIONS = (24, 119, 191)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.timeout(180)
 
 
 def holds(seed: int, make=in_memory) -> None:
@@ -42,7 +42,6 @@ def test_some_clusters_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
 def test_many_clusters_keep_every_promise(first):
     """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
@@ -80,7 +79,7 @@ def test_a_seed_is_one_history():
     assert said.stdout.strip() == repr((mine.log, mine.events))
 
 
-@pytest.mark.parametrize("seed", QUICK[:2])
+@pytest.mark.parametrize("seed", QUICK[2:3])
 def test_the_clocks_of_workers_do_not_matter(seed):
     """Wrong clocks, fast or slow or an hour off, change not one event (F15)."""
     history = drawn(seed)
@@ -107,11 +106,10 @@ def same_on_redis(seeds, url) -> None:
 
 def test_a_cluster_on_redis_has_the_same_history(redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
-    same_on_redis(ON_REDIS[4:7], redis_url)
+    same_on_redis(ON_REDIS[4:6], redis_url)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("first", ON_REDIS[::10])
 def test_clusters_on_redis_have_the_same_histories(first, redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
