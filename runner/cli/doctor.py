@@ -104,7 +104,7 @@ def place(url: str) -> str:
     if parts.password is not None:
         user, host = parts.username or "", parts.netloc.rpartition("@")[2]
         parts = parts._replace(netloc=f"{user}:***@{host}")
-    query = [(name, "***" if name == "password" else value) for name, value in parse_qsl(parts.query)]
+    query = [(name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)]
     shown = parts._replace(query=urlencode(query, safe="*/")).geturl()
     return shown if "://" in shown else shown.replace(":", "://", 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.addresses import cluster, sentinels
+from runner.cli.doctor import place
 from runner.errors import UsageError
 from runner.settings import Settings
 from tasks.app import make_app
@@ -84,3 +85,13 @@ def test_another_service_or_database_is_another_broker(broker):
 
     assert not settings.broker_is_store
     assert not pushes(make_app(settings), settings)
+
+
+@pytest.mark.parametrize("url", [URL, "redis+cluster://ann:p%40ss@one:7000,two"])
+def test_no_password_is_shown(url):
+    """What the command line shows of an address has neither the servers' password nor the Sentinels'."""
+    shown = place(url)
+
+    assert "ann:***@one" in shown
+    assert "p%40ss" not in shown
+    assert "eye" not in shown
