@@ -16,14 +16,15 @@ PROGRESS = 100
 """Seeds between two lines that say how far it is."""
 
 
-def search(first: int, count: int, make: Make) -> int:
+def search(first: int, count: int, make: Make, store: str) -> int:
     """Play seeds until one fails; returns the exit code."""
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
         history = drawn(seed)
         error = play(history, make).error
         if error:
-            sys.stdout.write(report(history, error, make) + "\n")
+            command = f"make simulate FROM={seed} SEEDS=1"
+            sys.stdout.write(report(history, error, make, f"{command} STORE={store}") + "\n")
             return 1
         if number % PROGRESS == 0 or number == count:
             sys.stdout.write(f"{number} seeds, {time.monotonic() - began:.0f} s: every promise held\n")
@@ -40,9 +41,9 @@ def main() -> int:
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
-        return search(chosen.first, chosen.seeds, in_memory)
+        return search(chosen.first, chosen.seeds, in_memory, chosen.store)
     with embedded_store() as server:
-        return search(chosen.first, chosen.seeds, on_redis(server.url))
+        return search(chosen.first, chosen.seeds, on_redis(server.url), chosen.store)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ class Wire:
         return lambda *arguments, **named: self._request(name, arguments, named)
 
     def _request(self, name: str, arguments: tuple, named: dict) -> Any:
+        if self._process.world.closed:
+            raise Died  # what stood still at the end is thrown away, and must not write on its way out
         actor = self._process.world.current
         if actor is None:  # a heartbeat: its thread is of no interest
             return getattr(self._store, name)(*arguments, **named)

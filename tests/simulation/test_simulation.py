@@ -100,7 +100,9 @@ def same_on_redis(seeds, url) -> None:
     for seed in seeds:
         history = drawn(seed)
         memory, found = play(history), play(history, make)
-        assert not found.error, report(history, found.error, make)
+        assert not found.error, report(
+            history, found.error, make, f"make simulate FROM={seed} SEEDS=1 STORE=redis"
+        )
         assert (found.log, found.events) == (memory.log, memory.events), f"seed {seed}"
 
 

@@ -88,6 +88,7 @@ def machine(world: Any) -> Iterator[None]:
         world.begin()
         yield
     finally:
+        world.closed = True
         for module, name, thing in real:
             setattr(module, name, thing)
 

@@ -75,6 +75,7 @@ class World:
     timers: Callable[[], dict[tuple[str, str, str], int]]
     log: list[str] = field(default_factory=list)
     looks: int = 1
+    closed: bool = False
     current: Actor | None = None
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
