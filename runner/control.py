@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from runner import answers, codec, ids
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.forks import Begin
 from runner.interrupts import Answer, Receipt
 from runner.migrations import Migrated, Migrations
@@ -46,6 +46,26 @@ class Control:
             raise ConflictError(
                 f"the question {interrupt_id} is not open any more: it was answered, has expired or was "
                 "withdrawn. Nothing was changed."
+            )
+
+    def remove(self, run_id: str) -> None:
+        """Remove a run that has ended, and the runs inside it.
+
+        Raises:
+            NotFoundError: there is no such run. UsageError: it is inside another run.
+            ConflictError: it goes on.
+        """
+        word = self.store.remove(run_id).word
+        if word == "unknown":
+            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+        if word == "inside":
+            raise UsageError(
+                f"run {run_id} is inside another one; nothing was removed. Remove the outermost."
+            )
+        if word == "goes_on":
+            raise ConflictError(
+                f"run {run_id} has not ended, or must still tell so; nothing was removed. Cancel it first, "
+                "or try again in a while."
             )
 
     def fork(

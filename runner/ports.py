@@ -17,6 +17,7 @@ from runner.interrupts import Answer, Interrupt, Receipt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.migrating import Migrating
 from runner.outcomes import NextBatch, Remembered, Saved, Session
+from runner.removing import Removing
 from runner.run import MapRecord, NodeRecord, Records, Rewrite, RunRecord, Status
 
 JSON = Any
@@ -179,7 +180,7 @@ class RunSnapshot:
     events: int = 0
 
 
-class Store(Handing, Migrating, Protocol):
+class Store(Handing, Migrating, Removing, Protocol):
     """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
 
     `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` bounds one value.

@@ -62,6 +62,19 @@ class Steering:
         """
         return self._engine.migrate(self.id, Wish(dict(mapping or {}), tuple(drop)), dry_run=dry_run)
 
+    def remove(self) -> None:
+        """Remove this run, which has ended, and all runs inside it before their retention is over.
+
+        Its task, results, questions, answers, messages and events are gone, and its idempotency key may
+        begin another run. Runs inside it go with the next sweep. What was told elsewhere stays there:
+        notices, dead letters, sessions, logs, and what forks have copied.
+
+        Raises:
+            NotFoundError: there is no such run. ConflictError: it has not ended, or must still tell so.
+            UsageError: it is inside another run: remove the outermost.
+        """
+        self._engine.remove(self.id)
+
     def fork(
         self,
         node: str,

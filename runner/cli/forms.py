@@ -103,6 +103,13 @@ class StandingForm(TypedDict):
     status: str
 
 
+class RemovedForm(TypedDict):
+    """A run that is gone."""
+
+    run_id: str
+    status: Literal["removed"]
+
+
 class RetriedForm(TypedDict):
     """A run that goes on, and the nodes that run again."""
 

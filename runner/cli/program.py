@@ -25,7 +25,7 @@ from runner.cli.output import one_line
 from runner.cli.runs import runs
 from runner.cli.session import Session, shared
 from runner.cli.start import run
-from runner.cli.steering import again, cancel, fork, retry
+from runner.cli.steering import again, cancel, fork, remove, retry
 from runner.cli.version import version
 from runner.cli.worker import worker
 from runner.cli.workers import workers
@@ -107,7 +107,7 @@ for _command in (
     version,
 ):
     runner.add_command(_command)
-for _command in (cancel, retry, migrate, fork, again):
+for _command in (cancel, retry, migrate, fork, again, remove):
     runs.add_command(_command)
 
 WORDS = {

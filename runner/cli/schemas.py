@@ -38,6 +38,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs fork": ("", forms.StandingForm),
     "runs list": ("runs", documents.RunLine),
     "runs migrate": ("runs", forms.MigratedForm),
+    "runs remove": ("", forms.RemovedForm),
     "runs retry": ("", forms.RetriedForm),
     "runs show": ("", documents.RunDocument),
     "runs watch": ("", documents.EventDocument),

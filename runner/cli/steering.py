@@ -57,6 +57,29 @@ def retry(session: Session, run_id: str, node: str | None) -> None:
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
+@click.option("--yes", is_flag=True, help="Don't ask whether you mean it.")
+@shared
+@pass_session
+def remove(session: Session, run_id: str, *, yes: bool) -> None:
+    """Remove all that is kept of a run that has ended.
+
+    It asks before. Task, results, questions, answers, messages and events go at once, those of the graphs
+    inside with the next sweep. Without this command a run goes when its retention is over. Notices, dead
+    letters, agents' sessions, logs and forks keep what they have. Exit codes: 0 it is gone; 2 it is inside
+    another run; 4 no such run; 5 it has not ended.
+    """
+    run = session.client.run(run_id)
+    if not yes:
+        click.confirm(f"Remove run {run_id} for good?", abort=True, err=True)
+    run.remove()
+    if session.output.as_json:
+        session.output.data({"run_id": run_id, "status": "removed"})
+    else:
+        session.output.lines([("removed", run_id)])
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
 @click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
 @click.option("--visit", type=click.IntRange(1), help="Which of its visits, counted from 1; else the latest.")
 @click.option(

@@ -26,6 +26,7 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim"} | {
     "answer",
     "cancel",
     "fork",
+    "remove",
     "report",
     "rewrite",
     "start",

@@ -114,7 +114,12 @@ DICTIONARY = (
         "while they wait",
     ),
     Key("rates", "zset", "limits with a rate by the ms at which the next execution may begin", "until then"),
-    Key("retiring", "list", "children of ended runs, whose keys must still get their expiry", "until swept"),
+    Key(
+        "retiring",
+        "list",
+        "children of ended runs, whose keys must still get their expiry; of removed ones, to be removed",
+        "until swept",
+    ),
     Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
     Key(
         "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"

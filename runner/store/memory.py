@@ -241,6 +241,7 @@ class MemoryStore(MemoryControl, MemoryReader):
             bells: list[Doorbell] = []
             for kind, run_id, key in due:
                 bells += self._apply(run_id, schedule.due, kind, key)[1]
+            self._shelf.forget(limit)
             return Reply(str(len(due)), bells)
 
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:

@@ -29,6 +29,7 @@ class MemoryControl:
 
     _shelf: Shelf
     _changed: threading.Condition
+    _keys: dict[tuple[str, str], str]
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:  # noqa: ARG002 - a shape knows its name
         with self._changed:
@@ -120,6 +121,20 @@ class MemoryControl:
             run.questions[interrupt_id] = closed
             self._changed.notify_all()
             return Reply("withdrawn", bells)
+
+    def remove(self, run_id: str) -> Reply:
+        with self._changed:
+            run = self._shelf.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            if run.record.parent:
+                return Reply("inside")
+            if not run.record.is_final or run.record.untold:
+                return Reply("goes_on")
+            self._shelf.drop(run_id)
+            self._keys = {key: run for key, run in self._keys.items() if run != run_id}
+            self._changed.notify_all()
+            return Reply("removed")
 
     def leave(self, token: Token) -> Reply:
         with self._changed:

@@ -60,6 +60,9 @@ class RedisControl:
         where = (address.run_id, address.node_id, address.visit, interrupt_id)
         return self._reply("withdraw", *where, given, "1" if reask else "0")
 
+    def remove(self, run_id: str) -> Reply:
+        return self._reply("remove", run_id)
+
     def leave(self, token: Token) -> Reply:
         return self._reply("leave", token.run_id, token.node, token.visit, token.fence)
 

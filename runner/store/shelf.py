@@ -72,6 +72,7 @@ class Shelf:
         self.runs: dict[str, KeptRun] = {}
         self.timers: dict[tuple[TimerKind, str, str], int] = {}
         self._earliest = 0
+        self._orphans: deque[str] = deque()
         self.places = Places()
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
@@ -175,6 +176,19 @@ class Shelf:
         self._earliest = min(self.timers.values(), default=sys.maxsize)
         return due
 
+    def drop(self, run_id: str) -> None:
+        """Take a run away; the runs inside it are left to `forget`."""
+        self._orphans.extend(self.runs.pop(run_id).children)
+
+    def forget(self, limit: int) -> None:
+        """Take away runs whose parent is gone, at most so many."""
+        for _ in range(limit):
+            if not self._orphans:
+                return
+            run = self.runs.get(self._orphans.popleft())
+            if run is not None and run.record.is_final:
+                self.drop(run.record.run_id)
+
     def event(
         self, run: KeptRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
     ) -> None:
@@ -183,8 +197,8 @@ class Shelf:
         run_id = record.run_id
         event = run.events.add(Event("", kind, self.clock(), node, visit, detail, data))
         position = event.position
-        if record.path and not kind.startswith(OF_RUNS):
-            self.runs[record.root].events.add(replace(event, node=record.path + node))
+        if record.path and not kind.startswith(OF_RUNS) and (above := self.runs.get(record.root)):
+            above.events.add(replace(event, node=record.path + node))
         if kind in NOTICES:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}
             if kind == EventKind.INTERRUPT_WITHDRAWN and data is not None:

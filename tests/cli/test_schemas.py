@@ -90,6 +90,7 @@ def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
         ("interrupts withdraw", question),
         ("runs cancel", cli("run", "shop-endless").stdout.strip()),
         ("runs retry", failed),
+        ("runs remove", cli("run", "shop-tell", "--wait").stdout.split("\t")[1], "--yes"),
         ("dead replay", letters[0]),
         ("dead drop", letters[1], "--yes"),
     ]

@@ -111,6 +111,7 @@ class Agreement(RuleBasedStateMachine):
         self.versions = []
         self.handed = []
         self.ends = []
+        self.gone = {}
         self.count = 0
         self.last = None
 
@@ -126,7 +127,7 @@ class Agreement(RuleBasedStateMachine):
         """Call both stores, compare what they say, remember what it gives to go on with."""
         self.last = (name, arguments, named)
         said, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
-        assert comparable(other) == comparable(said)
+        assert comparable(other) == comparable(said), (name, comparable(other), comparable(said))
         for reply in said if isinstance(said, tuple) else [said]:
             for bell in getattr(reply, "doorbells", []):
                 (self.ends if bell.node == END else self.bells).append(bell)
@@ -150,7 +151,7 @@ class Agreement(RuleBasedStateMachine):
         on_end=st.sampled_from(["", "shop.done"]),
     )
     def start(self, which, key, tenant=None, on_end="shop.done"):
-        graph, run_id = self.shapes[which], f"00run{len(self.runs)}"
+        graph, run_id = self.shapes[which], f"00run{len(self.runs) + len(self.gone)}"
         reply = self.both(
             "start",
             Start(
@@ -170,7 +171,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), which=st.integers(0, 1))
     def delegate(self, data, which):
         if self.tokens:
-            token, run_id = self.pick(data, self.tokens), f"00run{len(self.runs)}"
+            token, run_id = self.pick(data, self.tokens), f"00run{len(self.runs) + len(self.gone)}"
             graph = self.shapes[which]
             start = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=token)
             if self.both("start", start, self.nonce()).word == "started":
@@ -251,6 +252,8 @@ class Agreement(RuleBasedStateMachine):
                 for name in data.draw(st.lists(st.sampled_from(nodes), unique=True))
                 if name != token.node
             ]
+            if token.run_id in self.gone:
+                return
             found = self.both("fetch", token.run_id, read)
             reads = [
                 (name, own.ended[0] + off, str(own.ended[1]))
@@ -429,7 +432,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), edited=st.booleans())
     def fork(self, data, edited):
         if self.runs:
-            source, new = self.pick(data, self.runs), f"00run{len(self.runs)}"
+            source, new = self.pick(data, self.runs), f"00run{len(self.runs) + len(self.gone)}"
             node = data.draw(st.sampled_from(sorted(self.shape_of(source).nodes)))
             try:
                 begin = Begin(new, {"n": "1"}, edited, "other")
@@ -483,6 +486,22 @@ class Agreement(RuleBasedStateMachine):
             self.questions += [each.id for each in (*moved.asked, *(new for _, new in moved.moved))]
             return
 
+    @rule(data=st.data())
+    def remove(self, data):
+        """Nobody finds what was removed; the sweeps that follow take the runs inside it."""
+        ended = [run_id for run_id in self.runs if self.memory.peek(run_id).is_final]
+        if ended or (self.runs and data.draw(st.booleans())):
+            run_id = self.pick(data, ended or self.runs)
+            family = [each for each in self.runs if self.memory.peek(each).root == run_id]
+            names = {each: self.memory.peek(each).fingerprint for each in family}
+            if self.both("remove", run_id).word == "removed":
+                self.both("sweep", 100)
+                self.runs = [each for each in self.runs if each not in family]
+                self.gone |= names
+                assert {self.memory.peek(each) for each in family} == {None}
+                kept = [f"*:r:{each}{more}" for each in family for more in ("", ":*")]
+                assert not [key for pattern in kept for key in self.server.keys(pattern)]
+
     @rule(
         seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),
         limit=st.sampled_from([1, 100]),
@@ -512,7 +531,8 @@ class Agreement(RuleBasedStateMachine):
         return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
 
     def shape_of(self, run_id):
-        fingerprint = self.memory.peek(run_id).fingerprint
+        record = self.memory.peek(run_id)
+        fingerprint = record.fingerprint if record else self.gone[run_id]
         return next(shape for shape in self.versions if shape.fingerprint == fingerprint)
 
     def is_map(self, at):

@@ -30,6 +30,7 @@ PARTS = (
     "forking",
     "reading",
     "remembering",
+    "removing",
     "reopening",
     "running",
     "starting",
@@ -56,6 +57,7 @@ from runner.testing.contract.listing import ListingContract
 from runner.testing.contract.mapping import MapContract
 from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.remembering import RememberingContract
+from runner.testing.contract.removing import RemovingContract
 from runner.testing.contract.reopening import ReopeningContract
 from runner.testing.contract.running import RunningContract
 from runner.testing.contract.starting import StartingContract
@@ -85,6 +87,7 @@ class StoreContract(
     ReadingContract,
     ListingContract,
     RememberingContract,
+    RemovingContract,
     ReopeningContract,
     ForkingContract,
     WithdrawingContract,
