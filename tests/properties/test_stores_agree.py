@@ -489,9 +489,9 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data())
     def remove(self, data):
         """Nobody finds what was removed; the sweeps that follow take the runs inside it."""
-        ended = [run_id for run_id in self.runs if self.memory.peek(run_id).is_final]
-        if ended or (self.runs and data.draw(st.booleans())):
-            run_id = self.pick(data, ended or self.runs)
+        if self.runs and data.draw(SELDOM):
+            run_id = self.memory.peek(self.pick(data, self.runs)).root
+            self.both("cancel", run_id, "to be removed")
             family = [each for each in self.runs if self.memory.peek(each).root == run_id]
             names = {each: self.memory.peek(each).fingerprint for each in family}
             if self.both("remove", run_id).word == "removed":
