@@ -13,6 +13,7 @@ from tests.chaos.stopping_graphs import STARTS
 from tests.tasks.workers import Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(400)
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.stopping_graphs"}
 SLOW = 90
 

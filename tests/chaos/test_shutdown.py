@@ -14,6 +14,7 @@ from tests.chaos.stopping_graphs import CASES
 from tests.tasks.workers import Site, Worker
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(400)
 GRAPHS = "tests.tasks.graphs,tests.chaos.stopping_graphs"
 LONG, SHORT, SOFT = "600", "1", "6"
 """Seconds that nodes have to end: more than they need, less than they need, and so many in a soft stop."""
