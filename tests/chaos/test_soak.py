@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.soak import Tally, report, soak
+from tests.chaos.soak_faults import GRAPHS
 
 SEED = 7
 SLOW = 150
@@ -23,7 +24,7 @@ def test_half_a_minute_of_faults_breaks_no_promise():
 @pytest.mark.timeout(400)
 def test_without_sweeps_it_finds_lost_runs():
     """Control: the same with workers that never sweep, and what was lost stays lost."""
-    tally, _ = soak(0.4, SEED, drain=10, RUNNER_SWEEP_INTERVAL="3600")
+    tally, _ = soak(0.4, SEED, drain=10, RUNNER_GRAPHS=f"{GRAPHS},tests.chaos.sweepless")
 
     assert tally.lost
     assert not tally.faultless
