@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from typing import Any
 
 from billiard import common
-from celery import Celery
+from celery import Celery, current_task
 from celery.utils.imports import cwd_in_path
 
 from runner.addresses import cluster, sentinels
@@ -17,6 +19,9 @@ from runner.settings import Settings, as_broker, same_database
 from runner.store import open_store
 from tasks.config import SETTINGS
 from tasks.doorbells import CeleryDispatcher
+
+NEARLY = 0.9
+"""Part of a hard time limit from which on a signal counts as that of the limit."""
 
 _lock = threading.Lock()
 _engines: dict[Celery, Engine] = {}
@@ -64,8 +69,22 @@ def _make(app: Celery, settings: Settings) -> Engine:
 
 
 def _told_to_end() -> bool:
-    """Tell whether a signal ends this process, a child of a pool."""
-    return bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
+    """Tell whether a signal ends this process, a child of a pool, because its worker stops.
+
+    Celery's hard time limit ends a child with the same signal. A node that comes up against it must count as
+    lost: given up, it would begin again for ever.
+    """
+    told = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
+    return told and not _is_overdue(current_task)
+
+
+def _is_overdue(task: Any) -> bool:
+    """Tell whether a task of this thread has come close to its hard time limit: clocks start a bit apart."""
+    if not task:
+        return False
+    limits = [limit for limit in (task.time_limit, (task.request.timelimit or [None])[0]) if limit]
+    began = getattr(task.request, "began", None)
+    return bool(limits) and began is not None and time.monotonic() - began >= min(limits) * NEARLY
 
 
 def load_graphs(settings: Settings) -> None:

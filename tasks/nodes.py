@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from celery import shared_task
@@ -31,6 +32,7 @@ OTHERS = {
 def run_node(self: Any) -> None:
     """Claim the visit that this task's id names, run its node and commit how it ended."""
     engine = engine_of(self.app)
+    self.request.began = time.monotonic()
     try:
         delivery = engine.deliver(*visit_of(self.request.id))
     except (StoreError, ConflictError, UsageError) as error:

@@ -101,6 +101,18 @@ def journey():
     return builder.build()
 
 
+@graph("errand")
+def errand():
+    """A short journey: a payment and a question side by side."""
+    builder = GraphBuilder()
+    for node, function in {"begin": noted, "pay": pay, "ask": ask, "end": noted}.items():
+        builder.add_node(function, node)
+    for name in ("pay", "ask"):
+        builder.add_edge("begin", name)
+        builder.add_edge(name, "end")
+    return builder.build()
+
+
 @graph("slow")
 def slow():
     """One node that takes a while."""
@@ -149,6 +161,11 @@ def outputs(run) -> dict[str, object]:
 def commits(run) -> Counter:
     """Count the times that each visit was committed, in the words of the store's own events."""
     return Counter((event.node, event.visit) for event in run.events() if event.kind == "node.completed")
+
+
+def lost(run) -> Counter:
+    """Count the leases that each node has lost."""
+    return Counter(event.node for event in run.events() if event.kind == "node.lost")
 
 
 def starts(site, run) -> Counter:

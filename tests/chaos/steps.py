@@ -58,7 +58,9 @@ def repeated(site, run, step, plain, place=None) -> Counter:
     assert set(journey.commits(run).values()) == {1}
     assert all(len(keys) == 1 for keys in journey.keys(site, run).values())
     more = journey.starts(site, run) - journey.starts(place or site, plain)
-    assert all(count == 1 for count in more.values())
+    # One death loses one lease. A machine so slow that leases run out by themselves loses more of them.
+    unexplained = more - journey.lost(run)
+    assert not unexplained, f"started again without a lost lease: {unexplained}"
     return more
 
 

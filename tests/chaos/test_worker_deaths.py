@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -16,18 +17,29 @@ APP = "tests.chaos.kill_points:app"
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
 EXPIRED = {"ask": "nobody came", "end": ["end", "ask"]}
 
+errand = functools.partial(Step, graph="errand")
 STEPS = {
-    "nodes": [Step("effect.before"), Step("claim.before"), Step("save.after"), Step("park.after", "ask")],
-    "results": [Step("effect.after"), Step("claim.after"), Step("settle.before"), Step("settle.after")],
-    "answers": [Step("answer.before", "ask"), Step("answer.after", "ask"), Step("done.before", "ask")],
+    "nodes": [
+        errand("effect.before"),
+        errand("claim.before"),
+        errand("save.after"),
+        errand("park.after", "ask"),
+    ],
+    "results": [
+        errand("effect.after"),
+        errand("claim.after"),
+        errand("settle.before"),
+        errand("settle.after"),
+    ],
+    "answers": [errand("answer.before", "ask"), errand("answer.after", "ask"), errand("done.before", "ask")],
     "doors": [
         Step("sweep.before", "ask", graph="deadline"),
         Step("sweep.after", "ask", graph="deadline"),
-        Step("start.before", "begin"),
-        Step("start.after", "begin"),
+        errand("start.before", "begin"),
+        errand("start.after", "begin"),
     ],
-    "elsewhere": [Step("publish.before"), Step("publish.after"), Step("answer.after", "ask")],
-    "group": [Step("effect.after", how="group"), Step("ack.before"), Step("ack.after")],
+    "elsewhere": [errand("publish.before"), errand("publish.after"), errand("answer.after", "ask")],
+    "group": [errand("effect.after", how="group"), errand("ack.before"), errand("ack.after")],
 }
 """By site: what happens there one after the other. At `elsewhere` the queue is in another database than the
 store, so that doorbells are published; `group` has prefork workers, the others threads.
@@ -76,7 +88,7 @@ class Place:
         """Begin a run by a message; the worker that reads it dies."""
         step.arm(self.site, step.key)
         replies = f"runner:replies:{step.key}"
-        body = {"v": 1, "graph": "journey", "task": "go", "idempotency_key": step.key, "reply_to": replies}
+        body = {"v": 1, "graph": "errand", "task": "go", "idempotency_key": step.key, "reply_to": replies}
         self.site.send(json.dumps(body), "runner:starts")
         return self.site.client.run(self.site.receipt(replies)["run_id"])
 
@@ -95,7 +107,7 @@ def places(databases, nursery):
     for site in sites.values():
         site.workers[0].wait_ready()
     found = {name: Place(site, STEPS[name]) for name, site in sites.items()}
-    plain = found["nodes"].site.client.start("journey", "go")
+    plain = found["nodes"].site.client.start("errand", "go")
     found["nodes"].plain = plain
 
     def all_have_ended():
@@ -114,7 +126,7 @@ def test_a_killed_worker_costs_time_only(places, name, step):
     place, plain = places[name], places["nodes"]
     run = place.runs[step]
 
-    if step.graph == "journey":
+    if step.graph == "errand":
         repeated(place.site, run, step, plain.plain, plain.site)
     else:
         assert step.died(place.site, run)
@@ -125,7 +137,7 @@ def test_a_killed_worker_costs_time_only(places, name, step):
 
 def test_a_start_by_message_begins_one_run(places):
     """The message whose reader died on it begins no second run."""
-    begun = places["doors"].site.client.runs(graph="journey").items
+    begun = places["doors"].site.client.runs(graph="errand").items
 
     assert len(begun) == sum(step.point.startswith("start.") for step in STEPS["doors"])
 
