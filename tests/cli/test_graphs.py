@@ -26,6 +26,8 @@ def graphs(cli, monkeypatch):
             there.syspath_prepend(str(folder))
             registry._factories.clear()
             registry._plans.clear()
+            for name in ("shop", modules):  # as another test of this process may have left it
+                sys.modules.pop(name, None)
             before = set(sys.modules)
             try:
                 return cli("--graphs", modules, "graphs", *arguments)
