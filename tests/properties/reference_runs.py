@@ -227,11 +227,12 @@ class World:
         if visit is None:
             return {"ready": "left"}.get(said := self.repeated(*claim, ("ready", "cancelled")), said)
         run = self.runs[claim[0]]
-        visit.status = "cancelled" if run.stopping else "ready"
-        if run.stopping:
+        stops = self.stops(run, visit)
+        visit.status = "cancelled" if stops else "ready"
+        if stops:
             self.withdraw(visit)
         self.after(run)
-        return "cancelled" if run.stopping else "left"
+        return "cancelled" if stops else "left"
 
     # -- questions ---------------------------------------------------------------------------------
 
