@@ -102,6 +102,19 @@ def test_messages_from_long_ago_do_nothing(site):
     assert waiting.status is Status.INTERRUPTED
 
 
+def test_a_claim_that_believes_every_message_starts_nodes_again(site):
+    """Control: without the look at status, visit and attempt, doubles and old messages start what is over."""
+    site.ready(1, app="tests.chaos.credulous:app")
+    chain, loop = site.client.start("chain", "go"), site.client.start("loop", "go")
+    assert {run.wait(SLOW).status for run in (chain, loop)} <= {Status.COMPLETED, Status.INTERRUPTED}
+    before = starts(chain).total(), starts(loop).total()
+
+    ring(site, f"{chain.id}.a.1.1", f"{loop.id}.write.1.1")
+
+    wait_until(lambda: starts(chain).total() > before[0], "a double starts its node again", seconds=SLOW)
+    wait_until(lambda: starts(loop).total() > before[1], "an old message starts a node again", seconds=SLOW)
+
+
 def sweep_together(url: str, done: threading.Event) -> None:
     """Sweep without a rest, as one of many programs."""
     client = Client(store=open_store(url, lease=LEASE))
