@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """One planted fault, and the slice that must find it: that of graphs, or that of maps."""
+    """One planted fault, and the slice that must find it: that of graphs, of maps, or of loops' exits."""
 
     file: str
     old: str
@@ -60,6 +60,7 @@ MUTATIONS = (
         "        if (source, position) not in taken:\n",
         "        if True:\n",
         "an exit that was taken arrives dead, too",
+        "exits",
     ),
     Mutation(
         SCHEDULE,

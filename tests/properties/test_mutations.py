@@ -16,6 +16,7 @@ from tests.properties.mutations import LUA, MUTATIONS, Mutation
 
 HERE = Path(runner.__file__).parent
 ROOT = Path(__file__).parents[2]
+EXITS = [("memory", "exits")]
 SAMPLES = (
     MUTATIONS[1],
     MUTATIONS[12],
@@ -91,8 +92,9 @@ def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("what", ["graphs", "maps"])
-@pytest.mark.parametrize("where", ["memory", "redis"])
+@pytest.mark.parametrize(
+    ("where", "what"), [(where, what) for where in ("memory", "redis") for what in ("graphs", "maps")] + EXITS
+)
 def test_a_sound_copy_passes(where, what, tmp_path, redis_url):
     """Without a fault the same slices find nothing."""
     assert slice_of(copy_of_runner(tmp_path), what, redis_url if where == "redis" else "") == 0
