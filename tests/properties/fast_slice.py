@@ -32,7 +32,7 @@ class AgainstExits(Against):
                 self.settle_with(claim, bits, fails=False)
 
 
-EXAMPLES = {AgainstExits: 50, Against: 700, AgainstRedis: 200, AgainstMaps: 250, AgainstMapsInRedis: 150}
+EXAMPLES = {AgainstExits: 50, Against: 700, AgainstRedis: 200, AgainstMaps: 250, AgainstMapsInRedis: 300}
 BROKEN = 3
 """What the program ends with when a property does not hold."""
 

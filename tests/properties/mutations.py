@@ -269,13 +269,6 @@ MUTATIONS = (
     ),
     Mutation(
         LUA + "parts/straight_place.lua",
-        "  elseif active < window then\n",
-        "  elseif active <= window then\n",
-        "an item that ends lets two begin, on the straight way",
-        "maps",
-    ),
-    Mutation(
-        LUA + "parts/straight_place.lua",
         "    if active + waiting == 0 then return end\n",
         "",
         "a map is not rung when its last item has ended, on the straight way",

@@ -95,6 +95,14 @@ class MapContract:
 
         assert self._map(worker, run_id) == MapRecord(1, 2, 2, active=2)
 
+    def test_nobody_begins_while_answered_items_fill_the_window(self, worker: Worker, store: Store) -> None:
+        """The item that ends beside an answered one leaves no place."""
+        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2, 3)
+        worker.answer(*worker.park(run_id, "m[0]"))
+        worker.run(run_id, "m[1]")
+
+        assert self._map(worker, run_id) == MapRecord(1, 4, 2, active=1)
+
     def test_a_failed_item_stops_its_map(self, worker: Worker, store: Store) -> None:
         """Idle items are cancelled, their questions withdrawn; running ones end, then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(3), 0, 1, 2, 3)
