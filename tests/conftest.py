@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -26,6 +27,10 @@ def pytest_configure():
     """Forget the settings of whoever runs the tests, before anything reads them."""
     for name in [name for name in os.environ if name.startswith("RUNNER_")]:
         del os.environ[name]
+    # A shell without job control starts what it puts in the background with Ctrl-C ignored, and every
+    # child of such a process ignores it too: tests that press it would wait for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
