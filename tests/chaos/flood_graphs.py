@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from runner import GraphBuilder, graph
 from tests.tasks.graphs import build, name_of
+from tests.tasks.shapes import each_of
 
 ASKED = 200
 
 
 @graph("asks_many")
 def asks_many():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: list(range(ASKED)), "list")
-    builder.add_map(lambda ctx: ctx.interrupt("each"), "m")
-    builder.add_node(lambda ctx: len(ctx.inputs["m"]), "count")
-    builder.add_edge("list", "m")
-    builder.add_edge("m", "count")
-    return builder.build()
+    return each_of(lambda ctx: list(range(ASKED)), lambda ctx: ctx.interrupt("each"), "count")
 
 
 @graph("urgent")
@@ -33,12 +28,6 @@ def urgent():
 @graph("family")
 def family():
     """A parent with two children, each with a child of its own."""
-    builder = GraphBuilder()
-    for name in ("one", "two"):
-        middle = GraphBuilder()
-        middle.add_node(build("xy"), "inner")
-        builder.add_node(middle.build(), name)
-    builder.add_node(name_of, "end")
-    builder.add_edge("one", "end")
-    builder.add_edge("two", "end")
-    return builder.build()
+    middle = GraphBuilder()
+    middle.add_node(build("xy"), "inner")
+    return build(("one", "end"), ("two", "end"), one=middle.build(), two=middle.build())

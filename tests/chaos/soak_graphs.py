@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from runner import GraphBuilder, RetryPolicy, graph
+from runner import RetryPolicy, graph
+from tests.tasks.shapes import drawn, each_of, repeated
 
 ITEMS = 12
 ROUNDS = 3
@@ -31,53 +32,39 @@ def fail_first(ctx):
     return ctx.task
 
 
-def build(edges, **nodes):
-    builder = GraphBuilder()
-    for node in dict.fromkeys("".join(edges.split())):
-        builder.add_node(nodes.get(node, work), node)
-    for source, target in edges.split():
-        builder.add_edge(source, target)
-    return builder
+def build(*edges, **nodes):
+    return drawn(*edges, work=work, **nodes).build()
 
 
 @graph("soak_chain")
 def chain():
-    return build("ab bc cd dz").build()
+    return build("ab", "bc", "cd", "dz")
 
 
 @graph("soak_slow")
 def slow():
-    return build("ab ac bz cz").build()
+    return build("ab", "ac", "bz", "cz")
 
 
 @graph("soak_map")
 def mapped():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: [ctx.task] * ITEMS, "list")
-    builder.add_map(work, "m", concurrency=4)
-    builder.add_node(lambda ctx: len(ctx.inputs["m"]), "z")
-    builder.add_edge("list", "m")
-    builder.add_edge("m", "z")
-    return builder.build()
+    return each_of(lambda ctx: [ctx.task] * ITEMS, work, "z", concurrency=4)
 
 
 @graph("soak_nested")
 def nested():
-    builder = GraphBuilder()
-    builder.add_node(build("xq", q=ask).build(), "inner")
-    builder.add_node(lambda ctx: ctx.inputs["inner"], "z")
-    builder.add_edge("inner", "z")
-    return builder.build()
+    return build(("inner", "z"), inner=build("xq", q=ask), z=lambda ctx: ctx.inputs["inner"])
 
 
 @graph("soak_two")
 def two():
-    return build("ab ac ad bz cz dz", b=ask, c=ask, z=lambda ctx: [ctx.inputs["b"], ctx.inputs["c"]]).build()
+    edges = ("ab", "ac", "ad", "bz", "cz", "dz")
+    return build(*edges, b=ask, c=ask, z=lambda ctx: [ctx.inputs["b"], ctx.inputs["c"]])
 
 
 @graph("soak_retry")
 def retry():
-    builder = build("az")
+    builder = drawn("az", work=work)
     builder.add_node(fail_first, "f", retry=RetryPolicy(max_attempts=3, backoff=0.1))
     builder.add_edge("a", "f")
     builder.add_edge("f", "z")
@@ -86,15 +73,7 @@ def retry():
 
 @graph("soak_loop")
 def loop():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: ctx.visit, "write")
-    builder.add_node(lambda ctx: ctx.inputs["write"], "review")
-    builder.add_node(lambda ctx: ctx.inputs["review"], "z")
-    builder.add_edge("write", "review")
-    builder.add_edge("review", "write", lambda state: state.results["review"].output < ROUNDS)
-    builder.add_edge("review", "z", lambda state: state.results["review"].output >= ROUNDS)
-    builder.set_entry_point("write")
-    return builder.build()
+    return repeated(ROUNDS, "z")
 
 
 def expected(shape: str, task: int, answers: dict[str, object]) -> object:

@@ -8,6 +8,7 @@ import threading
 from runner import GraphBuilder, graph
 from runner.registry import registry
 from tests.tasks.graphs import name_of, store
+from tests.tasks.shapes import drawn
 
 CASES = (
     *(f"{how}_{pool}" for how in ("ends", "late", "cold") for pool in ("threads", "prefork", "solo")),
@@ -59,12 +60,8 @@ def takes_long(ctx):
 @graph("rolling")
 def rolling():
     """One branch asks while the other works."""
-    builder = GraphBuilder()
-    for node in STARTS:
-        builder.add_node((lambda ctx: ctx.interrupt("go?")) if node == "b" else takes_long, node)
-    for source, target in ("ab", "ad", "de", "bz", "ez"):
-        builder.add_edge(source, target)
-    return builder.build()
+    edges = ("ab", "ad", "de", "bz", "ez")
+    return drawn(*edges, work=takes_long, b=lambda ctx: ctx.interrupt("go?")).build()
 
 
 for case in CASES:

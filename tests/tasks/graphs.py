@@ -13,6 +13,7 @@ from celery import current_task
 
 from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
 from runner.testing import ScriptedModel
+from tests.tasks.shapes import drawn, each_of, repeated
 
 GATE_SECONDS = 30
 
@@ -27,13 +28,8 @@ def name_of(ctx):
 
 
 def build(*edges, **nodes):
-    """Build a graph of `name_of` nodes from edges as words of two letters; `nodes` replace some."""
-    builder = GraphBuilder()
-    for node in dict.fromkeys("".join(edges)):
-        builder.add_node(nodes.get(node, name_of), node)
-    for source, target in edges:
-        builder.add_edge(source, target)
-    return builder.build()
+    """Build a graph of `name_of` nodes; `nodes` replace some."""
+    return drawn(*edges, work=name_of, **nodes).build()
 
 
 def ask(ctx):
@@ -86,26 +82,13 @@ def question():
 
 @graph("loop")
 def loop():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: ctx.visit, "write")
-    builder.add_node(lambda ctx: ctx.inputs["write"], "review")
-    builder.add_node(lambda ctx: ctx.inputs["review"], "publish")
-    builder.add_edge("write", "review")
-    builder.add_edge("review", "write", lambda state: state.results["review"].output < 3)
-    builder.add_edge("review", "publish", lambda state: state.results["review"].output >= 3)
-    builder.set_entry_point("write")
-    return builder.build()
+    return repeated(3, "publish")
 
 
 @graph("nested")
 def nested():
-    builder = GraphBuilder()
-    builder.add_node(name_of, "before")
-    builder.add_node(build("xy", y=ask), "inner")
-    builder.add_node(lambda ctx: ctx.inputs["inner"], "after")
-    builder.add_edge("before", "inner")
-    builder.add_edge("inner", "after")
-    return builder.build()
+    inner = build("xy", y=ask)
+    return build(("before", "inner"), ("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
 
 
 def explode(ctx):
@@ -243,13 +226,7 @@ def gated_item(ctx):
 
 @graph("mapped")
 def mapped():
-    builder = GraphBuilder()
-    builder.add_node(list_of, "list")
-    builder.add_map(gated_item, "m", concurrency=3)
-    builder.add_node(lambda ctx: len(ctx.inputs["m"]), "count")
-    builder.add_edge("list", "m")
-    builder.add_edge("m", "count")
-    return builder.build()
+    return each_of(list_of, gated_item, "count", concurrency=3)
 
 
 def note_start(ctx):
@@ -284,11 +261,8 @@ def repairable():
 
 @graph("repairable_inside")
 def repairable_inside():
-    builder = GraphBuilder()
-    builder.add_node(build("xy", x=gather, y=needs_repair), "inner")
-    builder.add_node(lambda ctx: ctx.inputs["inner"], "after")
-    builder.add_edge("inner", "after")
-    return builder.build()
+    inner = build("xy", x=gather, y=needs_repair)
+    return build(("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
 
 
 def counted(ctx):
