@@ -13,7 +13,7 @@ import pytest
 
 from runner import Client
 from runner.cli.schemas import schema
-from tests.processes import is_alive
+from tests.processes import is_alive, run_module
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -83,14 +83,7 @@ def test_dev_says_so_when_its_worker_ends(tmp_path):
 def test_a_second_dev_in_one_folder_is_refused(tmp_path):
     """Two stores on one folder would spoil its data: the second command says so and starts nothing."""
     with started(tmp_path):
-        done = subprocess.run(
-            [sys.executable, "-m", "runner.cli", "dev"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=50,
-            check=False,
-        )
+        done = run_module("runner.cli", "dev", folder=tmp_path)
 
     assert done.returncode == 7
     assert "Another embedded store uses .runner" in done.stderr
@@ -100,14 +93,7 @@ def test_a_second_dev_in_one_folder_is_refused(tmp_path):
 @pytest.mark.slow
 def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
     """A wrong module name is told with the worker's own words, and nothing stays running."""
-    done = subprocess.run(
-        [sys.executable, "-m", "runner.cli", "dev", "--graphs", "nowhere"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = run_module("runner.cli", "dev", "--graphs", "nowhere", folder=tmp_path)
 
     assert done.returncode == 1
     assert "'nowhere'" in done.stderr

@@ -7,6 +7,7 @@ import sys
 
 from runner import Client
 from runner.cli.worker import worker_command
+from tests.processes import run_module
 from tests.waiting import wait_until
 
 
@@ -21,13 +22,9 @@ def test_a_worker_is_a_celery_worker_of_our_app():
 
 def test_runner_worker_becomes_the_celery_worker():
     """There is no process in between that could be left behind: signals reach Celery itself."""
-    done = subprocess.run(
-        [sys.executable, "-m", "runner.cli", "worker", "--pool", "solo", "--", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_module("runner.cli", "worker", "--pool", "solo", "--", "--help")
 
+    assert done.returncode == 0, done.stderr
     assert "celery worker" in done.stdout
 
 

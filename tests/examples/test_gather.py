@@ -1,35 +1,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from importlib import metadata
 
 import pytest
 
 from examples.release.gather import changes, licences, run_tests, wheel_size
-
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "tiny"
-version = "1.2.3"
-requires-python = ">=3.11"
-"""
+from tests.examples.repositories import PYPROJECT, git
 
 
 @pytest.fixture
 def repository(tmp_path):
     git(tmp_path, "init", "--quiet", "--initial-branch=main")
     return tmp_path
-
-
-def git(repo, *arguments: str) -> None:
-    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(repo), *who, *arguments], check=True, capture_output=True)
 
 
 def commit(repo, subject: str) -> None:

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from examples.orders.graph import FILE, orders
 from runner import Status
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import run_module
 
 
 def test_one_row_waits_while_the_others_end(run_graph):
@@ -41,14 +36,7 @@ def test_a_row_can_be_dropped(run_graph):
 @pytest.mark.slow
 def test_the_orders_example_runs_on_a_real_worker():
     """The program shows the rows that ended, the question of one, and the bill."""
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.orders"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
+    done = run_module("examples.orders")
 
     assert done.returncode == 0, done.stderr
     assert "checked: check[0], check[1], check[3], check[4], check[5]" in done.stdout

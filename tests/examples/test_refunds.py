@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from examples.refunds.graph import refunds
 from runner import Status
 from runner.errors import ResponseError
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import run_module
 
 
 def test_a_small_refund_asks_nobody(run_graph):
@@ -77,14 +72,7 @@ def test_one_desk_can_not_answer_for_the_other(run_graph):
 @pytest.mark.slow
 def test_the_refunds_example_runs_on_a_real_worker():
     """The program shows a small, an agreed and a refused refund, and ends."""
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.refunds"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
+    done = run_module("examples.refunds")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("its answer is accepted") == 4
