@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from runner.embedded import embedded_store
 from tests.chaos.nursery import Nursery
+from tests.rabbitmq import find_program, rabbitmq
 from tests.tasks.workers import Databases
 
 HERE = Path(__file__).parent
@@ -32,3 +34,15 @@ def nursery(tmp_path_factory):
     """Fork the workers of a module from one process, and end them with it."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
+
+
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory):
+    """One RabbitMQ; without the program the tests are skipped, and on CI they fail."""
+    if find_program() is None:
+        missing = "there is no RabbitMQ to test with; install one (apt install rabbitmq-server)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with rabbitmq(tmp_path_factory.mktemp("rabbit")) as server:
+        yield server

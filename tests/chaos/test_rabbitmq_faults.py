@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import contextmanager
 
@@ -14,7 +13,6 @@ from runner import Status
 from tests.chaos.deaths import arm, died_at
 from tests.chaos.nursery import Nursery
 from tests.chaos.test_huge_messages import SLACK, memory, rubbish
-from tests.rabbitmq import find_program, rabbitmq
 from tests.waiting import wait_until
 
 LONG = 90
@@ -22,18 +20,6 @@ COUNT = 5
 KINDS = ("interrupt.asked", "interrupt.answered", "run.ended")
 TAKEN_OVER = 2.0
 """Seconds after which these workers take over what another one has in hand."""
-
-
-@pytest.fixture(scope="module")
-def rabbit(tmp_path_factory):
-    """One RabbitMQ; without the program the tests are skipped, and on CI they fail."""
-    if find_program() is None:
-        missing = "there is no RabbitMQ to test with; install one (apt install rabbitmq-server)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with rabbitmq(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server
 
 
 @pytest.fixture

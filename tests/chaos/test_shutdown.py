@@ -37,21 +37,22 @@ class Stopped:
         return [event.kind for event in self.run.events()]
 
 
-def begin(site: Site, *cases: str) -> dict[str, Stopped]:
+def begin(site: Site, *cases: str, **settings: str) -> dict[str, Stopped]:
     """Let workers run a node each, start one that can take over, and tell the others to stop."""
     workers = {}
     for case in cases:
         how, pool = case.split("_")
-        graphs = f"{GRAPHS},tests.chaos.keeping" if how == "kept" else GRAPHS
-        grace = GRACE.get(how, SHORT)
-        workers[case] = site.add(pool, 1, queues=case, RUNNER_GRAPHS=graphs, RUNNER_SHUTDOWN_GRACE=grace)
+        told = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT), **settings}
+        if how == "kept":
+            told["RUNNER_GRAPHS"] += ",tests.chaos.keeping"
+        workers[case] = site.add(pool, 1, queues=case, **told)
     found = {}
     for case, worker in workers.items():
         worker.wait_ready()
         found[case] = Stopped(site.client.start(case, "go"), worker, site)
     for case, each in found.items():
         wait_until(lambda each=each: site.starts(each.run), f"the node of {case} runs", seconds=SLOW)
-    site.add(RUNNER_GRAPHS=GRAPHS, slots=100).wait_ready()
+    site.add(slots=100, RUNNER_GRAPHS=GRAPHS, **settings).wait_ready()
     for case, each in found.items():
         os.kill(each.worker.pid, SIGNAL.get(case.split("_")[0], signal.SIGTERM))
     for case in [case for case in found if case.split("_")[0] in GRACE]:
@@ -76,11 +77,13 @@ def test_a_worker_that_stops_gives_up_what_does_not_end(databases):
     site.end()
 
 
-@pytest.fixture(scope="module")
-def stopped(databases) -> dict[str, Stopped]:
-    """Tell many workers to stop, in every way and on every pool, each while it runs a node."""
-    site = next(databases)
-    yield begin(site, *CASES)
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def stopped(request, databases) -> dict[str, Stopped]:
+    """Tell many workers to stop, in every way, on every pool and broker, each while it runs a node."""
+    site, settings = next(databases), {}
+    if request.param == "rabbitmq":
+        settings["RUNNER_BROKER_URL"] = request.getfixturevalue("rabbit").url
+    yield begin(site, *CASES, **settings)
     site.end()
 
 
