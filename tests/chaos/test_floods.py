@@ -9,7 +9,7 @@ import pytest
 
 from runner import Status
 from tests.chaos.flood_graphs import ASKED
-from tests.tasks.workers import Site
+from tests.tasks.workers import RECOVERY, Site
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.tasks.graphs,tests.chaos.flood_graphs"}
@@ -75,3 +75,21 @@ def test_parents_that_wait_for_children_take_no_slot_from_them(site):
     for run in runs:
         assert run.wait(SLOW).status is Status.COMPLETED
     assert site.workers[0].alive
+
+
+def test_where_parents_keep_their_slots_nobody_goes_on(databases):
+    """Control: a few parents fill the slots that their children need; with more slots all end."""
+    site = next(databases)
+    site.ready(1, slots=SLOTS, app="tests.chaos.holding:app", **GRAPHS)
+    runs = [site.client.start("family", "go") for _ in range(SLOTS)]
+    wait_until(lambda: site.redis.llen("holding") == SLOTS, "every slot is held", seconds=SLOW)
+    ends = time.monotonic() + RECOVERY + 2
+
+    wait_until(lambda: time.monotonic() > ends, "whatever was lost is rung for again")
+
+    assert {run.status for run in runs} == {Status.EXECUTING}
+    assert site.redis.llen("holding") == SLOTS
+    site.add(**GRAPHS)
+    for run in runs:
+        assert run.wait(SLOW).status is Status.COMPLETED
+    site.end()
