@@ -12,6 +12,7 @@ from runner.engine import Engine
 from runner.errors import NotFoundError, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
+from runner.missing import known
 from runner.outcomes import Session
 from runner.ports import Dispatcher, Doorbell, Event, Store
 from runner.registry import Registry, registry
@@ -49,10 +50,7 @@ class Run(Steering):
         Raises:
             NotFoundError: there is no such run.
         """
-        record = self._engine.store.peek(self.id)
-        if record is None:
-            raise NotFoundError(f"there is no run {self.id!r} in this store; finished runs expire.")
-        return record.status
+        return known(self._engine.store.peek(self.id), self.id).status
 
     def result(self) -> GraphResult:
         """Read everything about the run as it stands now.
@@ -60,10 +58,8 @@ class Run(Steering):
         Raises:
             NotFoundError: there is no such run.
         """
-        snapshot = self._engine.store.read(self.id)
-        if snapshot is None:
-            raise NotFoundError(f"there is no run {self.id!r} in this store; finished runs expire.")
-        return graph_result(self._engine.store, snapshot)
+        store = self._engine.store
+        return graph_result(store, known(store.read(self.id), self.id))
 
     def wait(self, timeout: float | None = None) -> GraphResult:
         """Wait until the run has ended or only people can go on; `timeout` in seconds.

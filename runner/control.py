@@ -9,6 +9,7 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.forks import Begin
 from runner.interrupts import Answer, Receipt
 from runner.migrations import Migrated, Migrations
+from runner.missing import no_such_run
 from runner.ports import Reply, Store
 from runner.registry import Registry
 from runner.reruns import Reruns
@@ -57,7 +58,7 @@ class Control:
         """
         word = self.store.remove(run_id).word
         if word == "unknown":
-            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+            raise no_such_run(run_id)
         if word == "inside":
             raise UsageError(
                 f"run {run_id} is inside another one; nothing was removed. Remove the outermost."

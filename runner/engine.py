@@ -21,11 +21,12 @@ from runner.actions import END
 from runner.alarms import Alarms
 from runner.control import Control
 from runner.delivery import Delivery
-from runner.errors import ConflictError, CorruptDocument, LeaseLost, NotFoundError, RunStopped, StoreError
+from runner.errors import ConflictError, CorruptDocument, LeaseLost, RunStopped, StoreError
 from runner.handover import Handover
 from runner.last_lives import LastLives
 from runner.leases import Lease, Leases
 from runner.leaving import Leaving
+from runner.missing import no_such_run
 from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
@@ -121,7 +122,7 @@ class Engine(Control, Handover, Leaving):
         """
         word = self._ring(self.store.cancel(run_id, reason)).word
         if word == "unknown":
-            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+            raise no_such_run(run_id)
         self.leases.look()
         return word
 

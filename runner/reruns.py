@@ -13,6 +13,7 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.forks import Begin
 from runner.graph import AFTER_GRAPH, FailurePolicy, Topology
 from runner.maps import map_of
+from runner.missing import known
 from runner.ports import Fork, Reply, RunSnapshot, Store
 from runner.run import NodeRecord, Records, Rewrite, Status
 
@@ -46,7 +47,7 @@ class Reruns:
 
     def plan(self, run_id: str, node: str | None = None) -> list[Rewrite]:
         """Work a retry out: the run itself, then the child runs that go on with it; raises as `retry`."""
-        snapshot = self._read(run_id)
+        snapshot = known(self._store.read(run_id), run_id)
         record = snapshot.record
         if record.parent:
             raise UsageError(
@@ -88,7 +89,7 @@ class Reruns:
 
     def plan_fork(self, run_id: str, node: str, visit: int | None, begin: Begin) -> Fork:
         """Work a fork out; raises as `fork`."""
-        snapshot = self._read(run_id)
+        snapshot = known(self._store.read(run_id), run_id)
         return forks.plan(snapshot, self._topology(snapshot), node, visit, begin)
 
     def _with_children(self, records: Records) -> tuple[Records, list[Rewrite]]:
@@ -105,12 +106,6 @@ class Reruns:
             # A child that is gone, or has nothing left to do, is of no use: its node begins a new one.
             nodes[name] = _waiting(record) if inner else replace(record, child="")
         return replace(records, nodes=nodes), children
-
-    def _read(self, run_id: str) -> RunSnapshot:
-        snapshot = self._store.read(run_id)
-        if snapshot is None:
-            raise NotFoundError(f"there is no run {run_id!r} in this store; finished runs expire.")
-        return snapshot
 
     def _topology(self, snapshot: RunSnapshot) -> Topology:
         record = snapshot.record

@@ -7,8 +7,8 @@ from typing import Self
 
 from runner import codec
 from runner.engine import Engine
-from runner.errors import NotFoundError
 from runner.migrations import Migrated
+from runner.missing import known
 from runner.wishes import Wish
 
 UNCHANGED = object()
@@ -114,14 +114,12 @@ class Steering:
         Raises:
             NotFoundError: the run is gone, or nobody knows its graph.
         """
-        found = self._engine.store.read(self.id)
-        if found is None:
-            raise NotFoundError(f"there is no run {self.id!r} in this store; finished runs expire.")
-        known: Mapping[str, object] = codec.unpack(found.given) or {}
+        found = known(self._engine.store.read(self.id), self.id)
+        given: Mapping[str, object] = codec.unpack(found.given) or {}
         started = self._engine.start(
             found.record.graph_id,
             codec.unpack(found.task) if task is UNCHANGED else task,
-            invocation_state=known if invocation_state is None else invocation_state,
+            invocation_state=given if invocation_state is None else invocation_state,
             tags=found.tags if tags is None else tags,
             idempotency_key=idempotency_key,
         )

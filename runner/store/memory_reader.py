@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner import ports
-from runner.errors import NotFoundError
 from runner.interrupts import Interrupt
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.missing import known
 from runner.outcomes import Session
 from runner.ports import Event, RunSnapshot
 from runner.run import RunRecord
@@ -51,9 +51,7 @@ class MemoryReader:
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[ports.Fetched]:
         with self._changed:
-            run = self._shelf.runs.get(run_id)
-            if run is None:
-                raise NotFoundError(f"there is no run {run_id!r} in this store.")
+            run = known(self._shelf.runs.get(run_id), run_id)
             draft = self._shelf.draft(run)
             return [run.fetch(draft, name) for name in nodes]
 

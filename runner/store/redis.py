@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from runner import ports
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError
 from runner.graph import Topology
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.missing import no_such_run
 from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import RunRecord, Status
@@ -242,7 +243,7 @@ class RedisStore(RedisControl):
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         word, *found = self._run("fetch", run_id, *nodes)
         if word != b"found":
-            raise NotFoundError(f"there is no run {run_id!r} in this store.")
+            raise no_such_run(run_id)
         outputs, places = self._blobs.get(found[1::3]), found[2::3]
         entries = self._blobs.get([place and place.partition(b" ")[2] for place in places])
         return [
