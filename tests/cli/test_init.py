@@ -19,6 +19,7 @@ from runner import Client, Status
 from runner.cli.init import FILES
 from runner.cli.program import runner
 from runner.guard import Guard
+from runner.registry import Registry
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -98,7 +99,7 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             log.touch()
             started = Guard(shlex.split(command.replace("5555", port)), log=log, environment=known)
             stack.callback(started.end)
-        client = Client(redis_url=redis_url)
+        client = Client(redis_url=redis_url, registry=Registry())
         wait_until(lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready")
         assert client.start("refund", {"order": 1042}).wait(30).status is Status.INTERRUPTED
         wait_until(lambda: flower_knows("refund/look_up", port), "Flower has seen a node")

@@ -9,7 +9,7 @@ import pytest
 from runner import GraphBuilder, Status
 from runner.errors import DefinitionError
 from tasks import CeleryTask
-from tests.tasks.workers import MARGIN, RECOVERY
+from tests.tasks.workers import BOOT, MARGIN, RECOVERY
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.tasks.task_graphs"}
@@ -27,7 +27,7 @@ def shop_site(empty_site):
 def open_shop(site, app=PLAIN, slots=2):
     """Start a worker of the shop, and wait until it takes tasks."""
     worker = site.add(slots=slots, app=app, **GRAPHS)
-    wait_until(lambda: " ready." in worker.said(), "the shop's worker is ready")
+    wait_until(lambda: " ready." in worker.said(), "the shop's worker is ready", seconds=BOOT)
     return worker
 
 

@@ -12,6 +12,7 @@ import redis
 
 from runner import Client
 from runner.guard import Guard
+from runner.registry import Registry
 from runner.store import open_store
 from tests.waiting import wait_until
 
@@ -21,6 +22,8 @@ RECOVERY = LEASE + SWEEP * 1.2
 """Seconds within which work of a lost worker goes on."""
 MARGIN = 6.0
 """Seconds on top for a slow machine, and so for nothing else: the controls wait less."""
+BOOT = 60
+"""Seconds in which a worker starts, however many other processes start beside it."""
 
 SETTINGS = {
     "RUNNER_GRAPHS": "tests.tasks.graphs",
@@ -62,7 +65,7 @@ class Worker:
             assert self.alive, f"the worker ended; its log:\n{self.said()}"
             return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
 
-        wait_until(ready, f"{self.log.stem} is ready")
+        wait_until(ready, f"{self.log.stem} is ready", seconds=BOOT)
 
     def kill(self) -> None:
         """End it as a power cut would: no signal handler, no goodbye."""
@@ -81,7 +84,8 @@ class Site:
         self.url, self.folder, self.number = url, folder, number
         self.ended = False
         self.redis = redis.Redis.from_url(url)
-        self.client = Client(store=open_store(url, lease=LEASE))
+        # It knows no graph itself: what other tests have registered in this process is not the workers'.
+        self.client = Client(store=open_store(url, lease=LEASE), registry=Registry())
         self.workers: list[Worker] = []
         self._started = 0
 
