@@ -39,7 +39,7 @@ class Interrupt:
     milliseconds of the store's clock, `expires_in` and when to remind are seconds. `on_expire` is
     "reject", "fail", {"response": value} or {"route": node}. `withdrawal` says why and how somebody
     withdrew it: reason, reask, attempt. `reminded` counts the reminders sent. `replaces` is
-    the question that this one was asked instead of, whose answer no longer fits.
+    the question that this one was asked instead of: its answer no longer fits, or its node had another name.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT

@@ -17,7 +17,7 @@ from runner.graph import BEFORE_GRAPH, HIDDEN, FailurePolicy, Topology
 from runner.interrupts import Interrupt, InterruptStatus
 from runner.maps import map_of
 from runner.migrating import At, Migration
-from runner.moved import questions, renamed, restated, undone, visits
+from runner.moved import check_names, questions, renamed, restated, undone, used_up, visits
 from runner.ports import RunSnapshot
 from runner.replay import Settled
 from runner.run import FINAL, NodeRecord, Records, Status
@@ -64,6 +64,7 @@ class Move:
         played = replay.Replay(policy, past)
         self._check_reached(past, played)
         records = self._records(played.records())
+        check_names(self)
         moved, asked = questions(self)
         record = self.snapshot.record
         began = [name for name, found in records.nodes.items() if found.status is Status.READY]
@@ -132,7 +133,9 @@ class Move:
             if not map_of(node) and (name := self.names.today(node))
         }
         nodes = {}
-        for name in sorted({*played.nodes, *back} | (self.snapshot.nodes.keys() & self.new.nodes.keys())):
+        asked = {map_of(each.node_id) or each.node_id for each in self.snapshot.interrupts}
+        left = (self.snapshot.nodes.keys() | asked) & self.new.nodes.keys()
+        for name in sorted({*played.nodes, *back, *left}):
             found = self._node(back.get(name, ""), name, played.nodes.get(name, NodeRecord()))
             if found.visit or found.fence or name in played.nodes:
                 nodes[name] = found
@@ -149,6 +152,7 @@ class Move:
     def _node(self, node: str, name: str, now: NodeRecord) -> NodeRecord:
         """Give a node of the new shape; `node` is its old name, "" where it had none or was dropped."""
         was = self.snapshot.nodes.get(node or name, NodeRecord())
+        before = max(was.visit, used_up(self.snapshot, name))
         if node and was.status is Status.WAITING:
             reason = self._unfit(node, name) if now.status is Status.READY else "other nodes come first"
             if now.status is Status.READY and not reason:
@@ -157,10 +161,11 @@ class Move:
         elif now.status is Status.READY:
             self.fates.append(Fate(self.new.graph_id, node, name, BEGINS))
         if now.status is Status.READY:
-            return replace(now, visit=max(now.visit, was.visit + 1), attempt=1, fence=was.fence)
-        if (now.visit, now.status) == (was.visit, was.status):
+            return replace(now, visit=max(now.visit, before + 1), attempt=1, fence=was.fence)
+        stays = now.status in FINAL or before == was.visit
+        if stays and (now.visit, now.status) == (was.visit, was.status):
             return replace(now, attempt=was.attempt, fence=was.fence, nonce=was.nonce, child=was.child)
-        visit = now.visit if now.status in FINAL else max(now.visit, was.visit)
+        visit = now.visit if now.status in FINAL else max(now.visit, before)
         return replace(now, visit=visit, fence=max(was.fence, now.fence), nonce="")
 
     def _unfit(self, node: str, name: str) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from runner.errors import ConflictError
 from runner.interrupts import Address, Interrupt, InterruptStatus, digest
+from runner.maps import map_of
 from runner.migrating import At, Renamed
 from runner.replay import Settled
 from runner.run import NodeRecord, Status
 
 if TYPE_CHECKING:
     from runner.migration import Move
+    from runner.ports import RunSnapshot
 
 JSON = Any
 
@@ -21,7 +24,7 @@ def restated(question: Interrupt, name: str) -> Interrupt:
     """Give a question as its node asks it under another name."""
     at = Address(question.run_id, name, question.visit)
     found = at.interrupt_id(question.scope, question.name, question.number, question.reasked)
-    said = replace(question, id=found, node_id=name)
+    said = replace(question, id=found, node_id=name, replaces=question.id)
     return replace(said, digest=digest(said))
 
 
@@ -38,6 +41,56 @@ def bare(question: Interrupt) -> Interrupt:
         withdrawal=None,
         reminded=0,
     )
+
+
+def used_up(snapshot: RunSnapshot, name: str) -> int:
+    """Give the last visit of which something is left under a name; a node that begins must not meet it."""
+    asked = [each.visit for each in asked_under(snapshot, name)]
+    return max([0, *asked, *(visit for node, visit in snapshot.entries if node == name)])
+
+
+def asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
+    """List the questions that a node of that name has asked, or its items, in whatever shape."""
+    return [each for each in snapshot.interrupts if (map_of(each.node_id) or each.node_id) == name]
+
+
+def check_names(move: Move) -> None:
+    """Make sure that no renamed node takes over the questions of another one.
+
+    A question's id names its node and visit: under the same id an answer would reach another question.
+    A node that gets a name back finds its own older questions there.
+
+    Raises:
+        ConflictError: it would.
+    """
+    for node in sorted(move.names.used()):
+        name = move.names.today(node)
+        if name in {"", node}:
+            continue
+        last = move.snapshot.nodes.get(node, NodeRecord()).visit
+        first = last if name in move.kept else last + 1
+        own = set(_known_as(move.snapshot, node))
+        others = [
+            each.id for each in asked_under(move.snapshot, name) if each.visit >= first and each.id not in own
+        ]
+        if others:
+            raise ConflictError(
+                f"node {node!r} can't be {name!r} in run {move.snapshot.record.run_id}: another node of that "
+                f"name has asked {others[0]}, and answers to it would reach the wrong question. Nothing was "
+                f"changed. Give the node a name of its own, or say --drop {node}, and it begins anew."
+            )
+
+
+def _known_as(snapshot: RunSnapshot, node: str) -> Iterator[str]:
+    """Give the ids under which the questions of a node were asked before it had its name."""
+    known, seen = {each.id: each for each in snapshot.interrupts}, set[str]()
+    left = [each.replaces for each in asked_under(snapshot, node)]
+    while left:
+        found = left.pop()
+        if found in known and found not in seen:
+            seen.add(found)
+            yield found
+            left.append(known[found].replaces)
 
 
 def questions(move: Move) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:

@@ -1,11 +1,15 @@
-"""What a run in memory has is put under the names that its nodes have in another shape."""
+"""What a run in memory has is put under the names that its nodes have in another shape.
+
+Two nodes may have exchanged their names: all is taken away before anything is put in its place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from runner.migrating import Migration, Renamed
+from runner.migrating import At, Migration
 from runner.run import Rewrite
 from runner.store.kept import KeptRun
 from runner.store.stored import pack_copy
@@ -17,31 +21,39 @@ def move(run: KeptRun, move: Migration) -> None:
     run.maps = {name: found for name, found in run.maps.items() if name not in move.forgets}
     within = replace(run.record, parent_node=move.parent_node, path=move.path)
     run.record = replace(within, fingerprint=move.fingerprint, graph_id=move.graph_id)
-    for old, at, entry in move.visits:
-        run.entries[at] = run.entries.pop(old) if entry is None else pack_copy(entry)
-        if old != at:
-            run.entries.pop(old, None)
-            run.outputs |= {at: run.outputs.pop(old)} if old in run.outputs else {}
-    names = {old: at for old, at, _ in move.visits}
-    run.order = [names.get(at, at) for at in run.order]
-    for each in move.renamed:
-        _rename(run, each)
+    _move_visits(run, move)
+    _move_nodes(run, move)
     for old_id, new in move.moved:
+        run.questions.pop(new.id, None)
         run.questions[new.id] = new
         if old_id in run.winners:
             run.winners[new.id] = run.winners[old_id]
 
 
-def _rename(run: KeptRun, moved: Renamed) -> None:
-    node, name, at = moved.node, moved.today, (moved.node, moved.visit)
-    run.documents.pop(node, None)
-    if moved.document is not None:
-        run.documents[name] = pack_copy(moved.document)
-    by_name: tuple[dict[str, Any], ...] = (run.messages, run.maps)
-    by_visit: tuple[dict[tuple[str, int], Any], ...] = (run.given, run.items)
-    for kept in by_name:
-        if node in kept:
-            kept[name] = kept.pop(node)
-    for given in by_visit:
-        if at in given:
-            given[name, moved.visit] = given.pop(at)
+def _move_visits(run: KeptRun, move: Migration) -> None:
+    names = {old: at for old, at, _ in move.visits}
+    run.entries |= {old: pack_copy(entry) for old, _, entry in move.visits if entry is not None}
+    _exchange(run.entries, names.items())
+    _exchange(run.outputs, names.items())
+    run.order = [names.get(at, at) for at in run.order]
+
+
+def _move_nodes(run: KeptRun, move: Migration) -> None:
+    names = [(each.node, each.today) for each in move.renamed]
+    visits: list[tuple[At, At]] = [
+        ((each.node, each.visit), (each.today, each.visit)) for each in move.renamed
+    ]
+    for by_name in (run.messages, run.maps):
+        _exchange(by_name, names)
+    for by_visit in (run.given, run.items):
+        _exchange(by_visit, visits)
+    for each in move.renamed:
+        run.documents.pop(each.node, None)
+    run.documents |= {
+        each.today: pack_copy(each.document) for each in move.renamed if each.document is not None
+    }
+
+
+def _exchange(kept: dict[Any, Any], names: Iterable[tuple[Any, Any]]) -> None:
+    taken = [(new, kept.pop(old)) for old, new in names if old in kept]
+    kept |= taken

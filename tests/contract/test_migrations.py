@@ -579,3 +579,98 @@ def test_a_repeated_move_gets_the_first_word(opened):
     assert len(run.result().interrupts) == 1
     assert run.store.migrate([replace(moves[0], run_id="00none")], "x").word == "unknown"
     assert run.store.migrate([replace(moves[0], fingerprint="none")], "y").word == "unknown_graph"
+
+
+EXCHANGE = {"b": "c", "c": "b"}
+
+
+def test_two_nodes_may_exchange_their_names(opened):
+    """Each keeps what it has: its output, its place in the order, and what it waits for."""
+    nodes = {"a": ident, "b": ident, "c": ident, "w": ask}
+    run = Deployed(opened, graph("a b", "b c", "a w", nodes=nodes))
+    run.deploy(graph("a c", "c b", "a w", nodes=nodes))
+    run.migrate(EXCHANGE)
+    swapped = run.result().results
+    assert (swapped["b"].output, swapped["c"].output) == ("c", "b")
+
+    run.deploy(graph("a w", "w b", "a c", nodes={"a": ident, "w": ident, "b": ident, "c": ask}))
+    run.migrate({"w": "c", "c": "w"})
+
+    run.answer("yes")
+    result = run.finish()
+    assert (result.results["w"].output, result.results["c"].output) == ("b", ["yes", ["a"]])
+    assert result.execution_order == ["a", "w", "b", "c"]
+
+
+def test_a_question_never_takes_the_id_of_another_one(opened):
+    """Two nodes that wait can't exchange their names: whoever answers by id would answer the wrong one."""
+    both = graph("a b", "a c", nodes={"a": ident, "b": ask, "c": ask})
+    run = Deployed(opened, both)
+    run.deploy(graph("a b", "a c", "b d", nodes={"a": ident, "b": ask, "c": ask, "d": got}))
+    before = run.store.read(run.run_id)
+
+    with pytest.raises(ConflictError, match=r"answers to it would reach the wrong question.*--drop b"):
+        run.migrate(EXCHANGE)
+
+    assert run.store.read(run.run_id) == before
+
+
+def test_nor_that_of_one_whose_node_is_gone(opened):
+    """A node was dropped while it waited: its name is free for a new node, and not for one that waits."""
+    before = graph("a b", "a c", nodes={"a": ident, "b": ask, "c": ask})
+    run = Deployed(opened, before)
+    run.deploy(graph("a c", nodes={"a": ident, "c": ask}))
+    run.migrate(drop=["b"])
+    run.deploy(graph("a b", nodes={"a": ident, "b": ask}))
+
+    with pytest.raises(ConflictError, match="another node of that name has asked"):
+        run.migrate({"c": "b"})
+
+    (anew,) = run.migrate(drop=["c"]) and run.finish().interrupts
+    assert (anew.node_id, anew.visit) == ("b", 2)
+    assert {receipt.status for receipt in run.answer_old()} == {"superseded"}
+
+
+def test_a_new_node_does_not_meet_the_questions_of_an_older_one_of_its_name(opened):
+    """The old node has another name now; the new one begins after its visits, and asks its own question."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    run.migrate({"b": "approval"})
+    nodes = {"a": ident, "approval": ask, "c": got, "b": ask}
+    run.deploy(graph("a approval", "approval c", "a b", nodes=nodes))
+    run.migrate()
+
+    asked = next(each for each in run.finish().interrupts if each.node_id == "b")
+    assert (asked.visit, asked.id != run.asked[0].id) == (2, True)
+    assert [receipt.status for receipt in run.answer_old("no")] == ["superseded"]
+    run.answer("mine")
+    assert run.finish().results["b"].output == ["mine", ["a"]]
+
+
+def test_a_node_can_have_its_old_name_back(opened):
+    """A deploy is taken back while the run waits: the question has its first id, and its answer counts."""
+    run = Deployed(opened, graph())
+    (old,) = run.asked
+    for version, mapping in ((RENAMED, {"b": "approval"}), (graph(), {"approval": "b"})) * 2:
+        run.deploy(version)
+        run.migrate(mapping)
+
+    (again,) = run.result().interrupts
+    assert (again.id, again.digest) == (old.id, old.digest)
+    assert [receipt.status for receipt in run.answer_old()] == ["accepted"]
+    assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
+
+
+def test_an_answer_has_its_old_name_back_too(opened):
+    """It was given before both moves, and is not asked for again."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    run.answer_old()
+    run.finish()
+    run.migrate({"b": "approval"})
+    run.deploy(graph())
+    assert run.finish().status is Status.NEEDS_MIGRATION
+    run.migrate({"approval": "b"})
+
+    assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
+    assert [receipt.status for receipt in run.answer_old("no")] == ["duplicate"]

@@ -1,11 +1,12 @@
 -- What a run has under the old names of its nodes is put under those of today.
 -- include: maps
 
-local function move_field(key, old, new)
+-- Two nodes may have exchanged their names: all is taken away before anything is put in its place.
+local function take(puts, key, old, new)
   local found = redis.call('HGET', key, old)
-  if not found or old == new then return end
-  redis.call('HSET', key, new, found)
+  if not found then return end
   redis.call('HDEL', key, old)
+  puts[#puts + 1] = {key, new, found}
 end
 
 -- A question that is decided has both names: whoever answers the old one learns that it is.
@@ -15,30 +16,34 @@ local function move_question(d, each, number)
   redis.call('HSET', d.key .. ':d', each[2], decided)
 end
 
-local function rename_node(d, old, new, visit, document, decided)
+local function take_node(d, puts, old, new, visit, document, decided)
   local list, at = d.key .. ':m', '.' .. visit
   for place = 1, tonumber(redis.call('HGET', list, '#' .. old) or 0) do
-    move_field(list, place .. '.' .. old, place .. '.' .. new)
+    take(puts, list, place .. '.' .. old, place .. '.' .. new)
   end
-  move_field(list, '#' .. old, '#' .. new)
+  take(puts, list, '#' .. old, '#' .. new)
   redis.call('HDEL', d.key .. ':s', old)
-  if document ~= '' then redis.call('HSET', d.key .. ':s', new, document) end
+  if document ~= '' then puts[#puts + 1] = {d.key .. ':s', new, document} end
   redis.call('HDEL', d.key, 'q:' .. old)
-  if decided ~= '' then redis.call('HSET', d.key, 'q:' .. new, decided) end
-  move_field(d.key, 'k:' .. old, 'k:' .. new)
-  move_field(d.key, 't:' .. old .. at, 't:' .. new .. at)
+  if decided ~= '' then puts[#puts + 1] = {d.key, 'q:' .. new, decided} end
+  take(puts, d.key, 'k:' .. old, 'k:' .. new)
+  take(puts, d.key, 't:' .. old .. at, 't:' .. new .. at)
   local items = read_map(redis.call('HGET', d.key, 'm:' .. old)).total
-  for index = 0, items - 1 do move_field(d.key .. ':f', old .. at .. '.' .. index, new .. at .. '.' .. index) end
-  move_field(d.key, 'm:' .. old, 'm:' .. new)
+  for index = 0, items - 1 do take(puts, d.key .. ':f', old .. at .. '.' .. index, new .. at .. '.' .. index) end
+  take(puts, d.key, 'm:' .. old, 'm:' .. new)
+end
+
+local function take_visit(d, puts, old, new, entry)
+  local place = redis.call('HGET', d.key, 'x:' .. old):match('^%S+')
+  if entry ~= '' then redis.call('HSET', d.key, 'x:' .. old, place .. ' ' .. entry) end
+  take(puts, d.key, 'x:' .. old, 'x:' .. new)
+  take(puts, d.key, 'o:' .. old, 'o:' .. new)
 end
 
 local function rename_all(d, move)
+  local puts = {}
   for _, each in ipairs(move.forgets) do redis.call('HDEL', d.key, 'm:' .. each[1]) end
-  for _, each in ipairs(move.visits) do
-    local place = redis.call('HGET', d.key, 'x:' .. each[1]):match('^%S+')
-    if each[3] ~= '' then redis.call('HSET', d.key, 'x:' .. each[1], place .. ' ' .. each[3]) end
-    move_field(d.key, 'x:' .. each[1], 'x:' .. each[2])
-    move_field(d.key, 'o:' .. each[1], 'o:' .. each[2])
-  end
-  for _, each in ipairs(move.renamed) do rename_node(d, unpack(each)) end
+  for _, each in ipairs(move.visits) do take_visit(d, puts, unpack(each)) end
+  for _, each in ipairs(move.renamed) do take_node(d, puts, unpack(each)) end
+  for _, each in ipairs(puts) do redis.call('HSET', unpack(each)) end
 end
