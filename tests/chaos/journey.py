@@ -133,6 +133,18 @@ def deadline():
     return builder.build()
 
 
+EVERY = 1.0
+"""Seconds between two reminders of the question in `reminding`."""
+
+
+@graph("reminding")
+def reminding():
+    """A question that reminds all the time."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.interrupt("still?", remind_every=EVERY), "ask")
+    return builder.build()
+
+
 ANSWER = "there"
 
 

@@ -1,0 +1,106 @@
+"""Questions that remind while workers die: a reminder belongs to the question, not to who asked it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from runner import Status, ids
+from runner.store.keys import Keys
+from tests.chaos.deaths import arm, died_at
+from tests.chaos.journey import EVERY
+from tests.tasks.workers import RECOVERY
+from tests.waiting import wait_until
+
+SLOW = 60
+APPS = {"sound": "tests.chaos.kill_points:app"}
+APPS |= {name: f"tests.chaos.{name}:app" for name in ("careless", "anxious")}
+
+
+@pytest.fixture(scope="module")
+def sites(databases, nursery):
+    """Four workers that can be killed at a step, two that never sweep, and one that sweeps twice."""
+    sites = {}
+    for name, count in {"sound": 4, "careless": 2, "anxious": 1}.items():
+        sites[name] = site = next(databases)
+        for number in range(count):
+            births = {"app": APPS[name], "again": False, "RUNNER_GRAPHS": "tests.chaos.journey"}
+            nursery.expect(site, f"{name}{number}", **births)
+    nursery.open()
+    for site in sites.values():
+        for worker in site.workers:
+            worker.wait_ready()
+    yield sites
+    for site in sites.values():
+        site.end()
+
+
+def ask(site):
+    """Begin a run that asks, and kill the worker that has parked it."""
+    run_id = ids.run_id()
+    arm(site, "park.after", f"{run_id}/ask")
+    site.client.engine.start("reminding", "go", run_id=run_id)
+    return site.client.run(run_id)
+
+
+def reminders(site, run) -> dict[int, int]:
+    """The times of all reminders that were told, in ms of the store, by their numbers."""
+    told = [fields for _, fields in site.redis.xrange(Keys().notices)]
+    mine = [
+        each for each in told if each[b"kind"] == b"interrupt.reminded" and each[b"run_id"] == run.id.encode()
+    ]
+    found = {int(each[b"reminded"]): int(each[b"at"]) for each in mine}
+    assert len(found) == len(mine), "a reminder came twice under one number"
+    return found
+
+
+def gaps(found: dict[int, int]) -> list[int]:
+    return [later - one for one, later in pairwise(found.values())]
+
+
+@pytest.mark.sample
+def test_reminders_come_whoever_dies(sites):
+    """Killed are who parked the node, who was about to sweep and who has just reminded: each comes once."""
+    site = sites["sound"]
+    run = ask(site)
+    wait_until(lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW)
+    for point in ("sweep.before", "sweep.after"):
+        arm(site, point, "any")
+        wait_until(lambda point=point: died_at(site, point, "any"), "a sweeper is dead", seconds=SLOW)
+    before = len(reminders(site, run))
+
+    wait_until(lambda: len(reminders(site, run)) >= before + 2, "the last worker reminds", seconds=SLOW)
+
+    assert sum(worker.alive for worker in site.workers) == 1
+    (question,) = run.interrupts()
+    found = reminders(site, run)
+    assert list(found) == list(range(1, len(found) + 1))
+    assert min(gaps(found)) >= EVERY * 1000
+    assert question.reminded in found
+    site.client.respond(question.id, "yes")
+    assert run.wait(SLOW).status is Status.COMPLETED
+
+
+def test_without_a_sweep_nobody_is_reminded(sites):
+    """Control: the question waits, and no reminder of it comes."""
+    site = sites["careless"]
+    run = ask(site)
+    wait_until(lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW)
+    ends = time.monotonic() + EVERY + RECOVERY
+
+    wait_until(lambda: time.monotonic() > ends, "a reminder would have come")
+
+    assert run.status is Status.INTERRUPTED
+    assert not reminders(site, run)
+
+
+def test_where_a_sweep_is_done_twice_reminders_come_too_soon(sites):
+    """Control: timers that come back after a sweep remind again at once."""
+    site = sites["anxious"]
+    run = site.client.start("reminding", "go")
+
+    wait_until(lambda: len(reminders(site, run)) >= 3, "it reminds", seconds=SLOW)
+
+    assert min(gaps(reminders(site, run))) < EVERY * 1000
