@@ -129,10 +129,7 @@ class World:
                 return "stale"
             run = self.runs[claim[0]]
             if self.stops(run, visit):
-                visit.status = "cancelled"
-                self.withdraw(visit)
-                self.after(run)
-                return "cancelled"
+                return self.let_go(run, visit)
             parent = (run.id, visit.node)
             visit.status, visit.child, visit.lost = "waiting", run_id, 0
             self.withdraw(visit)
@@ -211,10 +208,7 @@ class World:
             return self.repeated(*claim, ("retrying", "cancelled"))
         run = self.runs[claim[0]]
         if self.stops(run, visit):
-            visit.status = "cancelled"
-            self.withdraw(visit)
-            self.after(run)
-            return "cancelled"
+            return self.let_go(run, visit)
         visit.status, visit.due = "retrying", self.now + delay
         if counts:
             visit.attempt += 1
@@ -227,12 +221,11 @@ class World:
         if visit is None:
             return {"ready": "left"}.get(said := self.repeated(*claim, ("ready", "cancelled")), said)
         run = self.runs[claim[0]]
-        stops = self.stops(run, visit)
-        visit.status = "cancelled" if stops else "ready"
-        if stops:
-            self.withdraw(visit)
+        if self.stops(run, visit):
+            return self.let_go(run, visit)
+        visit.status = "ready"
         self.after(run)
-        return "cancelled" if stops else "left"
+        return "left"
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -261,10 +254,7 @@ class World:
             return self.repeated(*claim, ("waiting", "ready", "cancelled"))
         run = self.runs[claim[0]]
         if self.stops(run, visit):
-            visit.status = "cancelled"
-            self.withdraw(visit)
-            self.after(run)
-            return "cancelled"
+            return self.let_go(run, visit)
         names = {name for name, _, _ in asked}
         news = [question for question in visit.questions.values() if question.news]
         known = [visit.questions.get(name) for name in names]
@@ -358,6 +348,13 @@ class World:
                 visit.status = "cancelled"
                 self.withdraw(visit)
 
+    def let_go(self, run: Run, visit: Visit) -> str:
+        """End a visit that must not go on."""
+        visit.status = "cancelled"
+        self.withdraw(visit)
+        self.after(run)
+        return "cancelled"
+
     def after(self, run: Run) -> None:
         """Tell the parent of a child that has ended."""
         if run.parent is None or self.status(run) not in ("completed", "failed", "cancelled"):
@@ -414,9 +411,7 @@ class World:
         if not question.ends:
             self.wake(run, visit)
         elif self.stops(run, visit):
-            visit.status = "cancelled"
-            self.withdraw(visit)
-            self.after(run)
+            self.let_go(run, visit)
         else:
             leads = {
                 number
@@ -431,9 +426,7 @@ class World:
             visit.status = "ready"
             return
         if self.stops(run, visit):
-            visit.status = "cancelled"
-            self.withdraw(visit)
-            self.after(run)
+            self.let_go(run, visit)
             return
         visit.claim, visit.lost = None, visit.lost + 1
         if visit.lost == LOST_IN_A_ROW:

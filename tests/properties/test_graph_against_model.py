@@ -26,6 +26,7 @@ from runner.run import FINAL, Status
 from runner.store.memory import MemoryStore
 from runner.store.redis import RedisStore
 from runner.testing import ManualClock
+from tests.properties.machines import play
 from tests.properties.reference_model import Map, Overlap
 from tests.properties.reference_runs import World
 
@@ -468,16 +469,9 @@ class AgainstRedis(Against):
 
 def test_memory_does_what_the_model_says():
     """The reference store is the slow model, only faster."""
-    hypothesis.stateful.run_state_machine_as_test(
-        Against,
-        settings=hypothesis.settings(max_examples=EXAMPLES // 2, stateful_step_count=30, deadline=None),
-    )
+    play(Against, EXAMPLES // 2)
 
 
 def test_redis_does_what_the_model_says(store_server):
     """So is a real Redis."""
-    machine = type("Machine", (AgainstRedis,), {"url": store_server.url})
-    hypothesis.stateful.run_state_machine_as_test(
-        machine,
-        settings=hypothesis.settings(max_examples=EXAMPLES // 10, stateful_step_count=30, deadline=None),
-    )
+    play(AgainstRedis, EXAMPLES // 10, url=store_server.url)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from runner.maps import MapSpec, index_of, item_id, map_of
+from tests.properties.machines import play
 from tests.properties.reference_maps import ENDED, MapWorld
 from tests.properties.test_graph_against_model import Against, AgainstRedis, Bell, definitions, key
 
@@ -234,16 +235,9 @@ class AgainstMapsInRedis(AgainstMaps, AgainstRedis):
 
 def test_memory_does_with_maps_what_the_model_says():
     """Items begin in order, within their bound, and end, wait and stop as the model says."""
-    hypothesis.stateful.run_state_machine_as_test(
-        AgainstMaps,
-        settings=hypothesis.settings(max_examples=EXAMPLES // 4, stateful_step_count=30, deadline=None),
-    )
+    play(AgainstMaps, EXAMPLES // 4)
 
 
 def test_redis_does_with_maps_what_the_model_says(store_server):
     """So they do on a real Redis."""
-    machine = type("Machine", (AgainstMapsInRedis,), {"url": store_server.url})
-    hypothesis.stateful.run_state_machine_as_test(
-        machine,
-        settings=hypothesis.settings(max_examples=EXAMPLES // 20, stateful_step_count=30, deadline=None),
-    )
+    play(AgainstMapsInRedis, EXAMPLES // 20, url=store_server.url)

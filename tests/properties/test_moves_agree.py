@@ -9,10 +9,7 @@ from __future__ import annotations
 import hypothesis
 from hypothesis import strategies as st
 
-from runner import replay
-from runner.graph import FailurePolicy
 from runner.interrupts import Answer
-from runner.maps import map_of
 from runner.ports import Claim
 from runner.run import Status
 from tests.properties.test_stores_agree import Agreement, graphs, seen
@@ -75,16 +72,10 @@ class Led(Agreement):
         """Hold the stores to all that must be true of them."""
         for name in INVARIANTS:
             getattr(self, name)()
-        for run_id in self.runs:
-            found, graph = self.memory.read(run_id), self.shape_of(run_id)
-            alone = found.record.failed and graph.policy is FailurePolicy.FAIL_FAST
-            if found.record.stopping or graph.batches or alone:
-                continue
-            replayed = replay.Replay(graph, replay.history(found, graph)).records()
-            nodes = {name: own for name, own in found.nodes.items() if not map_of(name)}
+        for kept, replayed, nodes in self.replays():
             # A visit that was given up leaves a gap, which only the next one's end will tell.
-            assert without_gaps(seen(replayed.nodes)) == without_gaps(seen(nodes))
-            assert replayed.arrivals == self.memory._shelf.runs[run_id].arrived
+            assert without_gaps(seen(replayed.nodes)) == without_gaps(nodes)
+            assert replayed.arrivals == kept.arrived
 
 
 def without_gaps(nodes):

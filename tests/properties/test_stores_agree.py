@@ -34,6 +34,7 @@ from runner.store.memory import MemoryStore
 from runner.store.redis import RedisStore
 from runner.testing import ManualClock
 from runner.wishes import Wish
+from tests.properties.machines import play
 
 LEASE = 30
 SELDOM = st.sampled_from([False] * 9 + [True])
@@ -575,8 +576,8 @@ class Agreement(RuleBasedStateMachine):
             assert self.redis.children(run_id) == self.memory.children(run_id)
             assert self.inside(run_id) == inside(self.memory._shelf.runs[run_id])
 
-    @invariant()
-    def a_replay_of_everything_gives_what_is_there(self):
+    def replays(self):
+        """Give what is kept of each run that can be replayed, the replay, and what there is of its nodes."""
         for run_id in self.runs:
             found, graph = self.memory.read(run_id), self.shape_of(run_id)
             # A failure that ended its branch alone, against the policy, is known in batches only.
@@ -584,9 +585,13 @@ class Agreement(RuleBasedStateMachine):
             if found.record.stopping or graph.batches or alone:
                 continue
             replayed = replay.Replay(graph, replay.history(found, graph)).records()
-            kept = self.memory._shelf.runs[run_id]
             nodes = {name: own for name, own in found.nodes.items() if not map_of(name)}
-            assert seen(replayed.nodes) == seen(nodes)
+            yield self.memory._shelf.runs[run_id], replayed, seen(nodes)
+
+    @invariant()
+    def a_replay_of_everything_gives_what_is_there(self):
+        for kept, replayed, nodes in self.replays():
+            assert seen(replayed.nodes) == nodes
             assert {number: loop for number, loop in replayed.loops.items() if loop != LoopRecord()} == {
                 number: loop for number, loop in kept.loops.items() if loop != LoopRecord()
             }
@@ -735,7 +740,4 @@ def comparable(said):
 
 def test_stores_agree(store_server):
     """Whatever is asked of the two stores, in whatever order, they reply and store the same."""
-    machine = type("Machine", (Agreement,), {"url": store_server.url})
-    hypothesis.stateful.run_state_machine_as_test(
-        machine, settings=hypothesis.settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
-    )
+    play(Agreement, EXAMPLES, steps=40, url=store_server.url)
