@@ -30,6 +30,18 @@ def databases(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def chosen(request):
+    """Tell of the parameters of a module's tests which are to run: what nobody looks at need not happen."""
+
+    def among(name, every):
+        mine = [item for item in request.session.items if item.path == request.path]
+        taken = [item.callspec.params.get(name) for item in mine if hasattr(item, "callspec")]
+        return [each for each in every if each in taken]
+
+    return among
+
+
+@pytest.fixture(scope="module")
 def nursery(tmp_path_factory):
     """Fork the workers of a module from one process, and end them with it."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:

@@ -23,13 +23,13 @@ class Load:
     `started` and `answered` hold what was acknowledged: the run of each key, the answer to each question.
     """
 
-    def __init__(self, url: str, graphs=GRAPHS, **settings) -> None:
+    def __init__(self, url: str, graphs=GRAPHS, pause: float = PAUSE, **settings) -> None:
         self.client = Client(store=open_store(url, lease=LEASE, **settings))
         self.started: dict[str, str] = {}
         self.answered: dict[str, int] = {}
         self.receipts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self._graphs, self._stop, self._failed = graphs, threading.Event(), []
+        self._graphs, self._pause, self._stop, self._failed = graphs, pause, threading.Event(), []
         self._threads = [
             threading.Thread(target=self._guarded, args=(turn,)) for turn in (self._begin, self._answer)
         ]
@@ -48,7 +48,7 @@ class Load:
 
     def _guarded(self, turn) -> None:
         try:
-            while not self._stop.wait(PAUSE):
+            while not self._stop.wait(self._pause):
                 turn()
         except BaseException as error:  # noqa: BLE001 - raised where the test sees it
             self._failed.append(error)

@@ -31,10 +31,11 @@ def sites(databases, nursery):
 
 
 @pytest.fixture(scope="module")
-def story(sites):
+def story(sites, chosen):
     """Begin everything at once: poison and innocents on both pools, and the control."""
+    kinds = chosen("kind", POISONS)
     story = {
-        "prefork": [sites["prefork"].client.start(f"poison_{kind}", "go") for kind in POISONS],
+        "prefork": {kind: sites["prefork"].client.start(f"poison_{kind}", "go") for kind in kinds},
         "threads": [sites["threads"].client.start("poison_abort", "go")],
         "unbudgeted": [sites["unbudgeted"].client.start("poison_abort", "go")],
         "innocent": [sites["prefork"].client.start("poison_innocent", "go")],
@@ -57,10 +58,10 @@ def check_dead(site, run) -> None:
     assert [letter[b"node"] for letter in letters if letter[b"run_id"].decode() == run.id] == [b"a"]
 
 
-@pytest.mark.parametrize("kind", POISONS)
+@pytest.mark.parametrize("kind", [pytest.param("abort", marks=pytest.mark.sample), "segfault", "greedy"])
 def test_poison_in_a_child_ends_in_the_dead_letters(sites, story, kind):
     """Whatever kills the child, the node fails after five lost leases, counted when it was claimed."""
-    check_dead(sites["prefork"], story["prefork"][list(POISONS).index(kind)])
+    check_dead(sites["prefork"], story["prefork"][kind])
 
 
 def test_the_others_of_a_prefork_worker_notice_nothing(sites, story):
@@ -102,6 +103,7 @@ def test_the_others_of_a_worker_of_threads_survive(sites, story):
     assert site.client.start("chain", "go").wait(LONG).status is Status.COMPLETED
 
 
+@pytest.mark.sample
 def test_without_the_count_poison_kills_for_ever(sites, story):
     """Control: where lost leases are not counted the node is run again and again."""
     site, (run,) = sites["unbudgeted"], story["unbudgeted"]

@@ -54,6 +54,11 @@ class Map:
             self._walk(entry, [], seen)
         self.ahead = {node: self._reach(node) for node in self.nodes}
         self.loops = self._loops()
+        self.left = [self._left(edge) for edge in self.edges]
+        self.into = {
+            node: [number for number, edge in enumerate(self.edges) if edge.target == node]
+            for node in self.nodes
+        }
 
     def _walk(self, node: str, way: list[str], seen: set[str]) -> None:
         """Depth first: an edge to a node that is still on the way goes back."""
@@ -95,7 +100,7 @@ class Map:
                 raise Overlap(f"{one.header} and {other.header}")
         return sorted(loops, key=lambda loop: len(loop.body))
 
-    def left(self, edge: EdgeSpec) -> Loop | None:
+    def _left(self, edge: EdgeSpec) -> Loop | None:
         """The outermost loop that an edge leaves."""
         found = [loop for loop in self.loops if edge.source in loop.body and edge.target not in loop.body]
         return found[-1] if found else None
@@ -132,7 +137,7 @@ class Picture:
         edge = self.map.edges[number]
         if number in self.map.back:
             return None
-        leaves = self.map.left(edge)
+        leaves = self.map.left[number]
         if leaves is not None:
             return True if number in self.left else False if leaves.header in self.over else None
         if not self.settled(edge.source):
@@ -142,7 +147,7 @@ class Picture:
 
     def arrivals(self, node: str) -> dict[int, bool | None]:
         """What has come of all that a first visit waits for; an entry point has one live arrival."""
-        into = [number for number, edge in enumerate(self.map.edges) if edge.target == node]
+        into = self.map.into[node]
         found = {number: self.arrival(number) for number in into if number not in self.map.back}
         return {ENTRY: True, **found} if node in self.map.entries else found
 
@@ -168,7 +173,7 @@ class Picture:
             edge = self.map.edges[number]
             if number in self.map.back:
                 self.asked.setdefault(edge.target, []).append((number, end))
-            elif self.map.left(edge) is not None:
+            elif self.map.left[number] is not None:
                 self.left.setdefault(number, end)
 
     def follow(self) -> None:

@@ -1,7 +1,7 @@
 """The life of whole runs in the reference model: visits, questions, failures, time, child runs.
 
 Requests are taken one by one and answered with the word that a store must give. Which nodes are
-ready, skipped or repeated is asked of `reference_model.picture` each time, from all that has ended.
+ready, skipped or repeated is asked of `reference_model.picture`, from all that has ended.
 """
 
 from __future__ import annotations
@@ -89,10 +89,15 @@ class Run:
     reason: str = ""
     frozen: Picture | None = None
     unsure: set[str] = field(default_factory=set)
+    drawn: tuple[list[End], Picture] | None = None
 
     def picture(self) -> Picture:
-        """Where the graph stands; a run that stops takes nothing further."""
-        return self.frozen or picture(self.shape, self.ends)
+        """Where the graph stands, drawn anew when more has ended; a run that stops takes nothing further."""
+        if self.frozen:
+            return self.frozen
+        if self.drawn is None or self.drawn[0] != self.ends:
+            self.drawn = list(self.ends), picture(self.shape, self.ends)
+        return self.drawn[1]
 
     def now(self, node: str) -> Visit | None:
         """The visit that a node is in or has ended, if it is of the present round."""
