@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from tests.chaos.load import Load
-from tests.chaos.stopping_graphs import STARTS
 from tests.chaos.nursery import Nursling
+from tests.chaos.stopping_graphs import STARTS
 from tests.tasks.workers import Site
 from tests.waiting import wait_until
 
@@ -63,7 +63,7 @@ def deploy(site: Site, sign: signal.Signals, runs: int) -> tuple[Load, Counter]:
 
 @pytest.mark.sample
 def test_a_rolling_deploy_loses_nothing_and_repeats_nothing(sites):
-    """200 runs with questions, workers replaced all the time: no node is started more often than it must be."""
+    """200 runs with questions while workers are replaced: no node is started more often than it must be."""
     load, found = deploy(sites["told"], signal.SIGTERM, 200)
 
     load.check()
