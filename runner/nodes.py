@@ -41,27 +41,25 @@ def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
 
 
 def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    if visit.address.node_id == BATCH:
+        return batches.choose(plan, visit)
     if plan.topology.batches:
-        if visit.address.node_id == BATCH:
-            return batches.choose(plan, visit)
         visit.inputs = batches.told(plan, visit)
     try:
-        hooks = HookRegistry(plan.definition.hooks) if plan.definition.hooks else None
+        hooks = HookRegistry(plan.definition.hooks)
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
         return Failed(failures.record(error))
-    if hooks is not None and plan.node(visit.address.node_id).kind == graph_events.KIND:
+    if plan.node(visit.address.node_id).kind == graph_events.KIND:
         return graph_events.execute(plan.definition, hooks, visit)
     if visit.tentative is not None:
-        outcome = load_outcome(visit.tentative)
-    else:
-        refused = _before(plan, hooks, visit)
-        if isinstance(refused, Failed) and plan.topology.batches:
+        return _after(plan, hooks, visit, load_outcome(visit.tentative))
+    refused = _before(plan, hooks, visit)
+    match refused:
+        case Failed() if plan.topology.batches:
             return refused  # Strands fires no After where a callback before the node has raised
-        cancelled = Failed(failures.record(NodeFailed(refused))) if isinstance(refused, str) else refused
-        outcome = cancelled or _body(plan, visit)
-    if not isinstance(outcome, (Succeeded, Failed)):
-        return outcome
-    return _after(plan, hooks, visit, outcome)
+        case str():
+            refused = Failed(failures.record(NodeFailed(refused)))
+    return _after(plan, hooks, visit, refused or _body(plan, visit))
 
 
 def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
@@ -137,11 +135,11 @@ def sink_outputs(child: RunSnapshot) -> Any:
     return next(iter(done.values())) if len(done) == 1 else done
 
 
-def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
+def _before(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
     """Fire the hooks before: their questions, their error, why the node is cancelled, or nothing."""
     # Where others do the work, the node is started once more when they have ended: it was announced.
     announced = visit.claim.child is not None or visit.work is not None
-    if announced or hooks is None or not hooks.callbacks_for(BeforeNodeCallEvent):
+    if announced or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
     asker = Asker(visit.address, BEFORE, answers=visit.answers)
     event = BeforeNodeCallEvent(
@@ -163,10 +161,9 @@ def _before(plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit) -> Inte
     return None
 
 
-def _after(
-    plan: Plan, hooks: HookRegistry | None, visit: ClaimedVisit, outcome: Succeeded | Failed
-) -> Outcome:
-    if hooks is None or not hooks.callbacks_for(AfterNodeCallEvent):
+def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome) -> Outcome:
+    """Fire the hooks after a node that has ended; one that waits is left as it is."""
+    if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(AfterNodeCallEvent):
         return outcome
     result = (
         codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
