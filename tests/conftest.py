@@ -9,9 +9,7 @@ import hypothesis
 import pytest
 import redis
 
-from runner.embedded import embedded_store, find_server
-from runner.errors import StoreError
-from runner.testing.plugin import clock, crash_at, run_graph
+from runner.testing.plugin import clock, crash_at, private_store, run_graph
 
 # The plugin's fixtures, also in a checkout that was installed before there was a plugin.
 __all__ = ["clock", "crash_at", "run_graph"]
@@ -42,13 +40,7 @@ def anyio_backend():
 @pytest.fixture(scope="session")
 def store_server():
     """One real server for the session (one for each xdist worker), gone with it."""
-    try:
-        find_server()
-    except StoreError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    with embedded_store() as store:
+    with private_store() as store:
         yield store
 
 

@@ -6,11 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import amqp
+import pytest
+
 from runner.guard import Guard
+from runner.testing.plugin import absent
 from tests.waiting import wait_until
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -79,10 +81,28 @@ class Rabbit:
             subprocess.run(["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=20)
 
 
-@contextmanager
-def rabbitmq(folder: Path) -> Iterator[Rabbit]:
-    server = Rabbit(folder)
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory):
+    """One RabbitMQ; without the program the tests are skipped, and on CI they fail."""
+    if find_program() is None:
+        absent("there is no RabbitMQ to test with; install one (apt install rabbitmq-server)")
+    server = Rabbit(tmp_path_factory.mktemp("rabbit"))
     try:
         yield server
     finally:
         server.end()
+
+
+@pytest.fixture
+def channel(rabbit):
+    """A plain AMQP channel, as somebody else's program has it."""
+    with amqp.Connection(host=f"127.0.0.1:{rabbit.port}") as connection:
+        yield connection.channel()
+
+
+def listen(channel) -> str:
+    """Have a queue of one's own that gets every notice, and name it."""
+    channel.exchange_declare("runner.notices", "topic", durable=True, auto_delete=False)
+    heard = channel.queue_declare("", exclusive=True).queue
+    channel.queue_bind(heard, "runner.notices", "#")
+    return heard

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -18,6 +18,31 @@ if TYPE_CHECKING:
     from runner.embedded import EmbeddedStore
     from runner.testing.clock import ManualClock
     from runner.testing.stage import Stage
+
+
+def absent(what: str) -> NoReturn:
+    """Skip a test because of what is not there; where `CI` is set, fail it.
+
+    Raises:
+        pytest.skip.Exception: on a laptop. pytest.fail.Exception: where `CI` is set.
+    """
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what, allow_module_level=True)
+
+
+@contextmanager
+def private_store() -> Iterator[EmbeddedStore]:
+    """Give a real, private Valkey or Redis, gone with the block."""
+    from runner.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
+    from runner.errors import StoreError  # noqa: PLC0415 - as above
+
+    try:
+        find_server()
+    except StoreError as missing:
+        absent(str(missing))
+    with embedded_store() as store:
+        yield store
 
 
 @pytest.fixture
@@ -46,16 +71,7 @@ def crash_at(run_graph: Stage) -> Callable[..., None]:
 @pytest.fixture(scope="module")
 def runner_store() -> Iterator[EmbeddedStore]:
     """Give a real, private Valkey or Redis for the tests of one module; `.url` is its address."""
-    from runner.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
-    from runner.errors import StoreError  # noqa: PLC0415 - as above
-
-    try:
-        find_server()
-    except StoreError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    with embedded_store() as store:
+    with private_store() as store:
         yield store
 
 

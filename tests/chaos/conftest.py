@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from runner.embedded import embedded_store
 from tests.chaos.nursery import Nursery
-from tests.rabbitmq import find_program, rabbitmq
-from tests.tasks.workers import Databases
+from tests.rabbitmq import channel, rabbit
+from tests.tasks.workers import databases, empty_site
+
+__all__ = ["channel", "databases", "empty_site", "rabbit"]
 
 HERE = Path(__file__).parent
 
@@ -22,11 +22,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.chaos)
 
 
-@pytest.fixture(scope="session")
-def databases(tmp_path_factory):
-    """Give sites on one server of this folder's own."""
-    with embedded_store() as store:
-        yield Databases(store.url, tmp_path_factory)
+@pytest.fixture
+def site(empty_site):
+    """A site of the test's own, without workers, unless the module has another."""
+    return empty_site
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +45,3 @@ def nursery(tmp_path_factory):
     """Fork the workers of a module from one process, and end them with it."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
-
-
-@pytest.fixture(scope="session")
-def rabbit(tmp_path_factory):
-    """One RabbitMQ; without the program the tests are skipped, and on CI they fail."""
-    if find_program() is None:
-        missing = "there is no RabbitMQ to test with; install one (apt install rabbitmq-server)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with rabbitmq(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -129,6 +130,17 @@ class Nursery:
         command = [sys.executable, "-m", "tests.chaos.nursery", str(register)]
         self._log.touch()
         self._guard = Guard(command, log=self._log)
+
+    @contextlib.contextmanager
+    def raised(self, *sites) -> Iterator[None]:
+        """Let all be born, wait until the workers of these sites take work, and end the sites at last."""
+        self.open()
+        for site in sites:
+            for worker in site.workers:
+                worker.wait_ready()
+        yield
+        for site in sites:
+            site.end()
 
     def check(self) -> None:
         """Fail with its log when it has ended, as it does when a module can't be imported."""

@@ -26,14 +26,6 @@ NEVER = "3600"
 SWEEPERS = 10
 
 
-@pytest.fixture
-def site(databases):
-    """A site of the test's own."""
-    site = next(databases)
-    yield site
-    site.end()
-
-
 def ring(site: Site, *task_ids: str) -> None:
     """Put messages on the queue as the store would."""
     template, places = site.redis.hmget("runner:{p00}:doorbell", "template", "places")

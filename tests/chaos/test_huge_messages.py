@@ -53,12 +53,8 @@ def sites(databases, nursery):
     sites = {"worker": next(databases), "greedy": next(databases)}
     nursery.expect(sites["worker"], "worker")
     nursery.expect(sites["greedy"], "greedy", app="tests.chaos.greedy:app")
-    nursery.open()
-    for site in sites.values():
-        site.workers[0].wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 @pytest.fixture

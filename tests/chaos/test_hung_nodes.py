@@ -28,13 +28,8 @@ def sites(databases, nursery):
     nursery.expect(
         sites["limited"], "limited", app="tests.chaos.time_limits:app", pool="prefork", slots=2, **GRAPHS
     )
-    nursery.open()
-    for site in sites.values():
-        for worker in site.workers:
-            worker.wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 def come_back_late(site):

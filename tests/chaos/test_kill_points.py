@@ -110,12 +110,8 @@ def children(databases, nursery, chosen):
     nursery.expect(
         careless, "careless", app="tests.chaos.careless:app", pool="prefork", slots=SLOTS, **GRAPHS
     )
-    nursery.open()
-    for each in (site, careless):
-        each.workers[0].wait_ready()
-    yield Story(site, steps), Story(careless, [step for step in steps if step in IN_HAND[:-1]])
-    for each in (site, careless):
-        each.end()
+    with nursery.raised(site, careless):
+        yield Story(site, steps), Story(careless, [step for step in steps if step in IN_HAND[:-1]])
 
 
 @pytest.fixture(scope="module")

@@ -34,13 +34,8 @@ def sites(databases, nursery):
             app = f"tests.chaos.{name}:app"
             nursery.expect(site, name + number, app=app, **GRAPHS, **settings[name])
     sites["careless"].broker = settings["careless"]["RUNNER_BROKER_URL"]
-    nursery.open()
-    for site in sites.values():
-        for worker in site.workers:
-            worker.wait_ready()
-    yield sites
-    for site in [queue, *sites.values()]:
-        site.end()
+    with nursery.raised(queue, *sites.values()):
+        yield sites
 
 
 @pytest.fixture

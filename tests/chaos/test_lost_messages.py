@@ -28,12 +28,8 @@ def sites(databases, nursery):
     sites = {"swept": next(databases), "careless": next(databases)}
     for name, app in {"swept": "tasks.app:app", "careless": "tests.chaos.careless:app"}.items():
         nursery.expect(sites[name], name, app=app, slots=1, **GRAPHS)
-    nursery.open()
-    for site in sites.values():
-        site.workers[0].wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 class Stream:

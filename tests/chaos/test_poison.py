@@ -22,12 +22,8 @@ def sites(databases, nursery):
     nursery.expect(sites["threads"], "threads", app=app, slots=20, **GRAPHS)
     app = "tests.chaos.unbudgeted:app"
     nursery.expect(sites["unbudgeted"], "unbudgeted", app=app, pool="prefork", slots=2, **GRAPHS)
-    nursery.open()
-    for site in sites.values():
-        site.workers[0].wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from runner import Status
 from tests.chaos.deaths import arm, died_at
 from tests.chaos.nursery import Nursery
 from tests.chaos.test_huge_messages import SLACK, memory, rubbish
+from tests.rabbitmq import listen
 from tests.waiting import wait_until
 
 LONG = 90
@@ -22,13 +23,6 @@ TAKEN_OVER = 2.0
 """Seconds after which these workers take over what another one has in hand."""
 
 
-@pytest.fixture
-def channel(rabbit):
-    """A plain AMQP channel, as somebody else's program has it."""
-    with amqp.Connection(host=f"127.0.0.1:{rabbit.port}") as connection:
-        yield connection.channel()
-
-
 @contextmanager
 def workers(databases, rabbit, folder, app):
     """Two workers on RabbitMQ for one test: their queues have the same names in each."""
@@ -36,18 +30,8 @@ def workers(databases, rabbit, folder, app):
     with Nursery(folder) as nursery:
         for number in "ab":
             nursery.expect(site, f"worker-{number}", app=app, RUNNER_BROKER_URL=rabbit.url)
-        nursery.open()
-        for worker in site.workers:
-            worker.wait_ready()
-        yield site
-    site.end()
-
-
-def listen(channel) -> str:
-    channel.exchange_declare("runner.notices", "topic", durable=True, auto_delete=False)
-    heard = channel.queue_declare("", exclusive=True).queue
-    channel.queue_bind(heard, "runner.notices", "#")
-    return heard
+        with nursery.raised(site):
+            yield site
 
 
 def hear(channel, queue, told) -> None:

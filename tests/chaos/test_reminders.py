@@ -28,13 +28,8 @@ def sites(databases, nursery):
         for number in range(count):
             births = {"app": APPS[name], "again": False, "RUNNER_GRAPHS": "tests.chaos.journey"}
             nursery.expect(site, f"{name}{number}", **births)
-    nursery.open()
-    for site in sites.values():
-        for worker in site.workers:
-            worker.wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 def ask(site):

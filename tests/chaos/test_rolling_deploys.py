@@ -28,13 +28,8 @@ def sites(databases, nursery):
     for name, site in sites.items():
         for number in "ab":
             nursery.expect(site, f"{name}-{number}", slots=8, **GRAPHS)
-    nursery.open()
-    for site in sites.values():
-        for worker in site.workers:
-            worker.wait_ready()
-    yield sites
-    for site in sites.values():
-        site.end()
+    with nursery.raised(*sites.values()):
+        yield sites
 
 
 def replace(worker: Nursling, sign: signal.Signals) -> None:

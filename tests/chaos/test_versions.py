@@ -14,14 +14,6 @@ def versioned(version: str) -> dict[str, str]:
     return {"RUNNER_GRAPHS": "tests.chaos.versioned_graphs", "TEST_VERSION": version}
 
 
-@pytest.fixture
-def site(databases):
-    """A site without workers."""
-    site = next(databases)
-    yield site
-    site.end()
-
-
 def stop_all(site):
     """End the workers of one version."""
     for worker in site.workers:

@@ -110,21 +110,17 @@ def places(databases, nursery, chosen):
         settings = {"RUNNER_BROKER_URL": as_broker(queue.url)} if name == "elsewhere" else {}
         for number in "ab":
             nursery.expect(site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings)
-    nursery.open()
-    for site in sites.values():
-        site.workers[0].wait_ready()
-    found = {name: Place(site, steps[name]) for name, site in sites.items()}
-    somewhere = next(iter(found.values()))
-    somewhere.plain = somewhere.site.client.start("errand", "go")
+    with nursery.raised(queue, *sites.values()):
+        found = {name: Place(site, steps[name]) for name, site in sites.items()}
+        somewhere = next(iter(found.values()))
+        somewhere.plain = somewhere.site.client.start("errand", "go")
 
-    def all_have_ended():
-        ended = [place.advance() for place in found.values()]
-        return all(ended)
+        def all_have_ended():
+            ended = [place.advance() for place in found.values()]
+            return all(ended)
 
-    wait_until(all_have_ended, "all runs end", seconds=120)
-    yield found
-    for site in [queue, *sites.values()]:
-        site.end()
+        wait_until(all_have_ended, "all runs end", seconds=120)
+        yield found
 
 
 @pytest.mark.parametrize(("name", "step"), CASES)

@@ -7,20 +7,17 @@ from click.testing import CliRunner
 
 from runner.cli.process import worker_process
 from runner.cli.program import runner
-from runner.embedded import embedded_store
 from runner.registry import registry
+from runner.testing.plugin import private_store
 
 HERE = Path(__file__).parent
 QUICK = {"RUNNER_LEASE": "1.5", "RUNNER_SWEEP_INTERVAL": "0.5"}
 
 
 @pytest.fixture(scope="session")
-def shop_url(store_server):
-    """The address of a store that is never emptied, with a real worker that has the shop's graphs.
-
-    `store_server` is asked for only because it knows what to do where no server is installed.
-    """
-    with embedded_store() as store:
+def shop_url():
+    """The address of a store that is never emptied, with a real worker that has the shop's graphs."""
+    with private_store() as store:
         environment = {
             "PYTHONPATH": str(HERE),
             "RUNNER_GRAPHS": "shop",

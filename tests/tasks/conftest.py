@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.embedded import embedded_store
-from tests.tasks.workers import Databases
+from tests.rabbitmq import channel, rabbit
+from tests.tasks.workers import databases, empty_site
+
+__all__ = ["channel", "databases", "empty_site", "rabbit"]
 
 POOLS = ("threads", "prefork", "solo")
-
-
-@pytest.fixture(scope="session")
-def databases(store_server, tmp_path_factory):
-    """Give sites on one server for the session."""
-    with embedded_store() as store:
-        yield Databases(store.url, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +35,3 @@ def threads(sites):
     """The site with a worker of threads."""
     sites["threads"].workers[0].wait_ready()
     return sites["threads"]
-
-
-@pytest.fixture
-def empty_site(databases):
-    """A site of the test's own, without workers."""
-    site = next(databases)
-    yield site
-    site.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 
 import amqp
@@ -11,24 +10,12 @@ import pytest
 
 from examples.approvals.rabbit import RabbitInbox
 from runner import Status
-from tests.rabbitmq import find_program, rabbitmq
+from tests.rabbitmq import listen
 from tests.tasks.workers import MARGIN, RECOVERY
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 WITHIN = RECOVERY + MARGIN
-
-
-@pytest.fixture(scope="module")
-def rabbit(tmp_path_factory):
-    """One RabbitMQ for these tests; without one they are skipped, and on CI they fail."""
-    if find_program() is None:
-        missing = "there is no RabbitMQ to test with; install one (apt install rabbitmq-server)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with rabbitmq(tmp_path_factory.mktemp("rabbit")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +25,6 @@ def site(databases, rabbit):
     site.ready(2, RUNNER_BROKER_URL=rabbit.url)
     yield site
     site.end()
-
-
-@pytest.fixture
-def channel(rabbit):
-    """A plain AMQP channel, as somebody else's program has it."""
-    with amqp.Connection(host=f"127.0.0.1:{rabbit.port}") as connection:
-        yield connection.channel()
 
 
 def ready(site, rabbit, count=2):
@@ -200,9 +180,7 @@ def test_a_run_begins_by_a_message(site, rabbit, channel):
 def test_notices_come_out_on_the_topic_exchange(site, rabbit, channel):
     """Every question and every end is published to `runner.notices` under its kind, with a unique id."""
     ready(site, rabbit)
-    channel.exchange_declare("runner.notices", "topic", durable=True, auto_delete=False)
-    heard = channel.queue_declare("", exclusive=True).queue
-    channel.queue_bind(heard, "runner.notices", "#")
+    heard = listen(channel)
     run, question = asked(site)
     site.client.respond(question, "yes")
     run.wait(20)

@@ -73,42 +73,34 @@ def expected(count: int) -> list:
     return [told(Process(plan(number)).finish()) for number in range(count)]
 
 
-@pytest.fixture
-def site(databases):
-    """A database whose workers know the seeded graphs."""
-    found = next(databases)
-    yield found
-    found.end()
-
-
 def start(site, count: int) -> list:
     """Begin one run of each graph."""
     return [site.client.start(f"same{number}", "task") for number in range(count)]
 
 
-def test_one_worker_gives_the_results_of_one_process(site):
+def test_one_worker_gives_the_results_of_one_process(empty_site):
     """A few seeded graphs, with questions and loops, end on a worker as they do in process."""
-    site.ready(1, **GRAPHS)
+    empty_site.ready(1, **GRAPHS)
 
-    assert [told(found) for found in finish(site, start(site, QUICK))] == expected(QUICK)
+    assert [told(found) for found in finish(empty_site, start(empty_site, QUICK))] == expected(QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 4])
-def test_workers_give_the_results_of_one_process(site, workers):
+def test_workers_give_the_results_of_one_process(empty_site, workers):
     """All seeded graphs end alike, however many workers share their nodes."""
-    site.ready(workers, **GRAPHS)
+    empty_site.ready(workers, **GRAPHS)
 
-    assert [told(found) for found in finish(site, start(site, COUNT))] == expected(COUNT)
+    assert [told(found) for found in finish(empty_site, start(empty_site, COUNT))] == expected(COUNT)
 
 
-def test_a_map_gives_the_same_everywhere(site):
+def test_a_map_gives_the_same_everywhere(empty_site):
     """Maps, the empty one too, end on workers as in process, though their messages are disturbed."""
-    site.ready(1, **GRAPHS)
+    empty_site.ready(1, **GRAPHS)
     sizes = [0, 1, 7]
-    runs = [site.client.start("same_map", size) for size in sizes]
+    runs = [empty_site.client.start("same_map", size) for size in sizes]
 
-    found = finish(site, runs, Disturber(site, 2))
+    found = finish(empty_site, runs, Disturber(empty_site, 2))
 
     assert [told(each) for each in found] == [in_process(size) for size in sizes]
 
@@ -124,12 +116,13 @@ def in_process(size: int) -> tuple:
 
 
 @pytest.mark.slow
-def test_disturbed_messages_change_no_result(site):
+def test_disturbed_messages_change_no_result(empty_site):
     """Doorbells that are doubled, held back and shuffled change nothing but time."""
     for _ in range(2):
-        site.add(slots=1, **GRAPHS)  # with more, hardly a message waits long enough to be disturbed
-    site.ready(2)
-    disturber = Disturber(site, 1)
+        empty_site.add(slots=1, **GRAPHS)  # with more, hardly a message waits long enough to be disturbed
+    empty_site.ready(2)
+    disturber = Disturber(empty_site, 1)
+    ended = finish(empty_site, start(empty_site, COUNT), disturber)
 
-    assert [told(found) for found in finish(site, start(site, COUNT), disturber)] == expected(COUNT)
+    assert [told(found) for found in ended] == expected(COUNT)
     assert disturber.touched
