@@ -117,7 +117,7 @@ def places(databases, nursery, chosen):
 
         def all_have_ended():
             ended = [place.advance() for place in found.values()]
-            return all(ended)
+            return all(ended) and somewhere.plain.status is Status.COMPLETED
 
         wait_until(all_have_ended, "all runs end", seconds=120)
         yield found
