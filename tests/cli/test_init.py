@@ -101,8 +101,13 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             stack.callback(started.end)
         client = Client(redis_url=redis_url, registry=Registry())
         wait_until(lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready")
-        assert client.start("refund", {"order": 1042}).wait(30).status is Status.INTERRUPTED
-        wait_until(lambda: flower_knows("refund/look_up", port), "Flower has seen a node")
+
+        def seen():
+            """Flower sees what happens once it listens, which is not before the worker is ready."""
+            assert client.start("refund", {"order": 1042}).wait(30).status is Status.INTERRUPTED
+            return flower_knows("refund/look_up", port)
+
+        wait_until(seen, "Flower has seen a node")
 
 
 def flower_knows(node: str, port: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -48,6 +49,7 @@ def nested() -> Graph:
 def diamond(kind: str):
     """Make the factory of a graph: a, then b and c, then d; c waits for a person, in one way or another."""
 
+    @cache  # thousands of worlds are played with one of them, and none changes it
     def build() -> Graph:
         builder = GraphBuilder()
         builder.add_node(names, "a")
