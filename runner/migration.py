@@ -109,8 +109,11 @@ class Move:
             (self.names.today(edge.target), edge.on_expire): each.edges[place : place + 1]
             for place, edge in enumerate(self.old.outgoing[each.node])
         }
+        # Nobody answered a node that ended with its question: no new edge may count that as its word.
+        led = "expired" in self.snapshot.entries[each.node, each.visit]
         return "".join(
-            before.get((edge.target, edge.on_expire)) or self.decide(name, each.visit, place)
+            before.get((edge.target, edge.on_expire))
+            or ("0" if led else self.decide(name, each.visit, place))
             for place, edge in enumerate(self.new.outgoing[name])
         )
 

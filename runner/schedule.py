@@ -126,7 +126,8 @@ def reopen(draft: Draft, records: Records) -> Step:
 def migrate(draft: Draft, move: Migration) -> Step:
     """Let a waiting run go on in another shape, from an empty page: "migrated", or "moved".
 
-    What is decided already was put under its new names before; what was open there is asked anew.
+    What is decided already was put under its new names before; what was open there is asked anew. The
+    time that the run may take is that of the other shape, from now on.
     """
     if draft.before not in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
         return draft.refuse("moved")
@@ -140,6 +141,8 @@ def migrate(draft: Draft, move: Migration) -> Step:
     for asked in move.asked:
         draft.add(Announce(EventKind.INTERRUPT_ASKED, asked.node_id, asked.visit, asked.id))
     draft.add(*(StopChild(child, node) for node, child in move.stops))
+    draft.add(DropTimer(TimerKind.DEADLINE, ""))
+    _set_deadline(draft)
     _fill(draft, move.records)
     return _close(draft, "migrated")
 

@@ -7,14 +7,18 @@ StoreError when Redis can't be reached.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.errors import StoreError
 from runner.store.group import Found, Group
 from runner.store.keys import DEAD_MESSAGES, RESPONSES, STARTS
 from runner.store.link import Link
 from runner.store.scripts import Scripts
+
+log = logging.getLogger(__name__)
 
 GROUP = "runner"
 
@@ -79,9 +83,9 @@ class Intake:
         return int(found[0]) >= MAX_EARLY + in_hand
 
     def age(self, entry: Entry) -> float:
-        """Say how many seconds ago an entry was sent, by the store's clock."""
+        """Say how many seconds ago an entry was sent, by the store's clock; of one ahead of it, how far."""
         seconds, micros = self._link.call("TIME")
-        return int(seconds) + int(micros) / 1e6 - entry.at / 1000
+        return abs(int(seconds) + int(micros) / 1e6 - entry.at / 1000)
 
     def done(self, entry: Entry) -> None:
         """Remove an entry that was applied."""
@@ -136,9 +140,19 @@ class Outbox:
         self._link.call("XADD", DEAD_MESSAGES, "MAXLEN", "~", KEPT_DEAD, "*", *letter)
 
     def reply(self, stream: str, body: bytes) -> None:
-        """Put a receipt on the stream that its receiver reads; it goes a day after the last one."""
-        self._link.call("XADD", stream, "MAXLEN", "~", KEPT_REPLIES, "*", BODY, body)
-        self._link.call("EXPIRE", stream, REPLIES_STAY)
+        """Put a receipt on the stream that its receiver reads; it goes a day after the last one.
+
+        One that can't be put there, where the name is that of no stream, is put among the dead letters:
+        it must not keep the messages behind it waiting.
+        """
+        try:
+            self._link.call("XADD", stream, "MAXLEN", "~", KEPT_REPLIES, "*", BODY, body)
+            self._link.call("EXPIRE", stream, REPLIES_STAY)
+        except StoreError as error:
+            if error.passing:
+                raise
+            log.warning("receipt.dead: %s The receipt is put among the dead letters.", error)
+            self.bury(stream, body, f"the receipt could not be sent: {error}")
 
 
 def _entries(found: Found) -> list[Entry]:

@@ -674,3 +674,49 @@ def test_an_answer_has_its_old_name_back_too(opened):
 
     assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
     assert [receipt.status for receipt in run.answer_old("no")] == ["duplicate"]
+
+
+def test_nobody_has_approved_what_a_new_edge_leads_to(opened):
+    """A node whose question expired took the way for that case: no edge that is new counts as taken."""
+
+    def ask_in_time(ctx):
+        return ctx.interrupt("approve", expires_in=60, on_expire={"route": "late"})
+
+    def build(**more):
+        builder = wired({"a": ask_in_time, "late": ask, **more}, *(f"a {name}" for name in more))
+        builder.add_edge("a", "late", on_expire=True)
+        return builder.set_entry_point("a").build()
+
+    run = Deployed(opened, build(b=got))
+    run.later(60)
+    run.finish()
+    run.deploy(build(b=got, pay=ident))
+
+    run.migrate()
+
+    run.answer()
+    result = run.finish()
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["a", "late"]
+
+
+@pytest.mark.parametrize(("before", "after", "ends"), [(100, None, 0), (100, 1000, 1000), (None, 100, 100)])
+def test_a_moved_run_has_the_time_of_its_new_graph(opened, before, after, ends):
+    """It is counted from the move on; the time of the older graph is over and done with."""
+
+    def build(seconds, version):
+        builder = wired(NODES, "a b", "b c").set_entry_point("a").set_version(version)
+        return (builder.set_execution_timeout(seconds) if seconds else builder).build()
+
+    run = Deployed(opened, build(before, "1"))
+    run.deploy(build(after, "2"))
+    run.later(50)
+
+    run.migrate()
+
+    run.later((ends or 5000) - 1)
+    assert run.store.peek(run.run_id).status is Status.INTERRUPTED
+    run.later(1)
+    found = run.store.peek(run.run_id)
+    assert found.status is (Status.FAILED if ends else Status.INTERRUPTED)
+    assert found.reason == (f"execution timeout of {ends} s reached" if ends else "")

@@ -147,6 +147,26 @@ def test_the_age_of_an_entry_is_by_the_stores_clock(client, intake):
     assert age == pytest.approx(seconds - 1, abs=2)
 
 
+def test_an_entry_from_the_future_is_not_young_for_ever(client, intake):
+    """Who names an entry by a clock that is ahead does not keep it, and those behind it, waiting."""
+    seconds, _ = client.time()
+    client.xadd(RESPONSES, {"body": b"1"}, id=f"{(seconds + 3600) * 1000}-0")
+
+    assert intake.age(intake.read(0.01)[0]) == pytest.approx(3600, abs=2)
+
+
+def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, redis_url):
+    """A name that is no stream keeps the receipt, and nobody else's message, from its place."""
+    client.set("runner:replies:me", "mine")
+
+    Outbox(redis_url).reply("runner:replies:me", b"{}")
+
+    ((_, letter),) = client.xrange("runner:dead")
+    assert (letter[b"stream"], letter[b"body"]) == (b"runner:replies:me", b"{}")
+    assert b"WRONGTYPE" in letter[b"reason"]
+    assert client.get("runner:replies:me") == b"mine"
+
+
 def test_receipts_expire(client, redis_url):
     """A reply stream that nobody reads does not stay for ever."""
     Outbox(redis_url).reply("runner:replies:me", b"{}")

@@ -16,7 +16,8 @@ if fp == '' then fp = redis.call('HGET', prefix .. 'graphs', graph) end
 if not fp or redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
 local key, idem = prefix .. 'r:' .. run, ''
 if ARGV[11] ~= '' then
-  idem = prefix .. 'idem:' .. graph .. ':' .. ARGV[11]
+  -- The names of no graph have "//": so the first colon ends them, whatever else has colons.
+  idem = prefix .. 'idem:' .. graph:gsub(':', '//') .. ':' .. ARGV[11]
   local found = redis.call('GET', idem)
   if found then return {'exists', found} end
 end

@@ -41,6 +41,14 @@ class StartingContract:
         assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
         assert store.start(Start("00two", "other", None, None, idempotency_key="k"), "n3").word == "started"
 
+    def test_an_idempotency_key_is_of_one_graph(self, store: Store) -> None:
+        """However graphs and keys are named, a key of one graph never gives the run of another."""
+        store.publish([shape("a", name="g:h"), shape("a", name="g")])
+        store.start(Start("00one", "g:h", None, None, idempotency_key="k"), "n1")
+
+        assert store.start(Start("00two", "g", None, None, idempotency_key="h:k"), "n2").word == "started"
+        assert store.start(Start("00new", "g:h", None, None, idempotency_key="k"), "n3").run_id == "00one"
+
     def test_a_repeated_start_begins_once(self, store: Store) -> None:
         """A start that is sent twice gets the same word and begins one run."""
         store.publish([shape("a")])

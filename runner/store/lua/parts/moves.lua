@@ -34,6 +34,8 @@ local function reshape(d, move)
   d.run.fp, d.run.graph = move.fp, move.graph
   local of = table.concat({move.fp, d.run.parent ~= '' and d.run.parent or '-', move.graph}, ' ')
   redis.call('HSET', d.key, 'of', of, 'parent_node', move.node, 'path', move.path)
+  local timeout = shape(d, 'meta').timeout
+  timer(d, 'deadline', '', timeout > 0 and now + timeout)
 end
 
 local function tell_moves(d, move)
