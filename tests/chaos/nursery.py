@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -41,8 +40,6 @@ WARM = (
     "tasks.worker",
     "tests.tasks.graphs",
 )
-PAUSE = 0.1
-"""Seconds between the death of a worker and the birth of the next one."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,6 @@ def main(register: str) -> None:
         pid, _ = os.wait()
         birth = living.pop(pid)
         if birth.again:
-            time.sleep(PAUSE)
             living[_bear(birth, line, ours)] = birth
 
 

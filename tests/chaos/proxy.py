@@ -23,14 +23,14 @@ class Proxy:
     - `delay(seconds)`: every chunk comes so much later, both ways.
     - `dribble()`: every byte travels alone.
     - `cut_replies_to(text, times)`: requests that hold this text arrive; their replies do not. The same
-      request again has its reply.
+      request again has its reply, unless `repeats` counts as well.
     """
 
     def __init__(self, port: int) -> None:
         self._to, self._loop = port, asyncio.new_event_loop()
         self._open: set[_Wire] = set()
         self.mode, self.seconds = "pass", 0.0
-        self._text, self._times, self._seen = b"", 0, set()
+        self._text, self._times, self._repeats, self._seen = b"", 0, False, set()
         self.cut = 0
         """How many replies were cut off."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -62,8 +62,8 @@ class Proxy:
         """Cut every connection, once."""
         self._call(self._reset())
 
-    def cut_replies_to(self, text: bytes, times: int = 1) -> None:
-        self._text, self._times, self._seen = text, times, set()
+    def cut_replies_to(self, text: bytes, times: int = 1, *, repeats: bool = False) -> None:
+        self._text, self._times, self._repeats, self._seen = text, times, repeats, set()
 
     def end(self) -> None:
         self.reset()
@@ -117,7 +117,7 @@ class Proxy:
 
     def _cuts(self, chunk: bytes) -> bool:
         """Tell whether the reply to this request is to be cut off."""
-        if self._times < 1 or self._text not in chunk or chunk in self._seen:
+        if self._times < 1 or self._text not in chunk or (chunk in self._seen and not self._repeats):
             return False
         self._times -= 1
         self._seen.add(chunk)

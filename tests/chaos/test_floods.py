@@ -22,12 +22,10 @@ QUICK = 30
 
 
 @pytest.fixture
-def site(databases):
+def site(empty_site):
     """One worker with few slots."""
-    site = next(databases)
-    site.ready(1, slots=SLOTS, **GRAPHS)
-    yield site
-    site.end()
+    empty_site.ready(1, slots=SLOTS, **GRAPHS)
+    return empty_site
 
 
 def all_questions(site: Site, run) -> list[str]:

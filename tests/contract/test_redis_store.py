@@ -21,6 +21,7 @@ from runner.run import Status
 from runner.store import open_store
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.keys import RUN_PARTS, Keys, declared
+from runner.store.lister import LOOKED_AT
 from runner.store.redis import RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract import Worker
@@ -209,19 +210,20 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     assert (list(store.runs()), keys(client, "*:runs*"), keys(client, "*:listed:*")) == ([], [], [])
 
 
-def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, monkeypatch):
+def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, client, clock):
     """Where few of many fit, a page ends early and its cursor goes on behind what was looked at."""
-    monkeypatch.setattr("runner.store.lister.LOOKED_AT", 50)
     first = worker.start(shape("a"), tags={"team": "red"})
     worker.run(first, "a")
-    for _ in range(120):
-        worker.start(shape("a"), tags={"team": "red"})
-    query, pages, cursor = RunQuery(tags={"team": "red"}), [], ""
-    # The index by tag has them all, and that by status has one.
-    assert [run.run_id for run in store.runs(RunQuery(Status.COMPLETED, tags=query.tags))] == [first]
-    monkeypatch.setattr("runner.store.keys.Keys.runs", lambda keys, query: [f"{keys.prefix}runs"])
+    expired = {f"00expired{place}": clock.now + place for place in range(1, 2 * LOOKED_AT + 1)}
+    query, pages, cursor = RunQuery(Status.COMPLETED, tags={"team": "red"}), [], ""
+    every, by_status, by_tag = KEYS.runs(query)
+    for index in (every, by_tag):
+        client.zadd(index, expired)
+    # Two indexes have them all, and that by status has one.
+    assert [run.run_id for run in store.runs(query)] == [first]
+    client.zadd(by_status, expired)
     while cursor is not None:
-        page = store.runs(RunQuery(Status.COMPLETED), 1, cursor)
+        page = store.runs(query, 1, cursor)
         pages.append([run.run_id for run in page])
         cursor = page.next
 
@@ -519,19 +521,20 @@ def test_threads_may_come_and_go(store):
     assert said == ["0"] * 130
 
 
-def test_answers_that_come_in_between_are_judged_again(worker, store, monkeypatch):
+def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock):
     """What was open when it was read may be answered when it is written: then the truth is told."""
     (question,) = worker.park(worker.start(shape("a")), "a")
-    read = store._reader.standing
+    between = [lambda: worker.answer(question, responder="ann")]
 
-    def overtaken(ids):
-        found = read(ids)
-        monkeypatch.undo()
-        worker.answer(question, responder="ann")
-        return found
+    def slow() -> int:
+        """A clock that is asked after the question was read, and takes its time."""
+        while between:
+            between.pop()()
+        return clock()
 
-    monkeypatch.setattr(store._reader, "standing", overtaken)
+    store = RedisStore(redis_url, clock=slow, retention=60)
     (late,) = store.answer([Answer(question.id, "no", "bob")], "late")[0]
+    store.close()
 
     assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
 
