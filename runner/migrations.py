@@ -6,21 +6,23 @@ if nothing has happened to the run since it was read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import codec, conditions, ids
 from runner.conditions import GraphState, Results
-from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.errors import ConflictError, UsageError
 from runner.graph import HIDDEN, Topology
 from runner.maps import map_of
 from runner.migrating import Migration
 from runner.migration import Move
+from runner.missing import known
 from runner.ports import Fetched, Reply, RunSnapshot, Store
 from runner.registry import PATH, Plan, Registry
 from runner.releases import set_aside
 from runner.results import node_result
-from runner.run import NodeRecord, Status
+from runner.run import NodeRecord, Records, Status
 from runner.wishes import Fate, Wish
 
 TRIES = 20
@@ -69,7 +71,7 @@ class Migrations:
 
     def plan(self, run_id: str, wish: Wish) -> tuple[list[Migration], list[Fate]]:
         """Work a migration out: the run itself, then the child runs in it; raises as `migrate`."""
-        snapshot = self._read(run_id)
+        snapshot = known(self._store.read(run_id), run_id)
         record = snapshot.record
         if record.parent:
             raise UsageError(
@@ -87,42 +89,41 @@ class Migrations:
         self, snapshot: RunSnapshot, wish: Wish, graph_id: str, parent_node: str, path: str
     ) -> tuple[list[Migration], list[Fate]]:
         """Plan a run and the unfinished child runs of the nodes that go on in it."""
-        record = snapshot.record
+        move = self._move(snapshot, wish.own(), graph_id)
+        found = move.migration(parent_node, path)
+        moves, fates = ([found], move.fates) if _changes(move, found) else ([], [])
+        for child, node, name in self._children(move, found.records):
+            here, there = map_of(node) or node, map_of(name) or name
+            inside, graph = wish.inside(here, there), f"{graph_id}{PATH}{there}"
+            more, told = self._family(child, inside, graph, name, f"{path}{name}/")
+            moves, fates = [*moves, *more], [*fates, *told]
+        return moves, fates
+
+    def _move(self, snapshot: RunSnapshot, wish: Wish, graph_id: str) -> Move:
+        record, plan = snapshot.record, self._registry.find(graph_id)
         if record.status not in WAITS:
             raise ConflictError(
                 f"run {record.run_id} is {record.status}: only one that waits can be moved. Nothing was "
                 "changed."
             )
         old, new = self._then(snapshot), self._now(graph_id)
-        held = set_aside(self._store, snapshot)
-        plan = self._registry.find(graph_id)
 
         def decide(node: str, visit: int, place: int) -> str:
             return _taken(plan, move, (node, visit), place)
 
-        move = Move(snapshot, old, new, wish.own(), held, decide)
-        if any(node != today for node, today in wish.own().goes.items()):
+        move = Move(snapshot, old, new, wish, set_aside(self._store, snapshot), decide)
+        if any(node != today for node, today in wish.goes.items()):
             move.documents = self._store.documents(record.run_id)
-        found = move.migration(parent_node, path)
-        where = (record.fingerprint, record.graph_id, record.parent_node, record.path)
-        same = where == (found.fingerprint, graph_id, parent_node, path) and not (held or move.wish.drops)
-        moves, fates = ([], []) if same else ([found], move.fates)
+        return move
+
+    def _children(self, move: Move, records: Records) -> Iterator[tuple[RunSnapshot, str, str]]:
+        """Give each unfinished child run with its node, as that was called then and is called today."""
         for node, kept in move.snapshot.nodes.items():
             name = move.names.today(node)
-            child = self._store.read(kept.child) if kept.child and name in found.records.nodes else None
-            if child is None or child.record.is_final or found.records.nodes[name].child != kept.child:
-                continue
-            inside = wish.inside(map_of(node) or node, map_of(name) or name)
-            graph = f"{graph_id}{PATH}{map_of(name) or name}"
-            more, told = self._family(child, inside, graph, name, f"{path}{name}/")
-            moves, fates = [*moves, *more], [*fates, *told]
-        return moves, fates
-
-    def _read(self, run_id: str) -> RunSnapshot:
-        snapshot = self._store.read(run_id)
-        if snapshot is None:
-            raise NotFoundError(f"there is no run {run_id!r} in this store; finished runs expire.")
-        return snapshot
+            if kept.child and name in records.nodes and records.nodes[name].child == kept.child:
+                child = self._store.read(kept.child)
+                if child is not None and not child.record.is_final:
+                    yield child, node, name
 
     def _then(self, snapshot: RunSnapshot) -> Topology:
         record = snapshot.record
@@ -150,6 +151,14 @@ class Migrations:
                 "moved to it. Nothing was changed."
             )
         return found
+
+
+def _changes(move: Move, found: Migration) -> bool:
+    """Tell whether a migration would change anything of its run."""
+    record = move.snapshot.record
+    was = (record.fingerprint, record.graph_id, record.parent_node, record.path)
+    now = (found.fingerprint, found.graph_id, found.parent_node, found.path)
+    return was != now or bool(move.held or move.wish.drops)
 
 
 def _taken(plan: Plan | None, move: Move, at: tuple[str, int], place: int) -> str:
