@@ -6,12 +6,11 @@ import gc
 
 import pytest
 
-from runner import GraphBuilder, Status
-from runner.agent.agent import Agent
+from runner import Status
 from runner.agent.models.chunks import Assembly
 from runner.agent.models.port import is_overflow, is_throttled
-from runner.agent.tools import tool
 from runner.errors import ModelFault, UsageError
+from tests.adapters import sums
 from tests.adapters.extras import need
 from tests.adapters.openai_server import Refusal, calls, endpoint, text
 
@@ -232,27 +231,10 @@ def test_the_key_is_sent_and_none_is_needed_for_a_server_of_ones_own():
     assert served.keys[1].startswith("Bearer ")
 
 
-@tool
-def add(x: int, y: int) -> int:
-    """Add two numbers."""
-    return x + y
-
-
-@tool(context=True)
-def approve(tool_context) -> str:
-    """Ask a person."""
-    return f"they said {tool_context.interrupt('approval', reason='may I?')}"
-
-
 def test_an_agent_works_on_it_to_the_end():
     """An agent calls tools, asks a person and ends, with every request as the real service wants it."""
-    first = calls(("call_1", "add", {"x": 2, "y": 3}), ("call_2", "approve", {}))
-    with endpoint(first, text("Five, ", "and yes.")) as served:
-        builder = GraphBuilder()
-        builder.add_node(Agent("sums", model(served), [add, approve], "Be brief."), "sums")
-        graph = builder.build()
-        waiting = graph("2 + 3?")
-        ended = graph([{"interruptResponse": {"interruptId": waiting.interrupts[0].id, "response": "yes"}}])
+    with endpoint(*sums.replies()) as served:
+        waiting, ended = sums.played(model(served))
 
     assert waiting.status is Status.INTERRUPTED
     assert ended.status is Status.COMPLETED

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from runner import GraphBuilder, Status
-from runner.agent.agent import Agent
+from runner import Status
 from runner.agent.models.port import Model
-from runner.agent.tools import tool
+from tests.adapters import sums
 from tests.adapters.extras import need
-from tests.adapters.openai_server import Refusal, calls, endpoint, text
+from tests.adapters.openai_server import Refusal, endpoint, text
 
 need("strands", "strands")
 need("openai", "openai")
@@ -21,18 +20,6 @@ def provider(served):
     )
 
 
-@tool
-def add(x: int, y: int) -> int:
-    """Add two numbers."""
-    return x + y
-
-
-@tool(context=True)
-def approve(tool_context) -> str:
-    """Ask a person."""
-    return f"they said {tool_context.interrupt('approval', reason='may I?')}"
-
-
 def test_a_strands_provider_is_a_model():
     """A provider of Strands has the shape of our models, unchanged."""
     with endpoint() as served:
@@ -41,13 +28,8 @@ def test_a_strands_provider_is_a_model():
 
 def test_an_agent_of_ours_works_on_it():
     """Text, tool calls, streaming, a pause for a person and usage work over the real wire format."""
-    first = calls(("call_1", "add", {"x": 2, "y": 3}), ("call_2", "approve", {}), said="Adding.")
-    with endpoint(first, text("Five, ", "and yes.")) as served:
-        builder = GraphBuilder()
-        builder.add_node(Agent("sums", provider(served), [add, approve], "Be brief."), "sums")
-        graph = builder.build()
-        waiting = graph("2 + 3?")
-        ended = graph([{"interruptResponse": {"interruptId": waiting.interrupts[0].id, "response": "yes"}}])
+    with endpoint(*sums.replies(said="Adding.")) as served:
+        _, ended = sums.played(provider(served))
 
     assert ended.status is Status.COMPLETED
     assert ended.results["sums"].output == "Five, and yes."
@@ -61,9 +43,7 @@ def test_an_agent_of_ours_works_on_it():
 def test_its_errors_reach_the_node():
     """What the provider raises is the node's failure, under its own type."""
     with endpoint(Refusal(401, "invalid_api_key", "who are you?")) as served:
-        builder = GraphBuilder()
-        builder.add_node(Agent("sums", provider(served)), "sums")
-        ended = builder.build()("hello")
+        ended = sums.graph(provider(served))("hello")
 
     assert ended.status is Status.FAILED
     assert type(ended.results["sums"].result).__name__ == "AuthenticationError"
@@ -73,9 +53,7 @@ def test_its_errors_reach_the_node():
 def test_a_reply_that_is_too_long_is_an_error(reply):
     """A reply cut off by the limit of tokens is no answer."""
     with endpoint(reply) as served:
-        builder = GraphBuilder()
-        builder.add_node(Agent("sums", provider(served)), "sums")
-        ended = builder.build()("hello")
+        ended = sums.graph(provider(served))("hello")
 
     assert ended.status is Status.FAILED
     assert type(ended.results["sums"].result).__name__ == "MaxTokensReached"

@@ -14,6 +14,11 @@ from runner.interrupts import Address
 YES = '{"decision": "approve"}'
 
 
+def agreed(question, *options):
+    """The command of a person who agrees, and may."""
+    return ("interrupts", "respond", question, "--response", YES, "--responder", "ana", *options)
+
+
 def test_open_questions_are_listed_with_whom_they_wait_for(cli, waiting):
     """A line has everything that is needed to answer: id, run, node, name, people, time, reason."""
     run_id, question = waiting
@@ -56,7 +61,7 @@ def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
     """The receipt comes at once, and the branch that waited goes on."""
     run_id, question = waiting
 
-    done = cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+    done = cli(*agreed(question))
 
     assert done.exit_code == 0
     assert Client(redis_url=shop_url).run(run_id).wait(timeout=20).status == "completed"
@@ -66,7 +71,7 @@ def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
 def test_a_second_answer_is_a_conflict(cli, waiting):
     """The first answer wins; the second one is told who gave it, and the code is 5."""
     _, question = waiting
-    cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+    cli(*agreed(question))
 
     again = cli("interrupts", "respond", question, "--response", YES, "--responder", "ben")
 
@@ -78,17 +83,7 @@ def test_a_second_answer_is_a_conflict(cli, waiting):
 def test_the_same_answer_with_its_key_is_accepted_again(cli, waiting):
     """With an idempotency key a repeated command is no mistake."""
     _, question = waiting
-    answer = (
-        "interrupts",
-        "respond",
-        question,
-        "--response",
-        YES,
-        "--responder",
-        "ana",
-        "--idempotency-key",
-        "k",
-    )
+    answer = agreed(question, "--idempotency-key", "k")
 
     assert [cli(*answer).exit_code for _ in range(2)] == [0, 0]
 
@@ -107,7 +102,7 @@ def test_an_answer_that_is_refused_leaves_the_question_open(cli, waiting, option
     _, question = waiting
 
     refused = cli("interrupts", "respond", question, *options)
-    accepted = cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+    accepted = cli(*agreed(question))
 
     assert (refused.exit_code, refused.stdout.split("\t")[0]) == (code, word)
     assert accepted.exit_code == 0
@@ -133,17 +128,7 @@ def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):
     _, question = waiting
     shown = json.loads(cli("interrupts", "show", question, "--json").stdout)
 
-    done = cli(
-        "interrupts",
-        "respond",
-        question,
-        "--response",
-        YES,
-        "--responder",
-        "ana",
-        "--digest",
-        shown["digest"],
-    )
+    done = cli(*agreed(question, "--digest", shown["digest"]))
 
     assert done.exit_code == 0
     assert shown["response_schema"]["required"] == ["decision"]
@@ -152,7 +137,7 @@ def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):
 def test_an_answered_question_shows_its_answer(cli, waiting):
     """Afterwards the question says who answered what, and when."""
     _, question = waiting
-    cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+    cli(*agreed(question))
 
     shown = json.loads(cli("interrupts", "show", question, "--json").stdout)
 
@@ -245,7 +230,7 @@ def test_an_answer_is_edited_only_while_the_question_is_open(cli, waiting, edito
     """Nobody writes an answer that can't be taken any more: the editor isn't even opened."""
     _, question = waiting
     seen = editor("true")
-    cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+    cli(*agreed(question))
 
     assert cli("interrupts", "respond", question, "--edit").exit_code == 5
     assert not seen.exists()
