@@ -96,6 +96,8 @@ def test_where_a_sweep_is_done_twice_reminders_come_too_soon(sites):
     site = sites["anxious"]
     run = site.client.start("reminding", "go")
 
-    wait_until(lambda: len(reminders(site, run)) >= 3, "it reminds", seconds=SLOW)
+    # A slow machine may sweep late for the second time, too: then the next reminder tells.
+    def soonest():
+        return min(gaps(reminders(site, run)), default=SLOW * 1000)
 
-    assert min(gaps(reminders(site, run))) < EVERY * 1000
+    wait_until(lambda: soonest() < EVERY * 1000, "a reminder comes too soon", seconds=SLOW)
