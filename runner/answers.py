@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from runner import codec, sizes
+from runner import codec, labels, sizes
 from runner.errors import PayloadTooLarge, ResponseError
 from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.run import RunRecord
@@ -49,6 +49,10 @@ def check_run(run_id: str, given: Sequence[Answer], peek: Callable[[str], RunRec
 def _reason(answer: Answer, interrupt: Interrupt | None, most: int) -> str:
     if answer.response is None:
         return "None (null) is no answer"
+    for said in ("responder", "idempotency_key", "digest"):
+        given = getattr(answer, said)
+        if given is not None and (wrong := labels.fault(given)):
+            return f"the {said} {wrong}"
     try:
         sizes.check_answer(answer.response, most)
     except PayloadTooLarge as error:

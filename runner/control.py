@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from runner import answers, codec, ids
+from runner import answers, codec, ids, labels
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.forks import Begin
 from runner.interrupts import Answer, Receipt
@@ -38,9 +38,9 @@ class Control:
 
         Raises:
             NotFoundError: it was never asked.
-            ConflictError: it is not open any more.
+            ConflictError: it is not open any more. UsageError: the reason is no text, or long.
         """
-        word = self._ring(self.store.withdraw(interrupt_id, reason, reask=reask)).word
+        word = self._ring(self.store.withdraw(interrupt_id, labels.reason(reason), reask=reask)).word
         if word == "unknown":
             raise NotFoundError(f"no question {interrupt_id!r} was asked.")
         if word == "closed":

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from runner import conditions, endings, failures, ids, nodes, releases, telemetry, unserved
+from runner import conditions, endings, failures, ids, labels, nodes, releases, telemetry, unserved
 from runner.actions import END
 from runner.alarms import Alarms
 from runner.control import Control
@@ -118,9 +118,9 @@ class Engine(Control, Handover, Leaving):
         """Stop a run: "cancelled", or "already" when it ends or has ended.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: there is no such run. UsageError: the reason is no text, or long.
         """
-        word = self._ring(self.store.cancel(run_id, reason)).word
+        word = self._ring(self.store.cancel(run_id, labels.reason(reason))).word
         if word == "unknown":
             raise no_such_run(run_id)
         self.leases.look()

@@ -20,6 +20,25 @@ JSON = Any
 
 WORDS = ("reject", "fail")
 
+LONGEST = 36_525 * 86_400
+"""Seconds that a question waits at most: a hundred years."""
+
+
+def check_lifetime(expires_in: object, field: str) -> None:
+    """Check how long a question waits, in seconds; None: for ever.
+
+    Raises:
+        UsageError: it is no such time.
+    """
+    if expires_in is None:
+        return
+    counts = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
+    if not counts or not 0.001 <= expires_in <= LONGEST:  # type: ignore[operator] # it is a number
+        raise UsageError(
+            f"{field}: expires_in must be more than 0 seconds (0.001 and more), and at most a hundred years, "
+            f"not {expires_in!r:.80}; leave it out, and the question waits for ever."
+        )
+
 
 def checked(given: object, schema: dict[str, JSON] | None, routes: Sequence[str], field: str) -> JSON:
     """Check what a question says of its expiry; `routes` are the nodes that it may name.

@@ -23,6 +23,8 @@ MAX_CHAIN = 8
 MAX_MEMBERS = 16  # of an exception group; the traceback's text names more of them
 MEMBER_DEPTH = 3  # a group in a group counts as this many links of a chain: groups grow faster
 MAX_TRACEBACK = 16_000  # characters; the end of a traceback says most, so the start is cut
+MAX_MESSAGE = 16_000  # characters; an exception may carry the whole body of a reply
+MAX_VALUE = 64_000  # bytes of its arguments, or of one attribute; what is larger is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def record(error: BaseException, depth: int = 0) -> ErrorRecord:
         bases=[_name(base) for base in cls.__mro__[1:] if issubclass(base, BaseException)],
         args=_arguments(error),
         attributes=_attributes(error),
-        notes=[_storable(str(note)) for note in getattr(error, "__notes__", ())],
+        notes=[_short(_storable(str(note))) for note in getattr(error, "__notes__", ())],
         traceback="" if depth else _traceback(error),
         cause=_chained(error.__cause__, depth),
         context=_chained(context, depth),
@@ -95,13 +97,22 @@ def _name(cls: type) -> str:
 def _text(error: BaseException, read: Callable[[object], str]) -> str:
     """`str()` of a user's exception may itself raise, and may hold text that can't be stored."""
     try:
-        return _storable(read(error))
+        return _short(_storable(read(error)))
     except Exception as broken:  # noqa: BLE001 - any error of the user's __str__
         return f"<its message could not be read: {type(broken).__name__}>"
 
 
 def _storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _short(text: str) -> str:
+    left = len(text) - MAX_MESSAGE
+    return f"{text[:MAX_MESSAGE]} … ({left:,} characters more)" if left > 0 else text
+
+
+def _is_short(packed: Any) -> bool:
+    return len(codec.dump_json(packed)) <= MAX_VALUE
 
 
 def _traceback(error: BaseException) -> str:
@@ -119,7 +130,7 @@ def _arguments(error: BaseException) -> list[Any] | None:
         packed: list[Any] = codec.pack(arguments, "args")
     except UnstorableError:
         return None
-    return packed
+    return packed if _is_short(packed) else None
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
@@ -128,9 +139,11 @@ def _attributes(error: BaseException) -> dict[str, Any]:
         if key == "__notes__":
             continue
         try:
-            kept[key] = codec.pack(value, key)
+            packed = codec.pack(value, key)
         except UnstorableError:
             continue
+        if _is_short(packed):
+            kept[key] = packed
     return kept
 
 

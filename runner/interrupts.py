@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from runner import codec, expiry, reminders, schemas
+from runner import codec, expiry, labels, reminders, schemas
 from runner.errors import InterruptWithdrawn, ResponseError, UsageError
 
 SEPARATOR = "."
+MAX_ID, MAX_DIGITS = 10_000, 16  # characters of an id, and of the visit in it
 
 
 class InterruptStatus(enum.StrEnum):
@@ -128,14 +129,14 @@ class Address:
         """Build the question.
 
         Raises:
-            UsageError: the name is empty, a limit is not positive, the schema, `on_expire` or the times of
-                reminders can't be used.
+            UsageError: the name is empty or long, a limit is not positive, the assignees, the schema,
+                `on_expire` or the times of reminders can't be used.
             UnstorableError: the reason can't be stored.
         """
         if not isinstance(name, str) or not name:
             raise UsageError("an interrupt needs a name: a text that is not empty.")
-        if expires_in is not None and not expires_in > 0:
-            raise UsageError(f"interrupt {name!r}: expires_in must be more than 0 seconds.")
+        labels.checked(name, "the name of an interrupt")
+        expiry.check_lifetime(expires_in, f"interrupt {name!r}")
         scope = self.within + scope
         schema = json_schema(response_schema)
         every, after = reminders.checked(remind_every, remind_after, f"interrupt {name!r}")
@@ -150,7 +151,7 @@ class Address:
             number=number,
             reasked=reasked,
             response_schema=schema,
-            assignees=list(assignees or ()),
+            assignees=labels.people(assignees, f"assignees of interrupt {name!r}"),
             expires_in=expires_in,
             on_expire=expiry.checked(on_expire, schema, self.routes, f"on_expire of interrupt {name!r}"),
             remind_every=every,
@@ -163,7 +164,8 @@ def address_of(interrupt_id: str) -> Address | None:
     """Read run, node and visit out of an interrupt's id; None where it is no id of ours."""
     run_id, dot, rest = interrupt_id.partition(SEPARATOR)
     parts = rest.rsplit(SEPARATOR, 2)
-    if not dot or not run_id or len(parts) != 3 or not parts[1].isdecimal():
+    number = parts[1] if len(parts) == 3 and not labels.fault(interrupt_id, MAX_ID) else ""
+    if not dot or not run_id or not (number.isdecimal() and len(number) < MAX_DIGITS):
         return None
     return Address(run_id, parts[0], int(parts[1]))
 

@@ -18,11 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from runner import codec
 from runner.errors import CorruptDocument, UsageError
 from runner.interrupts import Answer, Receipt
+from runner.labels import MAX_TEXT
 
 REPLIES = "runner:replies:"
 """What the name of every reply stream begins with: a reply can't land in a queue or a run."""
-
-MAX_TEXT = 1000
 
 Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
 ReplyTo = Field(

@@ -20,6 +20,8 @@ from runner.sizes import MAX_RESULT
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 DAY = 86_400.0
+CENTURY = 36_525 * DAY
+"""The longest time that can be set: none is endless."""
 
 
 class Settings(BaseSettings):
@@ -33,15 +35,28 @@ class Settings(BaseSettings):
     broker_url: str = ""
     graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
     lease: float = Field(
-        default=30.0, gt=0, description="seconds a worker may be silent before its node runs again"
+        default=30.0,
+        gt=0,
+        le=CENTURY,
+        description="seconds a worker may be silent before its node runs again",
     )
-    sweep_interval: float = Field(default=5.0, gt=0, description="seconds between two looks at what is due")
-    retention: float = Field(default=7 * DAY, gt=0, description="seconds that a finished run is kept")
+    sweep_interval: float = Field(
+        default=5.0, gt=0, le=CENTURY, description="seconds between two looks at what is due"
+    )
+    retention: float = Field(
+        default=7 * DAY, gt=0, le=CENTURY, description="seconds that a finished run is kept"
+    )
     shutdown_grace: float = Field(
-        default=600.0, ge=0, description="seconds that nodes have to end in a worker that was told to stop"
+        default=600.0,
+        ge=0,
+        le=CENTURY,
+        description="seconds that nodes have to end in a worker that was told to stop",
     )
     early_answer: float = Field(
-        default=60.0, ge=0, description="seconds that an answer waits for a question not asked yet"
+        default=60.0,
+        ge=0,
+        le=CENTURY,
+        description="seconds that an answer waits for a question not asked yet",
     )
     max_result: int = Field(
         default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task or state"

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner import codec
 from runner.errors import PayloadTooLarge
+from runner.interrupts import Interrupt
 from runner.outcomes import Delegated, Expanded, Failed, Interrupted, Outcome, Saved, Succeeded
 
 JSON = Any
@@ -99,6 +100,24 @@ def check_outcome(node: str, outcome: Outcome, most: int) -> None:
         check_saved(node, outcome.saved, most)
 
 
+def check_questions(questions: Iterable[Interrupt], most: int) -> None:
+    """Refuse questions of which something is too large.
+
+    Raises:
+        PayloadTooLarge: something is.
+    """
+    for what, packed in _of_questions(questions):
+        check(what, packed, most)
+
+
+def _of_questions(questions: Iterable[Interrupt]) -> Iterator[tuple[str, JSON]]:
+    for each in questions:
+        yield f"the reason of interrupt {each.name!r}", each.reason
+        yield f"the response_schema of interrupt {each.name!r}", each.response_schema
+        yield f"on_expire of interrupt {each.name!r}", each.on_expire
+        yield f"the list of assignees of interrupt {each.name!r}", each.assignees
+
+
 def _values(node: str, outcome: Outcome) -> Iterator[tuple[str, JSON]]:
     match outcome:
         case Succeeded():
@@ -106,9 +125,7 @@ def _values(node: str, outcome: Outcome) -> Iterator[tuple[str, JSON]]:
             if outcome.result is not outcome.output:
                 yield f"the result of node {node!r}", outcome.result
         case Interrupted():
-            yield from (
-                (f"the reason of interrupt {each.name!r}", each.reason) for each in outcome.interrupts
-            )
+            yield from _of_questions(outcome.interrupts)
         case Delegated():
             yield f"the task of the graph in node {node!r}", outcome.task
         case Expanded():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner import codec, endings, ids, sizes
+from runner import codec, endings, ids, labels, sizes
 from runner.errors import NotFoundError
 from runner.listings import checked_tags
 from runner.maps import map_of
@@ -49,7 +49,7 @@ class Starts:
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: one is too large.
-            UsageError: a tag, or the task to call at the end, can't be used.
+            UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
         plan = self._registry.find(graph_id)
         packed, given = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
@@ -62,7 +62,7 @@ class Starts:
             task=packed,
             given=given,
             tags=codec.pack(checked_tags(tags or {}), "tags"),
-            idempotency_key=key,
+            idempotency_key=None if key is None else labels.checked(key, "the idempotency key"),
             on_end=endings.checked(on_end),
         )
         reply = self._write(start, plan)

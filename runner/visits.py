@@ -112,6 +112,7 @@ class ClaimedVisit:
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
+        sizes.check_questions(interrupts, self.store.max_bytes)
         self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
 
     def recall(self, session_id: str) -> Session:

@@ -13,6 +13,7 @@ from runner.events import EventKind
 from runner.interrupts import Answer, Interrupt
 from runner.migrating import Migration
 from runner.ports import Settlement
+from runner.sizes import WIDEST
 
 JSON = Any
 
@@ -26,12 +27,15 @@ def value(packed: JSON) -> JSON:
 
 
 def error(entry: Mapping[str, JSON] | None) -> JSON:
-    """Tell why a visit failed, from its entry; None where it says nothing."""
+    """Tell why a visit failed, from its entry, cut where it is long; None where it says nothing."""
     found = (entry or {}).get("error")
     if not found:
         return None
     name = found["type"].rpartition(":")[2].rpartition(".")[2]
-    return {"error": f"{name}: {found['message']}"[:SHORT]}
+    text = f"{name}: {found['message']}"[:SHORT]
+    while (over := len(codec.dump_json({"error": text})) - SHORT) > 0:
+        text = text[: -max(1, over // WIDEST)]
+    return {"error": text}
 
 
 def settled(settlement: Settlement) -> dict[str, JSON]:

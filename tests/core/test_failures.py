@@ -202,6 +202,21 @@ def test_an_error_that_cannot_tell_its_message_is_stored():
     assert str(failures.restore(record)) == record.message
 
 
+def test_what_is_long_in_an_error_is_cut():
+    """An exception that carries a whole document leaves its beginning; a large attribute is left out."""
+    error = ValueError("x" * 1_000_000)
+    error.body, error.code = "y" * 1_000_000, 7
+    error.add_note("z" * 1_000_000)
+
+    record = stored(error)
+
+    assert record.message == "x" * 16_000 + " … (984,000 characters more)"
+    assert record.attributes == {"code": 7}
+    assert sum(map(len, (record.shown, *record.notes, record.traceback))) < 50_000
+    assert isinstance(failures.restore(record), ValueError)
+    assert str(failures.restore(record)) == record.message
+
+
 def test_text_that_cannot_be_stored_is_written_with_escapes():
     """A lone surrogate in a message or a note is shown escaped, never a reason to lose the error."""
     error = ValueError("\ud800")

@@ -86,7 +86,20 @@ def test_an_id_names_its_run_node_and_visit(node, visit):
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "a", "a.b", "a.b.c", "a.b.c.d", ".b.1.d", "a.b.\u00b2.d", "v1:tool:1"]
+    "text",
+    [
+        "",
+        ".",
+        "a",
+        "a.b",
+        "a.b.c",
+        "a.b.c.d",
+        ".b.1.d",
+        "a.b.\u00b2.d",
+        "v1:tool:1",
+        f"a.b.{'9' * 5000}.d",
+        "\ud800.b.1.d",
+    ],
 )
 def test_what_is_no_id_of_ours_has_no_address(text):
     """An id of another system is told apart from ours."""
@@ -106,9 +119,26 @@ def test_a_reason_that_cannot_be_stored_is_refused():
         asked(reason={"when": {1}})
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": "x" * 1001}, "the name of an interrupt has 1,001 characters"),
+        ({"name": "\ud800"}, "the name of an interrupt holds a lone surrogate"),
+        ({"assignees": "alice"}, "must be a list of at most 1,000 people"),
+        ({"assignees": ["alice"] * 1001}, "must be a list of at most 1,000 people"),
+        ({"assignees": ["alice", 7]}, "must be a text, not 7"),
+        ({"assignees": ["\udfff"]}, "holds a lone surrogate"),
+    ],
+)
+def test_names_and_people_are_short_texts(options, says):
+    """A store lists questions by them: what could be listed by nobody is refused where it is asked."""
+    with pytest.raises(UsageError, match=says):
+        asked(**options)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e-9, "5", True, float("inf"), 1e12, 10**400])
 def test_a_question_cannot_expire_before_it_is_asked(seconds):
-    """Only a positive number of seconds is a time to answer."""
+    """Only a positive number of seconds is a time to answer, and one that ends some day."""
     with pytest.raises(UsageError, match="expires_in must be more than 0"):
         asked(expires_in=seconds)
 

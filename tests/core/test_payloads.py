@@ -165,6 +165,36 @@ def test_an_answer_has_its_own_limit(waiting):
     assert receipt.status is ReceiptStatus.ACCEPTED
 
 
+@pytest.mark.parametrize("said", ["responder", "idempotency_key", "digest"])
+@pytest.mark.parametrize("given", ["x" * 1001, "\ud800", 7], ids=["long", "surrogate", "number"])
+def test_what_comes_with_an_answer_is_short_text(waiting, said, given):
+    """An answer with anything else is rejected with the reason, and nothing of it is written."""
+    bench, question = waiting
+
+    receipt = Client(store=bench.store).respond(question.id, "yes", **{said: given})
+
+    assert (receipt.status, receipt.detail.partition(" has")[0][:8]) == ("rejected", f"the {said}"[:8])
+    assert bench.result().interrupts == [question]
+
+
+@pytest.mark.parametrize("given", ["x" * 20_000, "\ud800", 7], ids=["long", "surrogate", "number"])
+def test_reasons_and_keys_are_short_texts(waiting, given):
+    """Who cancels, withdraws or starts with anything else is told, and nothing was changed."""
+    bench, question = waiting
+    client = Client(store=bench.store, registry=bench.engine.registry)
+
+    for request in (
+        lambda: client.run(bench.run_id).cancel(given),
+        lambda: client.withdraw(question.id, given),
+        lambda: client.start("bench", "task", idempotency_key=given),
+    ):
+        with pytest.raises(UsageError, match=r"characters, more than|lone surrogate|must be a text"):
+            request()
+
+    assert bench.result().interrupts == [question]
+    assert len(bench.store.runs()) == 1
+
+
 def test_a_message_that_is_too_large_is_not_even_read(waiting):
     """Its size is looked at first, so that no reader has to take it apart."""
     bench, question = waiting

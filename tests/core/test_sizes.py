@@ -117,6 +117,36 @@ def test_answers_and_starts_that_are_too_large_get_a_receipt():
     assert len(bench.store.runs()) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"response_schema": {"type": "string", "description": MUCH}}, "response_schema"),
+        ({"expires_in": 60, "on_expire": {"response": MUCH}}, "on_expire"),
+        ({"assignees": [MUCH[:900] + str(each) for each in range(3)]}, "the list of assignees"),
+    ],
+)
+def test_no_part_of_a_question_is_too_large(options, what):
+    """What a question says besides its reason has the same limit: its node fails, and asks nothing."""
+    bench = Bench(single(lambda ctx: ctx.interrupt("ok?", **options)), small).start()
+
+    result = bench.finish()
+
+    assert (result.status, result.interrupts) == (Status.FAILED, [])
+    assert f"{what} of interrupt 'ok?' has" in str(result.results["a"].result)
+
+
+@pytest.mark.parametrize("given", ["inf", "1e12", "nan", "-1"])
+@pytest.mark.parametrize(
+    "name", ["LEASE", "SWEEP_INTERVAL", "RETENTION", "SHUTDOWN_GRACE", "EARLY_ANSWER"], ids=str.lower
+)
+def test_times_are_set_within_a_century(monkeypatch, name, given):
+    """A store can't write longer times: who sets one is told at once, not when a run ends."""
+    monkeypatch.setenv(f"RUNNER_{name}", given)
+
+    with pytest.raises(ValueError, match=name.lower()):
+        Settings()
+
+
 def test_the_limit_is_a_setting(monkeypatch):
     """RUNNER_MAX_RESULT is in bytes; without it the limit is ten million."""
     assert Settings().max_result == 10_000_000

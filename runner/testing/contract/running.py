@@ -209,6 +209,20 @@ class RunningContract:
         assert store.retry(token, 0, failure(), None).word == "retrying"
         assert worker.read(run_id).nodes["a"].attempt == 2
 
+    def test_events_tell_the_beginning_of_a_long_error(self, worker: Worker, store: Store) -> None:
+        """However long an error is as JSON, the event of its node says why that failed."""
+        for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
+            run_id = worker.start(shape("a"))
+            token = worker.claim(run_id, "a").token
+            store.retry(token, 0, failure(message), None)
+            store.sweep()
+            token = worker.claim(run_id, "a", attempt=2).token
+            store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
+
+            told = [event.data["error"] for event in store.events(run_id) if event.data]
+            assert len(told) == 2
+            assert all(f"ValueError: {message}".startswith(each) and len(each) > 100 for each in told)
+
     def test_a_node_set_aside_makes_its_run_need_migration(self, worker: Worker, store: Store) -> None:
         """A held node keeps its run open, and a repeated hold gets the same word."""
         run_id = worker.start(shape("a"))
