@@ -105,16 +105,18 @@ class Move:
     def _bits(self, each: Settled, name: str) -> str:
         if each.status is not Status.COMPLETED:
             return ""
-        before = {
-            (self.names.today(edge.target), edge.on_expire): each.edges[place : place + 1]
-            for place, edge in enumerate(self.old.outgoing[each.node])
-        }
+        before = dict[tuple[str, bool], list[str]]()
+        for place, edge in enumerate(self.old.outgoing[each.node]):
+            way = (self.names.today(edge.target), edge.on_expire)
+            before.setdefault(way, []).append(each.edges[place : place + 1])
+        ways = [(edge.target, edge.on_expire) for edge in self.new.outgoing[name]]
+        # Several edges may lead from one node to another: where there are fewer now, one stands for all.
+        known = {way: bits if len(bits) <= ways.count(way) else [max(bits)] for way, bits in before.items()}
         # Nobody answered a node that ended with its question: no new edge may count that as its word.
         led = "expired" in self.snapshot.entries[each.node, each.visit]
         return "".join(
-            before.get((edge.target, edge.on_expire))
-            or ("0" if led else self.decide(name, each.visit, place))
-            for place, edge in enumerate(self.new.outgoing[name])
+            known[way].pop(0) if known.get(way) else "0" if led else self.decide(name, each.visit, place)
+            for place, way in enumerate(ways)
         )
 
     def _check_reached(self, past: Mapping[At, Settled], played: replay.Replay) -> None:

@@ -720,3 +720,20 @@ def test_a_moved_run_has_the_time_of_its_new_graph(opened, before, after, ends):
     found = run.store.peek(run.run_id)
     assert found.status is (Status.FAILED if ends else Status.INTERRUPTED)
     assert found.reason == (f"execution timeout of {ends} s reached" if ends else "")
+
+
+@pytest.mark.parametrize(("before", "after"), [("10", 2), ("01", 2), ("10", 1), ("1", 2)])
+def test_several_edges_may_lead_from_one_node_to_another(opened, before, after):
+    """A node that one of them has led to waits on, however many there are in the new graph."""
+
+    def build(taken, version):
+        edges = [("a b", lambda state, taken=each: taken) for each in taken]
+        return wired(NODES, *edges, "b c").set_entry_point("a").set_version(version).build()
+
+    run = Deployed(opened, build([bit == "1" for bit in before], "1"))
+    run.deploy(build([False] * after, "2"))
+
+    run.migrate()
+
+    run.answer_old("yes")
+    assert run.finish().execution_order == ["a", "b", "c"]
