@@ -12,7 +12,7 @@ local function drop(run)
   local of, tags, idem = unpack(redis.call('HMGET', key, 'of', 'tags', 'idem'))
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
-  if idem then redis.call('UNLINK', idem) end
+  if idem and idem ~= '' then redis.call('UNLINK', idem) end
   for _, name in ipairs(listings_of(of:match('^%S+ %S+ (.*)$'), tags)) do
     redis.call('ZREM', prefix .. 'runs:' .. name, run)
   end
