@@ -94,6 +94,7 @@ def test_a_server_that_can_not_start_is_a_definition_error():
         mcp_tools(StdioServerParameters(command="no-such-program"))
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_its_process():
     """When the process that uses it is killed, no server stays behind."""
     program = (

@@ -46,7 +46,7 @@ def environment(redis_url, monkeypatch):
 
 def case(page: Path):
     """The how-tos boot workers of their own, one after the other: that is long for the quick suite."""
-    marks = [pytest.mark.slow] if page.parent.name == "how-to" else []
+    marks = [pytest.mark.slow] if page.parent.name == "how-to" or page.name == "tour.md" else []
     return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
 
 

@@ -126,6 +126,7 @@ def site(procfile, store_server, tmp_path):
         yield Site(procfile, store.url, tmp_path, stack)
 
 
+@pytest.mark.slow
 def test_the_processes_of_the_procfile_work_together(site):
     """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
     wait_until(lambda: len(site.roster.all()) == 2, "both workers are there")

@@ -36,18 +36,6 @@ def test_every_branch_but_the_drafter_ends_while_the_audience_is_unknown(reposit
     assert waiting.results["wheel"].output["file"] == "tiny-1.2.3-py3-none-any.whl"
 
 
-def test_approved_notes_are_written(repository, tmp_path):
-    """What the person approved is what the file says."""
-    out = tmp_path / "notes" / "NOTES.md"
-    graph, _, asked = up_to_approval(repository, out)
-
-    done = graph(answer(asked, {"decision": "approve"}))
-
-    assert done.status is Status.COMPLETED
-    assert out.read_text() == "# Release notes\n\nThe notes are for operators.\n\n- Mend the lock\n- Begin\n"
-    assert asked.interrupts[0].reason["notes"].strip() == out.read_text().strip()
-
-
 def test_edited_notes_are_written_as_edited(repository, tmp_path):
     """An edit replaces the draft."""
     out = tmp_path / "NOTES.md"
@@ -70,9 +58,10 @@ def test_rejected_notes_are_not_written(repository, tmp_path):
     assert not out.exists()
 
 
-def test_an_answer_that_does_not_fit_leaves_the_question_open(repository, tmp_path):
-    """An approval that is none, or an edit without a text, is refused at the door."""
-    graph, _, asked = up_to_approval(repository, tmp_path / "NOTES.md")
+def test_what_is_approved_in_the_end_is_written(repository, tmp_path):
+    """An approval that is none, or an edit without a text, is refused at the door; a good one is the file."""
+    out = tmp_path / "notes" / "NOTES.md"
+    graph, _, asked = up_to_approval(repository, out)
 
     for bad in ("yes", {"decision": "maybe"}, {"decision": "edit"}, {"decision": "edit", "notes": ""}):
         with pytest.raises(ResponseError, match="rejected"):
@@ -80,6 +69,8 @@ def test_an_answer_that_does_not_fit_leaves_the_question_open(repository, tmp_pa
     done = graph(answer(asked, {"decision": "approve"}))
 
     assert done.status is Status.COMPLETED
+    assert out.read_text() == "# Release notes\n\nThe notes are for operators.\n\n- Mend the lock\n- Begin\n"
+    assert asked.interrupts[0].reason["notes"].strip() == out.read_text().strip()
 
 
 def test_a_folder_that_is_not_there_fails_the_run_with_its_name(tmp_path):

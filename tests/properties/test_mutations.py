@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 EXITS = [("memory", "exits")]
 SAMPLES = (
     MUTATIONS[1],
-    MUTATIONS[12],
+    next(each for each in MUTATIONS if each.breaks == "an answer wakes nobody"),
     next(each for each in MUTATIONS if each.breaks == "a failed item does not stop its map"),
 )
 
