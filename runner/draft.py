@@ -1,7 +1,7 @@
 """The records of one transition while it is being worked out, and the value it ends in.
 
 A `Draft` reads through a `View`, each record at most once it is needed, and keeps the run's
-counters in step with the nodes. What a transition decides is in `schedule.py`.
+counters in step with the nodes. What a transition decides is in `transitions/`.
 """
 
 from __future__ import annotations
