@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from amqp.exceptions import AMQPError
@@ -22,7 +23,7 @@ from runner.errors import BrokerError, ConflictError, StoreError
 from runner.intake import Fate, Sent, Verdict, judge_answer, judge_start
 from tasks.background import Background
 from tasks.config import is_amqp
-from tasks.responses import outbox_of
+from tasks.responses import is_away, outbox_of
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +121,11 @@ class AmqpDoors(Background):
             connection.ensure_connection(max_retries=1, interval_start=0.1)
             channel = connection.default_channel
             dead_queue(channel).declare()
-            consumer = Consumer(channel, doors, on_message=self._take, auto_declare=True)
-            consumer.qos(prefetch_count=PREFETCH, apply_global=False)
-            consumer.consume()
+            for door in doors:
+                take = partial(self._take, door.name)
+                consumer = Consumer(channel, [door], on_message=take, auto_declare=True)
+                consumer.qos(prefetch_count=PREFETCH, apply_global=False)
+                consumer.consume()
         return self._connection
 
     def _forget(self) -> None:
@@ -135,8 +138,9 @@ class AmqpDoors(Background):
             except BROKEN as error:
                 log.debug("amqp.closed: %s", error)
 
-    def _take(self, message: Message) -> None:
-        self._waiting.append(Delivered(message, message.delivery_info["routing_key"]))
+    def _take(self, door: str, message: Message) -> None:
+        # Not its routing key: the queue may be bound to any exchange.
+        self._waiting.append(Delivered(message, door))
 
     def _apply_early(self) -> None:
         if time.monotonic() < self._due:
@@ -154,9 +158,9 @@ class AmqpDoors(Background):
         """Apply one message. What can't be applied now stays in hand, and so with the broker."""
         try:
             verdict = self._judge(delivered)
-        except StoreError:
-            raise
-        except ConflictError as error:
+        except (StoreError, ConflictError) as error:
+            if is_away(error):
+                raise
             log.info("message.later: %s %s: %s", delivered.door, delivered.id, error)
             verdict = Verdict(Fate.EARLY)
         except Exception as error:

@@ -75,9 +75,9 @@ class Responses(Background):
     def _apply(self, entry: Entry) -> None:
         try:
             verdict = self._judge(entry)
-        except StoreError:
-            raise
-        except ConflictError as error:
+        except (StoreError, ConflictError) as error:
+            if is_away(error):
+                raise
             log.info("message.later: %s %s: %s", entry.stream, entry.id, error)
             return
         except Exception as error:
@@ -105,6 +105,14 @@ class Responses(Background):
             self._intake.bury(entry, verdict.reason)
         else:
             self._intake.done(entry)
+
+
+def is_away(error: Exception) -> bool:
+    """Tell whether nothing can be applied now. Else it is this message that the store does not take.
+
+    Such a one is tried again, for people may mend what it meets; those behind it don't wait for that.
+    """
+    return isinstance(error, StoreError) and error.passing
 
 
 @cache

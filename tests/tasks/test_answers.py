@@ -144,6 +144,24 @@ def test_a_message_that_breaks_its_reader_does_not_stop_those_behind_it(threads)
     wait_until(lambda: run.status is Status.COMPLETED, "the run behind has its answer")
 
 
+def test_a_message_that_the_store_does_not_take_lets_others_pass(threads):
+    """It is tried again, and applied when somebody has mended what it met; nobody waits for that."""
+    broken = "runner:{p00}:idem:chain:broken"
+    threads.redis.lpush(broken, "not ours")
+    start = {"v": 1, "graph": "chain", "task": "go"}
+
+    with threads.redis.pipeline() as pipe:
+        for key in ("broken", "whole"):
+            body = {**start, "idempotency_key": key, "reply_to": f"runner:replies:{key}"}
+            pipe.xadd("runner:starts", {"body": json.dumps(body)})
+        pipe.execute()
+
+    assert threads.receipt("runner:replies:whole")["status"] == "accepted"
+    assert threads.redis.xlen("runner:replies:broken") == 0
+    threads.redis.delete(broken)
+    assert threads.receipt("runner:replies:broken")["status"] == "accepted"
+
+
 def test_an_answer_that_overtakes_its_question_is_kept_for_it(threads):
     """An answer to a question that a run has not asked yet waits, and is applied once it is asked."""
     run = threads.client.start("late_question", "go")

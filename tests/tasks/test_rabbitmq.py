@@ -177,6 +177,19 @@ def test_a_run_begins_by_a_message(site, rabbit, channel):
     assert site.client.run(runs.pop()).wait(20).status is Status.COMPLETED
 
 
+def test_a_door_may_be_bound_to_any_exchange(site, rabbit, channel):
+    """What a message is follows from the queue that it came to, whatever its routing key."""
+    ready(site, rabbit)
+    replies = replies_to(channel)
+    channel.exchange_declare("company", "topic", auto_delete=True)
+    channel.queue_bind("runner.starts", "company", "eu.refunds")
+    body = json.dumps({"v": 1, "graph": "chain", "task": "go"})
+
+    channel.basic_publish(amqp.Message(body, reply_to=replies), exchange="company", routing_key="eu.refunds")
+
+    assert json.loads(take(channel, replies).body)["status"] == "accepted"
+
+
 def test_notices_come_out_on_the_topic_exchange(site, rabbit, channel):
     """Every question and every end is published to `runner.notices` under its kind, with a unique id."""
     ready(site, rabbit)
