@@ -63,7 +63,7 @@ def tell_everything(site, channel, point):
     return told, missing
 
 
-@pytest.mark.parametrize("point", ["relay.before", "relay.after"])
+@pytest.mark.parametrize("point", [pytest.param("relay.before", marks=pytest.mark.sample), "relay.after"])
 def test_a_relay_killed_with_notices_in_hand_loses_none(databases, rabbit, channel, tmp_path, point):
     """Each notice comes to the exchange at least once, and one that comes twice has one id."""
     with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
