@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.nursery import Nursery
 from tests.rabbitmq import channel, rabbit
-from tests.tasks.workers import databases, empty_site
+from tests.tasks.sites import databases, empty_site
 
 __all__ = ["channel", "databases", "empty_site", "rabbit"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rabbitmq import channel, rabbit
-from tests.tasks.workers import databases, empty_site
+from tests.tasks.sites import databases, empty_site
 
 __all__ = ["channel", "databases", "empty_site", "rabbit"]
 

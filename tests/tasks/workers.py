@@ -8,14 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
 import redis
 
 from runner import Client
 from runner.guard import Guard
 from runner.registry import Registry
 from runner.store import open_store
-from runner.testing.plugin import private_store
 from tests.waiting import wait_until
 
 LEASE = 2.0
@@ -175,21 +173,6 @@ class Databases:
             client.flushdb()
         self._given.append(Site(url, self._folders.mktemp(f"site{number}-"), number))
         return self._given[-1]
-
-
-@pytest.fixture(scope="session")
-def databases(tmp_path_factory):
-    """Give sites on one server for the session."""
-    with private_store() as store:
-        yield Databases(store.url, tmp_path_factory)
-
-
-@pytest.fixture
-def empty_site(databases):
-    """A site of the test's own, without workers."""
-    site = next(databases)
-    yield site
-    site.end()
 
 
 def script(text: str, *arguments: str) -> str:
