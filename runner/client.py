@@ -285,5 +285,7 @@ def _open(**given: str) -> Store:
         lease=settings.lease,
         retention=settings.retention,
         max_bytes=settings.max_result,
+        max_state=settings.max_state,
+        max_run=settings.max_run,
         durability=settings.durability,
     )

@@ -16,23 +16,31 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from runner import conditions, endings, failures, ids, labels, nodes, releases, telemetry, unserved
+from runner import conditions, endings, failures, ids, labels, nodes, releases, telemetry
 from runner.actions import END
 from runner.alarms import Alarms
+from runner.aside import Aside
 from runner.control import Control
 from runner.delivery import Delivery
-from runner.errors import ConflictError, CorruptDocument, LeaseLost, RunStopped, StoreError
+from runner.errors import (
+    ConflictError,
+    CorruptDocument,
+    LeaseLost,
+    PayloadTooLarge,
+    RunStopped,
+    StoreError,
+)
 from runner.handover import Handover
 from runner.last_lives import LastLives
 from runner.leases import Lease, Leases
 from runner.leaving import Leaving
 from runner.missing import no_such_run
-from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Succeeded
+from runner.outcomes import Delegated, Expanded, Failed, Handed, Interrupted, NextBatch, Outcome, Succeeded
 from runner.ports import Claim, Dispatcher, Reply, Settlement, Store, Token
 from runner.registry import Plan, Registry
 from runner.run import Status
 from runner.starts import Starts
-from runner.unserved import PUT_BACK_MS, Unserved
+from runner.unserved import Unserved
 from runner.visits import ClaimedVisit
 
 JSON = Any
@@ -48,7 +56,7 @@ LOCKED = 0.01
 """Seconds before a settle is tried again that found the run locked by another node."""
 
 
-class Engine(Control, Handover, Leaving):
+class Engine(Aside, Control, Handover, Leaving):
     """Runs graphs on a store. Thread-safe; share one per process."""
 
     def __init__(
@@ -153,18 +161,28 @@ class Engine(Control, Handover, Leaving):
         began = time.monotonic()
         outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
         spent = round((time.monotonic() - began) * 1000)
+        try:
+            return self._commit(plan, visit, outcome, spent, lease.timeout)
+        except PayloadTooLarge as full:
+            return self._fail(plan, visit, nodes.refused(visit, outcome, full), spent)
+
+    def _commit(
+        self, plan: Plan, visit: ClaimedVisit, outcome: Outcome, spent: int, timeout: float | None
+    ) -> Delivery:
+        claim = visit.claim
         match outcome:
             case Interrupted():
-                return self._park(claim, visit, outcome)
+                return self._park(visit, outcome)
             case Delegated():
                 begun = self._ring(self._starts.child(claim, outcome.task))
                 return Delivery(begun.word, claim.graph_id, child=begun.run_id)
             case Handed():
-                word = self._hand(claim.token, outcome, lease.timeout)
+                word = self._hand(claim.token, outcome, timeout)
                 return Delivery(word, claim.graph_id, reference=outcome.reference)
             case Expanded():
-                given = self._ring(self.store.expand(claim.token, outcome.items))
-                return Delivery(given.word, claim.graph_id)
+                return Delivery(
+                    self._ring(self.store.expand(claim.token, outcome.items)).word, claim.graph_id
+                )
             case NextBatch():
                 reply = self.store.advance(claim.token, outcome, ids.nonce())
                 return Delivery(self._ring(reply).word, claim.graph_id)
@@ -190,17 +208,15 @@ class Engine(Control, Handover, Leaving):
             if not told.done():
                 told.set_result(Delivery("stale", claim.graph_id))
 
-    def _park(self, claim: Claim, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
-        saved = nodes.wrapped(visit, outcome)
-        asked = visit.waiting_for(outcome)
-        word = self._ring(self.store.park(claim.token, asked, saved)).word
+    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
+        claim, asked = visit.claim, visit.waiting_for(outcome)
+        word = self._ring(self.store.park(claim.token, asked, nodes.wrapped(visit, outcome))).word
         if word == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
                 "its lease will run out and it is tried again."
             )
-        waiting = asked if word == "waiting" else ()
-        return Delivery(word, claim.graph_id, waiting)
+        return Delivery(word, claim.graph_id, asked if word == "waiting" else ())
 
     def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, spent: int) -> Delivery:
         token, node = visit.claim.token, visit.address.node_id
@@ -266,30 +282,7 @@ class Engine(Control, Handover, Leaving):
             time.sleep(LOCKED)
         return "locked"
 
-    def _find(self, graph_id: str) -> Plan | None:
-        """Find a graph; one whose factory raises is put back like one that this process doesn't have."""
-        try:
-            return self.registry.find(graph_id)
-        except Exception:
-            log.exception("graph.broken: graph %r could not be built; its node is put back.", graph_id)
-            return None
-
     # -- rest --------------------------------------------------------------------------------------
-
-    def _set_aside(self, plan: Plan | None, claim: Claim) -> str:
-        """A deploy changed the graph: hold an older run's node; leave a newer run's to newer workers."""
-        self._last_lives.ended(claim.token)
-        if releases.is_newest(self.store, self._find, plan, claim):
-            unserved.say_held(claim)
-            return self._ring(self.store.hold(claim.token)).word
-        word = self._put_back(claim, PUT_BACK_MS)
-        if word == "retrying":
-            self._unserved.tell(claim, plan)
-        return word
-
-    def _put_back(self, claim: Claim, delay_ms: int) -> str:
-        """Let a node be tried again later, by whichever worker takes it; no attempt is counted."""
-        return self._ring(self.store.retry(claim.token, delay_ms, None, None)).word
 
     def _ring(self, reply: Reply) -> Reply:
         if reply.doorbells:

@@ -5,7 +5,7 @@
     │   ├── DefinitionError   the graph or agent is wrong: raised when it is built
     │   ├── DataMismatch      a value does not fit the type that a function declares
     │   ├── UnstorableError   a value can't be stored: raised where it was produced
-    │   ├── PayloadTooLarge   a value is larger than the store takes: nothing of it was stored
+    │   ├── PayloadTooLarge   a value or its run is larger than it may be: nothing of it was stored
     │   ├── ResponseError     a set of answers can't be used: none of it was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
     ├── ConflictError         stale or duplicate: drop the work, somebody else did it
@@ -64,7 +64,7 @@ class UnstorableError(UsageError):
 
 
 class PayloadTooLarge(UsageError):
-    """A value is larger than RUNNER_MAX_RESULT allows; nothing of it was stored."""
+    """A value is larger than it may be, or makes its run so; nothing of it was stored."""
 
     http_status = 413
 

@@ -34,10 +34,16 @@ def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     """Run a claimed node: hooks before, the node, hooks after. What is too large to store fails it."""
     outcome = _execute(plan, visit)
     try:
-        sizes.check_outcome(visit.address.node_id, outcome, visit.store.max_bytes)
+        sizes.check_outcome(visit.address.node_id, outcome, visit.store)
     except PayloadTooLarge as error:
-        return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
+        return refused(visit, outcome, error)
     return outcome
+
+
+def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Failed:
+    """Make a failure of what was too large to store: nothing of it is kept, but for what it used."""
+    visit.tentative = None
+    return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
 
 
 def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:

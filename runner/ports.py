@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from runner.bounds import Bounded
 from runner.graph import Topology
 from runner.handing import Handing
 from runner.interrupts import Answer, Interrupt, Receipt
@@ -162,7 +163,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event."""
+    """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event.
+
+    `size` is in bytes, with all runs inside it; 0 for one inside another.
+    """
 
     record: RunRecord
     nodes: Mapping[str, NodeRecord]
@@ -178,16 +182,11 @@ class RunSnapshot:
     messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
     events: int = 0
+    size: int = 0
 
 
-class Store(Handing, Migrating, Removing, Protocol):
-    """Where runs live. Raises StoreError when it can't be reached; then nothing has changed.
-
-    `lease_ms` is how long a worker may be silent before its node runs again; `max_bytes` bounds one value.
-    """
-
-    lease_ms: int
-    max_bytes: int
+class Store(Handing, Migrating, Removing, Bounded, Protocol):
+    """Where runs live. Raises StoreError when it can't be reached; then nothing has changed."""
 
     def publish(self, topologies: Sequence[Topology]) -> None:
         """Make graphs known by name; the last one published under a name is the current one."""

@@ -16,7 +16,7 @@ from pydantic_settings import (
 
 from runner.addresses import cluster, sentinels
 from runner.errors import UsageError
-from runner.sizes import MAX_RESULT
+from runner.sizes import MAX_RESULT, MAX_RUN, MAX_STATE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 DAY = 86_400.0
@@ -59,8 +59,10 @@ class Settings(BaseSettings):
         description="seconds that an answer waits for a question not asked yet",
     )
     max_result: int = Field(
-        default=MAX_RESULT, gt=0, description="bytes of one result, checkpoint, task or state"
+        default=MAX_RESULT, gt=0, description="bytes of one result, message, task or invocation state"
     )
+    max_state: int = Field(default=MAX_STATE, gt=0, description="bytes of what a node keeps to go on with")
+    max_run: int = Field(default=MAX_RUN, gt=0, description="bytes of a run with all runs inside it")
     durability: Literal["fast", "fsync", "replica"] = Field(
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )

@@ -1,15 +1,17 @@
-"""How large what is stored may be. The limit is the store's `max_bytes`; a larger value is refused.
+"""How large what is stored may be. The limits are the store's `Bounded`; what is larger is refused.
 
-A result or a checkpoint beyond it fails its node; a task, a state or an answer beyond it is refused at
-the door. Either way nothing of it was stored.
+A result or a checkpoint beyond its limit fails its node; a task, a state or an answer is refused at the
+door. Either way nothing of it was stored. The store itself counts what a run has, and refuses more than
+its limit: see docs/decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from runner import codec
+from runner.bounds import Bounded
 from runner.errors import PayloadTooLarge
 from runner.interrupts import Interrupt
 from runner.outcomes import Delegated, Expanded, Failed, Interrupted, Outcome, Saved, Succeeded
@@ -18,6 +20,12 @@ JSON = Any
 
 MAX_RESULT = 10_000_000
 """Bytes of one value, unless RUNNER_MAX_RESULT says else."""
+
+MAX_STATE = 2_000_000
+"""Bytes of what a node keeps to go on with, unless RUNNER_MAX_STATE says else: every checkpoint writes it."""
+
+MAX_RUN = 50_000_000
+"""Bytes of a run with all runs inside it, unless RUNNER_MAX_RUN says else."""
 
 MAX_ANSWER = 262_144
 """Bytes of one answer: a person's word, or a reference to what is larger."""
@@ -48,6 +56,15 @@ def check(what: str, packed: JSON, most: int) -> None:
     _compare(what, len(codec.dump_json(packed)), most)
 
 
+def no_room(size: int, more: int, most: int) -> PayloadTooLarge:
+    """Make the error of a store that had no room in a run for so many bytes more."""
+    return PayloadTooLarge(
+        f"the run has {size:,} bytes with the runs inside it; {more:,} more are beyond RUNNER_MAX_RUN "
+        f"({most:,}). They were not stored. Keep the data where it belongs and pass references to it, or "
+        "raise the limit for every worker and client."
+    )
+
+
 def check_answer(packed: JSON, most: int) -> None:
     """Refuse an answer that is too large.
 
@@ -74,30 +91,34 @@ def check_message(body: bytes, most: int) -> None:
         )
 
 
-def check_saved(node: str, saved: Saved | None, most: int) -> int:
-    """Refuse a checkpoint that is too large: the document and the messages that it adds; return its bytes.
+def check_saved(node: str, saved: Saved | None, bounds: Bounded) -> int:
+    """Refuse a checkpoint of which something is too large; return the bytes of its document.
+
+    A message is written once, as a result is; the document is written at every checkpoint, so its bound is
+    another one.
 
     Raises:
-        PayloadTooLarge: it is.
+        PayloadTooLarge: something is.
     """
     if saved is None:
         return 0
-    parts: Iterable[JSON] = (saved.document, *saved.messages)
-    size = sum(len(codec.dump_json(part)) for part in parts)
-    _compare(f"the state that node {node!r} keeps", size, most)
+    for message in saved.messages:
+        check(f"a message of node {node!r}", message, bounds.max_bytes)
+    size = len(codec.dump_json(saved.document))
+    _compare(f"the state that node {node!r} keeps", size, bounds.max_state, "RUNNER_MAX_STATE")
     return size
 
 
-def check_outcome(node: str, outcome: Outcome, most: int) -> None:
+def check_outcome(node: str, outcome: Outcome, bounds: Bounded) -> None:
     """Refuse an outcome of which something is too large.
 
     Raises:
         PayloadTooLarge: something is.
     """
     for what, packed in _values(node, outcome):
-        check(what, packed, most)
+        check(what, packed, bounds.max_bytes)
     if isinstance(outcome, (Succeeded, Failed, Interrupted)):
-        check_saved(node, outcome.saved, most)
+        check_saved(node, outcome.saved, bounds)
 
 
 def check_questions(questions: Iterable[Interrupt], most: int) -> None:
@@ -132,10 +153,10 @@ def _values(node: str, outcome: Outcome) -> Iterator[tuple[str, JSON]]:
             yield from ((f"an item of map {node!r}", item) for item in outcome.items or ())
 
 
-def _compare(what: str, size: int, most: int) -> None:
+def _compare(what: str, size: int, most: int, setting: str = "RUNNER_MAX_RESULT") -> None:
     if size > most:
         raise PayloadTooLarge(
-            f"{what} has {size:,} bytes, more than RUNNER_MAX_RESULT allows ({most:,}). Nothing of it was "
+            f"{what} has {size:,} bytes, more than {setting} allows ({most:,}). Nothing of it was "
             "stored. Keep the data where it belongs and pass a reference to it, or raise the limit for "
             "every worker and client."
         )

@@ -48,7 +48,7 @@ class Starts:
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
-            UnstorableError: the task or the state can't be stored. PayloadTooLarge: one is too large.
+            UnstorableError: the task or the state can't be stored. PayloadTooLarge: they are too large.
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
         plan = self._registry.find(graph_id)

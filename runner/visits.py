@@ -173,7 +173,7 @@ class ClaimedVisit:
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
-        size = sizes.check_saved(self.address.node_id, saved, self.store.max_bytes)
+        size = sizes.check_saved(self.address.node_id, saved, self.store)
         if size >= sizes.LARGE_STATE and not self._warned:
             self._warned = True
             log.warning(

@@ -60,6 +60,8 @@ def _make(app: Celery, settings: Settings) -> Engine:
         retention=settings.retention,
         push=pushes(app, settings),
         max_bytes=settings.max_result,
+        max_state=settings.max_state,
+        max_run=settings.max_run,
         patience=settings.lease,
         durability=settings.durability,
     )

@@ -7,16 +7,13 @@ asks once more for it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.errors import CorruptDocument
 from runner.store.keys import Keys
+from runner.store.layout import LARGE, digest
 from runner.store.link import Link
-
-LARGE = 65_536
-"""Bytes of a value that is still written where it belongs."""
 
 MARK = b"@"
 
@@ -32,10 +29,10 @@ class Blobs:
         """Return what to write for a value: the value itself, or a reference where it is large."""
         if len(data) <= LARGE:
             return data
-        digest = hashlib.sha256(data).hexdigest()[:32]
-        word, *root = self._run("shelve", run_id, digest, data)
+        name = digest(data)
+        word, *root = self._run("shelve", run_id, name, data)
         # A run that is gone refuses what comes next, too.
-        return MARK + root[0] + b" " + digest.encode() if word == b"shelved" else data
+        return MARK + root[0] + b" " + name.encode() if word == b"shelved" else data
 
     def get(self, found: Sequence[bytes | None]) -> list[bytes | None]:
         """Give values with those in the place of references.

@@ -1,11 +1,11 @@
-"""Reading what the script `claim` says: a visit and all that its worker needs."""
+"""Reading what the scripts `claim` and `fetch` say: a visit and all that its worker needs, and others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from runner.ports import Claim, RunSnapshot, Token
+from runner.ports import Claim, Fetched, RunSnapshot, Token
 from runner.store import layout, questions
 from runner.store.blobs import Blobs
 
@@ -39,6 +39,16 @@ def claimed(
         map=layout.map_of_visit(items, record.visit),
         report=report,
     )
+
+
+def fetched(found: Sequence[bytes], blobs: Blobs) -> list[Fetched]:
+    """Read nodes with their latest output and entry."""
+    outputs, places = blobs.get(found[1::3]), found[2::3]
+    entries = blobs.get([place and place.partition(b" ")[2] for place in places])
+    return [
+        (layout.node_record(own)[0], _load(output), _load(entry))
+        for own, output, entry in zip(found[::3], outputs, entries, strict=True)
+    ]
 
 
 def _load(data: bytes | None) -> Any:

@@ -18,12 +18,14 @@ from runner.limits import Turn
 from runner.listings import RunSummary
 from runner.maps import index_of, map_of
 from runner.outcomes import Saved
-from runner.ports import Claim, Fork, RunSnapshot, Settlement, Start, Token
+from runner.ports import Claim, RunSnapshot, Settlement, Start, Token
 from runner.run import Arrivals, LoopRecord, MapRecord, NodeRecord, Rewrite, RunRecord, Status
 from runner.store import told
 from runner.store.history import History
+from runner.store.layout import dump
 from runner.store.places import Places
 from runner.store.stored import pack_copy
+from runner.store.weights import Piece, Weights
 
 JSON = Any
 
@@ -39,6 +41,7 @@ class KeptRun:
     created_at: int
     places: Places
     root_tags: Mapping[str, str]
+    weights: Weights
     ended_at: int = 0
     reopened: str = ""
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
@@ -131,31 +134,29 @@ class KeptRun:
         for at, entry in again.undone.items():
             self.entries[at] = pack_copy(entry)
             self.outputs.pop(at, None)
+            self.weights.drop(self.output_piece(*at))
         self.order = [at for at in self.order if at not in again.undone]
         for node in again.forgets:
             self.documents.pop(node, None)
             self.messages.pop(node, None)
+            self.weights.forget(self.record.run_id, node)
         self.ended_at = 0
 
-    def copy(self, source: KeptRun, fork: Fork) -> None:
-        """Take over what a run leaves behind that this one is a fork of."""
-        for at, place in sorted(fork.kept.items(), key=lambda kept: kept[1]):
-            self.entries[at] = pack_copy(source.entries[at])
-            if at in source.outputs:
-                self.outputs[at] = pack_copy(source.outputs[at])
-            self.order += [at] if place else []
-        for node in fork.remembers:
-            if node in source.documents:
-                self.documents[node] = pack_copy(source.documents[node])
-                self.messages[node] = pack_copy(source.messages.get(node, []))
-        if fork.at is not None:
-            self.given[fork.at] = pack_copy(fork.input)
+    def output_piece(self, node: str, visit: int) -> Piece:
+        """Name an output among what is counted."""
+        return ("o", self.record.run_id, node, visit)
+
+    def stops(self, node: str) -> bool:
+        """Tell whether a node must not go on: its run stops, or its map does."""
+        owner = map_of(node)
+        return bool(self.record.stopping) or (bool(owner) and self.map(owner).stopped)
 
     def keep(self, node: str, saved: Saved | None) -> None:
         """Write what a node keeps: its document, and its messages after the first `saved.keep`."""
         if saved is not None:
             self.documents[node] = pack_copy(saved.document)
             self.messages.setdefault(node, [])[saved.keep :] = pack_copy(saved.messages)
+            self.weights.keep(self.record.run_id, node, saved)
 
     def finish(self, node: str, visit: int, settlement: Settlement) -> None:
         """Write what a visit that ended leaves behind."""
@@ -189,6 +190,8 @@ class KeptRun:
         if not expiry.route(asked):
             return {EventKind.NODE_FAILED: told.error(self.entries[at])}
         self.outputs[at] = pack_copy(expiry.output(asked))
+        written = self.weights.reference(dump(self.outputs[at]))
+        self.weights.put(self.output_piece(*at), len(written))
         self.order.append(at)
         return {EventKind.NODE_COMPLETED: told.value(self.outputs[at])}
 
@@ -260,6 +263,7 @@ class KeptRun:
             messages=_copies(self.messages),
             maps=dict(self.maps),
             events=len(self.events),
+            size=0 if self.record.parent else self.weights.total,
         )
 
     def summary(self) -> RunSummary:

@@ -5,6 +5,7 @@ Users' data is written once, by Python, and never opened by a script.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ load = pydantic_core.from_json
 
 V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
+
+LARGE = 65_536
+"""Bytes of a value that is still written where it belongs; see blobs.py."""
 
 CHUNK = 500
 """Items of a map that are written in one request, so that a long list blocks nobody for long."""
@@ -179,17 +183,22 @@ def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
     return found if found and found.visit == visit else None
 
 
+def digest(data: bytes) -> str:
+    """Name a large value by its bytes."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
 def item_arguments(
     items: Sequence[JSON] | None, write: Callable[[JSON], bytes]
 ) -> Iterator[list[bytes | str | int]]:
     """Write a map's items as arguments of scripts: how many, whether these are the last, the first one's
-    index, and the items; None for those that the map has.
+    index, the bytes of all items, and these; None for those that the map has.
     """
     rows = [write(item) for item in items or ()]
-    total = "" if items is None else len(rows)
+    total, size = "" if items is None else len(rows), sum(map(len, rows))
     for first in range(0, max(1, len(rows)), CHUNK):
         last = "1" if first + CHUNK >= len(rows) else "0"
-        yield [total, last, first, *rows[first : first + CHUNK]]
+        yield [total, last, first, size, *rows[first : first + CHUNK]]
 
 
 def in_round(record: NodeRecord, stamp: int) -> NodeRecord:

@@ -16,9 +16,11 @@ from runner.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.outcomes import NextBatch, Saved
 from runner.ports import Claim, Doorbell, Reply, Settlement, Start, Token
 from runner.run import Status
-from runner.sizes import MAX_RESULT
+from runner.sizes import MAX_RESULT, MAX_RUN, MAX_STATE
+from runner.store import questions
 from runner.store import told as say
 from runner.store.kept import KeptRun
+from runner.store.layout import dump
 from runner.store.memory_control import MemoryControl
 from runner.store.memory_reader import MemoryReader
 from runner.store.receipts import by_visit, receipts_for
@@ -38,9 +40,13 @@ class MemoryStore(MemoryControl, MemoryReader):
         lease: float = 30.0,
         sessions: Sessions | None = None,
         max_bytes: int = MAX_RESULT,
+        *,
+        max_state: int = MAX_STATE,
+        max_run: int = MAX_RUN,
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
+        self.max_state, self.max_run = max_state, max_run
         super().__init__(clock, self.lease_ms, sessions)
         self._keys: dict[tuple[str, str], str] = {}
 
@@ -73,6 +79,8 @@ class MemoryStore(MemoryControl, MemoryReader):
 
     def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id tells a repeat
         with self._changed:
+            size = len(dump(dict(start.tags)))
+            size += sum(len(self._small(start.parent, value)) for value in (start.task, start.given))
             fingerprint = start.fingerprint or self._shelf.current.get(start.graph_id, "")
             if fingerprint not in self._shelf.shapes:
                 return Reply("unknown_graph")
@@ -81,20 +89,21 @@ class MemoryStore(MemoryControl, MemoryReader):
                 return Reply("exists", run_id=self._keys[key])
             if start.run_id in self._shelf.runs:
                 return Reply("started", run_id=start.run_id)
-            reply = self._begin(start, fingerprint)
+            reply = self._begin(start, fingerprint, size)
             if start.idempotency_key and reply.run_id:
                 self._keys[key] = start.run_id
             return reply
 
-    def _begin(self, start: Start, fingerprint: str) -> Reply:
+    def _begin(self, start: Start, fingerprint: str, size: int) -> Reply:
         parent = start.parent
         bells: list[Doorbell] = []
+        self._check_start(start, size)
         if parent is not None:
             word, bells = self._apply(parent.run_id, schedule.delegate, *_at(parent), start.run_id)
             if word != "delegated":
                 return Reply(word, bells)
             self._shelf.runs[parent.run_id].children.append(start.run_id)
-        self._shelf.add(start, fingerprint)
+        self._shelf.add(start, fingerprint).weights.add(size)
         word, own = self._apply(start.run_id, schedule.start)
         return Reply(word, [*bells, *own], start.run_id)
 
@@ -113,6 +122,9 @@ class MemoryStore(MemoryControl, MemoryReader):
 
     def save(self, token: Token, saved: Saved) -> Reply:
         with self._changed:
+            run = self._shelf.runs.get(token.run_id)
+            if run is not None and self._holds(token) and not run.record.stopping:
+                run.weights.room(run.weights.more(token.run_id, token.node, saved), self.max_run)
             return Reply("saved" if self._keep(token, saved) else "stale")
 
     def _keep(self, token: Token, saved: Saved | None) -> bool:
@@ -121,12 +133,6 @@ class MemoryStore(MemoryControl, MemoryReader):
         if held:
             self._shelf.runs[token.run_id].keep(token.node, saved)
         return held
-
-    def _holds(self, token: Token) -> bool:
-        run = self._shelf.runs.get(token.run_id)
-        if run is None:
-            return False
-        return schedule.holds(self._shelf.draft(run).node(token.node), token.visit, token.fence)
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
         return self._question(schedule.ask, token, interrupts, saved)
@@ -142,13 +148,23 @@ class MemoryStore(MemoryControl, MemoryReader):
         saved: Saved | None,
     ) -> Reply:
         with self._changed:
+            written = self._weigh_questions(token, interrupts)
+            opened = self._opened(token, written)
+            self._room(token, sum(map(sum, opened.values())), saved)
             self._keep(token, saved)
-            ids = list(dict.fromkeys(asked.id for asked in interrupts))
-            return Reply(*self._apply(token.run_id, transition, *_at(token), ids, questions=interrupts))
+            reply = Reply(
+                *self._apply(token.run_id, transition, *_at(token), list(written), questions=interrupts)
+            )
+            if opened:
+                self._count_questions(token.run_id, opened)
+            return reply
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         with self._changed:
             held = self._holds(token)
+            entry, output = self._weigh_result(token, settlement)
+            if settlement.status is Status.COMPLETED:
+                self._room(token, entry + output, settlement.saved)
             word, bells = self._apply(
                 token.run_id,
                 schedule.settle,
@@ -164,6 +180,8 @@ class MemoryStore(MemoryControl, MemoryReader):
             if held and word == "settled":
                 run = self._shelf.runs[token.run_id]
                 run.finish(token.node, token.visit, settlement)
+                run.weights.add(entry)
+                run.weights.put(run.output_piece(token.node, token.visit), output)
                 if settlement.session is not None:
                     self._sessions.add(settlement.session, run.messages.get(token.node, []))
             return Reply(word, bells)
@@ -191,10 +209,16 @@ class MemoryStore(MemoryControl, MemoryReader):
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         with self._changed:
             held, total = self._holds(token), None if items is None else len(items)
+            size = sum(len(self._small(token, item)) for item in items or ())
+            run = self._shelf.runs.get(token.run_id)
+            known = run is not None and run.map(token.node).visit == token.visit
+            if not known:
+                self._room(token, size)
             word, bells = self._apply(token.run_id, schedule.expand, *_at(token), total)
             if items is not None and held and word == "expanded":
-                known = self._shelf.runs[token.run_id].items
-                known.setdefault((token.node, token.visit), pack_copy(items))
+                run = self._shelf.runs[token.run_id]
+                run.items.setdefault((token.node, token.visit), pack_copy(items))
+                run.weights.add(0 if known else size)
             return Reply(word, bells)
 
     def hold(self, token: Token) -> Reply:
@@ -210,6 +234,7 @@ class MemoryStore(MemoryControl, MemoryReader):
                 for (run_id, node, visit), group in by_visit(fresh).items():
                     for each in group:
                         self._shelf.runs[run_id].decide(each, nonce, self._shelf.clock())
+                        self._shelf.runs[run_id].weights.add(len(questions.decision(each)))
                     told = {each.interrupt_id: say.answer(each) for each in group}
                     bells += self._apply(run_id, schedule.answer, node, visit, list(told), told=told)[1]
             return receipts, Reply("answered", bells)

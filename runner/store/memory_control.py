@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner import schedule
+from runner import schedule, sizes
 from runner.draft import Step
 from runner.events import EventKind
 from runner.graph import Topology
 from runner.migrating import Migration
 from runner.ports import Doorbell, Fork, Reply, Token
 from runner.run import Rewrite, Status
-from runner.store import renaming
+from runner.store import forked, renaming
 from runner.store import told as say
-from runner.store.shelf import Shelf
+from runner.store.layout import dump
+from runner.store.memory_sizes import MemorySizes
 from runner.store.stored import pack_copy
 
 JSON = Any
@@ -24,10 +25,9 @@ JSON = Any
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 
-class MemoryControl:
+class MemoryControl(MemorySizes):
     """The part of the memory store that lets runs go on with other records, or by other systems' work."""
 
-    _shelf: Shelf
     _changed: threading.Condition
     _keys: dict[tuple[str, str], str]
 
@@ -50,6 +50,7 @@ class MemoryControl:
 
     def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
         with self._changed:
+            asked = [self._weigh_move(each) for each in runs]
             kept = [(run, each) for each in runs if (run := self._shelf.runs.get(each.run_id)) is not None]
             if len(kept) < len(runs):
                 return Reply("unknown")
@@ -60,11 +61,12 @@ class MemoryControl:
             if any(run.record.status not in WAITS or len(run.events) != each.events for run, each in kept):
                 return Reply("moved")
             bells: list[Doorbell] = []
-            for run, each in kept:
+            for (run, each), written in zip(kept, asked, strict=True):
                 renaming.move(run, each)
                 run.reopened = nonce
                 said: dict[str, Any] = {"questions": each.asked, "told": say.migration(each)}
                 bells += self._shelf.apply(each.run_id, schedule.migrate, each, **said)[1]
+                self._count_questions(each.run_id, written)
             self._changed.notify_all()
             return Reply("migrated", bells)
 
@@ -95,8 +97,12 @@ class MemoryControl:
                 return Reply("unknown")
             if start.fingerprint not in self._shelf.shapes:
                 return Reply("unknown_graph")
-            self._shelf.add(start, start.fingerprint)
-            self._shelf.runs[start.run_id].copy(source, fork)
+            run = self._shelf.add(start, start.fingerprint)
+            forked.copy(run, source, fork)
+            run.weights.add(sum(len(dump(each)) for each in (start.task, start.given, dict(start.tags))))
+            if run.weights.total > self.max_run:
+                del self._shelf.runs[start.run_id]
+                raise sizes.no_room(0, run.weights.total, self.max_run)
             word, bells = self._shelf.apply(start.run_id, schedule.fork, fork.records, fork.source)
             self._changed.notify_all()
             return Reply(word, bells, start.run_id)
@@ -117,6 +123,7 @@ class MemoryControl:
             word, bells = self._shelf.apply(where, schedule.withdraw, interrupt_id, reask=reask, told=told)
             if word == "closed":
                 return Reply(word)
+            run.weights.add(len(dump(given)))
             closed = replace(run.questions[interrupt_id], withdrawal={**given, "attempt": attempt})
             run.questions[interrupt_id] = closed
             self._changed.notify_all()
@@ -152,11 +159,13 @@ class MemoryControl:
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
         with self._changed:
+            size = len(self._small(Token(run_id, node, visit, 0), outcome))
             run = self._shelf.runs.get(run_id)
             if run is None:
                 return Reply("unknown")
             reply = self._moved(run_id, schedule.report, node, visit, reference)
             if reply.word == "reported":
+                run.weights.add(0 if reference in run.reports else size)
                 run.reports.setdefault(reference, pack_copy(outcome))
             return reply
 

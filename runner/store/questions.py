@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,8 @@ from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.ports import Token
 from runner.store import told
 from runner.store.layout import dump, load
+from runner.store.link import Argument
+from runner.store.receipts import by_visit
 
 JSON = Any
 
@@ -53,6 +55,14 @@ def decision(answer: Answer) -> bytes:
     )
 
 
+def grouped(answers: Sequence[Answer]) -> Iterator[Argument]:
+    """Write answers as arguments of a script, those to one visit side by side."""
+    for (run_id, node, visit), group in by_visit(answers).items():
+        for each in group:
+            said = dump(told.answer(each))
+            yield from (run_id, node, visit, each.interrupt_id, decision(each), said)
+
+
 def winner(decided: bytes | None) -> str:
     """Read the nonce of the request that answered a question; "" when none did."""
     return decided.split(b" ", 3)[2].decode() if decided else ""
@@ -61,7 +71,7 @@ def winner(decided: bytes | None) -> str:
 def question_arguments(
     interrupts: Sequence[Interrupt], write: Callable[[Token, JSON], bytes], token: Token
 ) -> list[bytes | str | int]:
-    """Write questions as arguments of a script: how many, then for each what parts/asking.lua says.
+    """Write questions as arguments of a script: how many, then for each what parts/asked.lua says.
 
     `write` writes what may be large, for the run of `token`.
     """
@@ -73,6 +83,16 @@ def question_arguments(
         arguments += [asked.id, lifetime, codec.encode(asked), dump(listings), dump(told.question(asked))]
         arguments.append(_by_time(asked, lambda value: write(token, value)))
     return arguments
+
+
+def sizes(
+    interrupts: Sequence[Interrupt], write: Callable[[Token, JSON], bytes], token: Token
+) -> dict[str, tuple[int, int]]:
+    """Tell how many bytes are stored of each question, and of what time does to it; `write` as above."""
+    return {
+        asked.id: (len(codec.encode(asked)), len(_by_time(asked, lambda value: write(token, value))))
+        for asked in {asked.id: asked for asked in interrupts}.values()
+    }
 
 
 def _by_time(asked: Interrupt, write: Callable[[JSON], bytes]) -> bytes:

@@ -86,6 +86,7 @@ class Reader:
                 if field.startswith(b"m:")
             },
             events=int(own[b"run"].split(b" ")[6]),
+            size=int(own.get(b"size", 0)),
         )
 
     def shape(self, fingerprint: str) -> dict[bytes, bytes]:

@@ -7,7 +7,7 @@ method raises StoreError when Redis can't be reached; the transition can then be
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner import ports
@@ -19,10 +19,10 @@ from runner.missing import no_such_run
 from runner.outcomes import NextBatch, Saved, Session
 from runner.ports import Claim, Event, Fetched, Reply, RunSnapshot, Settlement, Start, Token
 from runner.run import RunRecord, Status
-from runner.sizes import MAX_RESULT
+from runner.sizes import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import layout, questions, told
 from runner.store.blobs import Blobs
-from runner.store.claims import claimed
+from runner.store.claims import claimed, fetched
 from runner.store.doorbell import DoorbellTemplate
 from runner.store.durability import FAST, Durability
 from runner.store.keys import PARTITION, Keys
@@ -30,7 +30,7 @@ from runner.store.link import Argument, Link
 from runner.store.lister import Lister
 from runner.store.patience import Patience
 from runner.store.reader import Reader
-from runner.store.receipts import CRASHED, by_visit, receipts_for
+from runner.store.receipts import CRASHED, receipts_for
 from runner.store.redis_control import RedisControl
 from runner.store.scripts import Scripts
 from runner.store.stored import doorbells_of, reply_of
@@ -54,6 +54,8 @@ class RedisStore(RedisControl):
         retention: float | None = WEEK,
         push: bool = True,
         max_bytes: int = MAX_RESULT,
+        max_state: int = MAX_STATE,
+        max_run: int = MAX_RUN,
         patience: float = 0,
         durability: str = FAST,
         clock: Callable[[], int] | None = None,
@@ -68,11 +70,14 @@ class RedisStore(RedisControl):
             push: ring the task queue from the scripts, once a template is installed. Only right where
                 the queue is in the same database, and not a cluster.
             max_bytes: how large one value may be; larger ones are refused before they get here.
+            max_state: the same for what a node keeps.
+            max_run: how many bytes a run may have with all runs inside it.
             patience: seconds that a worker's requests are repeated while the store is away or full.
             durability: how safe a write is before it is acknowledged: "fast", "fsync" or "replica".
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
+        self.max_state, self.max_run = max_state, max_run
         self.clock = clock
         self._keys = Keys(partition)
         self._link = Link(url, self._keys.prefix)
@@ -82,7 +87,8 @@ class RedisStore(RedisControl):
         self._reader = Reader(self._link, self._keys, self._blobs)
         self._lister = Lister(self._link, self._keys, self._reader)
         self._patience = Patience(patience)
-        self._settings = (self.lease_ms, "1" if push else "0", round((retention or 0) * 1000))
+        self._settings = (self.lease_ms, "1" if push else "0")
+        self._retention_ms = round((retention or 0) * 1000)
 
     def close(self) -> None:
         """Close the connections of this thread and those at rest."""
@@ -142,9 +148,9 @@ class RedisStore(RedisControl):
         return self._reply("park", *_token(token), *asked, *layout.saved_arguments(saved))
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        # A failed visit leaves no output; in its place is what its event tells.
+        # A failed visit leaves no output; in its place is what its event tells. Nothing of it is refused.
         failed = settlement.status is Status.FAILED
-        output = told.error(settlement.entry) if failed else settlement.output
+        output, entry = told.error(settlement.entry) if failed else settlement.output, settlement.entry
         return self._reply(
             "settle",
             *_token(token),
@@ -152,7 +158,7 @@ class RedisStore(RedisControl):
             "alone" if failed and settlement.alone else settlement.status,
             settlement.edges,
             self._small(token, output),
-            self._small(token, settlement.entry),
+            layout.dump(entry) if failed else self._small(token, entry),
             "1" if settlement.insist else "0",
             len(settlement.reads),
             *(part for read in settlement.reads for part in read),
@@ -196,7 +202,7 @@ class RedisStore(RedisControl):
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
                 self._scripts.confirm("answer")
                 return receipts, Reply("answered")
-            said = self._run("answer", nonce, *_grouped(fresh))
+            said = self._run("answer", nonce, *questions.grouped(fresh))
             if said[0] == b"answered":
                 return receipts, reply_of(said)
         raise ConflictError(
@@ -244,12 +250,7 @@ class RedisStore(RedisControl):
         word, *found = self._run("fetch", run_id, *nodes)
         if word != b"found":
             raise no_such_run(run_id)
-        outputs, places = self._blobs.get(found[1::3]), found[2::3]
-        entries = self._blobs.get([place and place.partition(b" ")[2] for place in places])
-        return [
-            (layout.node_record(own)[0], _load(output), _load(entry))
-            for own, output, entry in zip(found[::3], outputs, entries, strict=True)
-        ]
+        return fetched(found, self._blobs)
 
     def runs(self, query: RunQuery = ports.EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
         return self._lister.runs(query, limit, cursor)
@@ -276,23 +277,15 @@ class RedisStore(RedisControl):
 
     def _run(self, name: str, *arguments: Argument) -> list[Any]:
         now: Argument = self.clock() if self.clock else ""
-        return self._patience.call(name, lambda: self._scripts.run(name, now, *self._settings, *arguments))
+        settings = (*self._settings, f"{self._retention_ms} {self.max_run}")
+        said = self._patience.call(name, lambda: self._scripts.run(name, now, *settings, *arguments))
+        if said and said[0] == b"full":
+            raise no_room(said[1], said[2], self.max_run)
+        return said
 
     def _reply(self, name: str, *arguments: Argument) -> Reply:
         return reply_of(self._run(name, *arguments))
 
 
-def _load(data: bytes | None) -> JSON:
-    return None if data is None else layout.load(data)
-
-
 def _token(token: Token) -> tuple[Argument, ...]:
     return (token.run_id, token.node, token.visit, token.fence)
-
-
-def _grouped(answers: Sequence[Answer]) -> Iterator[Argument]:
-    """Write answers as arguments of a script, those to one visit side by side."""
-    for (run_id, node, visit), group in by_visit(answers).items():
-        for each in group:
-            said = layout.dump(told.answer(each))
-            yield from (run_id, node, visit, each.interrupt_id, questions.decision(each), said)

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from runner import codec
 from runner.migrating import At, Migration
+from runner.moved import bare
 from runner.run import Rewrite
 from runner.store.kept import KeptRun
 from runner.store.stored import pack_copy
@@ -26,6 +28,7 @@ def move(run: KeptRun, move: Migration) -> None:
     for old_id, new in move.moved:
         run.questions.pop(new.id, None)
         run.questions[new.id] = new
+        run.weights.put(("q", new.id), len(codec.encode(bare(new))))
         if old_id in run.winners:
             run.winners[new.id] = run.winners[old_id]
 
@@ -35,6 +38,7 @@ def _move_visits(run: KeptRun, move: Migration) -> None:
     run.entries |= {old: pack_copy(entry) for old, _, entry in move.visits if entry is not None}
     _exchange(run.entries, names.items())
     _exchange(run.outputs, names.items())
+    run.weights.exchange([(run.output_piece(*old), run.output_piece(*at)) for old, at in names.items()])
     run.order = [names.get(at, at) for at in run.order]
 
 
@@ -43,6 +47,7 @@ def _move_nodes(run: KeptRun, move: Migration) -> None:
     visits: list[tuple[At, At]] = [
         ((each.node, each.visit), (each.today, each.visit)) for each in move.renamed
     ]
+    run.weights.exchange_kept(run.record.run_id, move.renamed)
     for by_name in (run.messages, run.maps):
         _exchange(by_name, names)
     for by_visit in (run.given, run.items):

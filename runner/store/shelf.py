@@ -52,6 +52,7 @@ from runner.store.kept import KeptRun
 from runner.store.places import Places
 from runner.store.receipts import CRASHED
 from runner.store.stored import pack_copy
+from runner.store.weights import Weights
 
 JSON = Any
 
@@ -79,7 +80,7 @@ class Shelf:
         self._asked: Mapping[str, Interrupt] = {}
         self._told: Mapping[str, JSON] = {}
 
-    def add(self, start: Start, fingerprint: str) -> None:
+    def add(self, start: Start, fingerprint: str) -> KeptRun:
         """Put a new run on the shelf."""
         parent = start.parent
         above = self.runs[parent.run_id].record if parent else None
@@ -94,8 +95,11 @@ class Shelf:
             on_end=start.on_end,
         )
         kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
-        tags = self.runs[record.root].root_tags if record.root in self.runs else start.tags
-        self.runs[start.run_id] = KeptRun(record, kept, self.clock(), self.places, tags)
+        root = self.runs.get(record.root)
+        tags, weights = (root.root_tags, root.weights) if root else (start.tags, Weights(record.root))
+        run = KeptRun(record, kept, self.clock(), self.places, tags, weights)
+        self.runs[start.run_id] = run
+        return run
 
     def newest(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
         """List the runs that are wanted, newest first."""

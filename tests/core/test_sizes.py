@@ -18,7 +18,7 @@ from tests.core.graphs import Bench, single, wired
 LIMIT = 2_000
 MUCH = "x" * LIMIT
 
-small = functools.partial(MemoryStore, max_bytes=LIMIT)
+small = functools.partial(MemoryStore, max_bytes=LIMIT, max_state=LIMIT)
 
 
 def failure_of(graph):

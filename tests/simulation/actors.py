@@ -72,6 +72,7 @@ class Wire:
     def __init__(self, process: Process) -> None:
         self._process, self._store = process, process.world.store
         self.lease_ms, self.max_bytes = self._store.lease_ms, self._store.max_bytes
+        self.max_state, self.max_run = self._store.max_state, self._store.max_run
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **named: self._request(name, arguments, named)

@@ -1,7 +1,7 @@
 -- Open the next batch of a run that goes in batches, or none, and so end the run.
 --
 -- Keys touched: r:<run> (nodes, counters), :s and :m (kept), :q, :e, timers, notices, runs:<status>; its
---   parent's r:<run>; queues.
+--   parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 5 run, 6 visit and 7 fence of the node that ends batches, 8 nonce, 9 the batch's completed
 --   nodes with a bit for each edge out (JSON), 10 the next batch's nodes with the (node, visit) of their
 --   inputs (JSON), 11 why the run fails instead, or "", then what is kept.
@@ -16,7 +16,9 @@ if not d then return {'stale'} end
 local record = node(d, name)
 if record.nonce == nonce and record.status ~= 'running' then return {'advanced'} end
 if not holds(record, visit, tonumber(ARGV[7])) then return {'stale'} end
-keep(d.key, name, 12)
+local bytes, had = kept_bytes(d.key, name, 12)
+grow(d.root, bytes)
+keep(d.key, name, 12, had)
 timer(d, 'node', name, false)
 announce(d, 'node.completed', name, visit)
 change(d, name, {status = 'completed', nonce = nonce, via = {}, crashes = 0})

@@ -2,7 +2,7 @@
 --
 -- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, open:*,
 --   listed:open, notices,
---   runs:<status>; parents' r:<run>; queues.
+--   runs:<status>; parents' r:<run>; queues; r:<root> (size).
 -- Arguments: 5 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
 --   what its event tells (JSON).
 -- Words: "answered" (a repeat too), "moved" when a question is not open any more.
@@ -26,6 +26,7 @@ for place = 6, #ARGV, 6 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run .. ':d', id, decision)
+  grow(redis.call('HGET', prefix .. 'r:' .. run, 'root'), #ARGV[place + 4])
   list_closed(id)
   local group = groups[#groups]
   if not group or group.run ~= run or group.name ~= name or group.visit ~= visit then

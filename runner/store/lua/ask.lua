@@ -1,9 +1,9 @@
 -- Publish questions of a running visit at once, with what it keeps.
 --
 -- Keys touched: r:<run> (the node), r:<run>:i and :d (questions), :s and :m (kept), :e, timers, open,
---   notices.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... questions (see parts/asking.lua), then what is kept.
--- Words: "asked"; "stopping" when the run stops (they are withdrawn); "stale".
+--   notices, r:<root> (size).
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... questions (see parts/asked.lua), then what is kept.
+-- Words: "asked"; "stopping" when the run stops (they are withdrawn); "stale"; "full" and two sizes.
 -- include: held
 -- include: kept
 -- include: asking
@@ -12,7 +12,11 @@ local name = ARGV[6]
 local d = open(ARGV[5], name)
 if not d or not holds(node(d, name), tonumber(ARGV[7]), tonumber(ARGV[8])) then return {'stale'} end
 local questions, rest = read_questions(9)
-keep(d.key, name, rest)
+local bytes, had = kept_bytes(d.key, name, rest)
+local refused = full(d.root, stops(d, name), bytes + asked_bytes(d, questions))
+if refused then return refused end
+grow(d.root, bytes)
+keep(d.key, name, rest, had)
 local word = publish(d, name, questions) and 'asked' or 'stopping'
 step(d)
 return reply(word)

@@ -1,10 +1,11 @@
 -- Let a running map wait for its items; a long list comes in several calls.
 --
 -- Keys touched: r:<run> (the map's node and record, items' nodes, counters), r:<run>:f (the items), :e,
---   timers, runs:<status>; its parent's r:<run>; queues.
+--   timers, runs:<status>; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 how many items there are ("": go on with those of this
---   visit), 10 "1" when no more follow, 11 index of the first of these, 12 ... items (JSON).
--- Words: "more" when others follow, "expanded", "cancelled" when the run stops, "no_items", "stale".
+--   visit), 10 "1" when no more follow, 11 index of the first of these, 12 bytes of all items, 13 ... these (JSON).
+-- Words: "more" when others follow, "expanded", "cancelled" when the run stops, "no_items", "stale";
+--   "full" and two sizes, before the first of the items is written (parts/size.lua).
 -- include: held
 -- include: step
 -- include: stop
@@ -17,8 +18,10 @@ local record = node(d, name)
 if not holds(record, visit, fence) then return {refusal(record, visit, fence, EXPANDED)} end
 local known, fields = map(d, name).visit == visit, {}
 if not known and not total then return {'no_items'} end
-for place = 12, known and 0 or #ARGV do
-  fields[#fields + 1] = name .. '.' .. ARGV[7] .. '.' .. tonumber(ARGV[11]) + place - 12
+local refused = not known and ARGV[11] == '0' and full(d.root, stops(d, name), tonumber(ARGV[12]))
+if refused then return refused end
+for place = 13, known and 0 or #ARGV do
+  fields[#fields + 1] = name .. '.' .. ARGV[7] .. '.' .. tonumber(ARGV[11]) + place - 13
   fields[#fields + 1] = ARGV[place]
 end
 many('HSET', d.key .. ':f', fields)
@@ -30,6 +33,7 @@ if d.run.stopping ~= '' then
   return reply('cancelled')
 end
 if not known then
+  grow(d.root, tonumber(ARGV[12]))
   announce(d, 'node.expanded', name, visit, ARGV[9])
   set_map(d, name, {visit = visit, total = total, next = 0, active = 0, waiting = 0, failed = 0, stopped = 0, swept = 0})
 end

@@ -5,10 +5,11 @@
 -- Arguments: 5 run, 6 graph, 7 fingerprint, 8 task, 9 state given, 10 tags (JSON), 11 source, then records
 --   (parts/reopen.lua); then, each after how many there are: results (node.visit, place in the order), nodes
 --   that keep their documents; then, if a visit is given another task: node, visit, task.
--- Words: "forked" (a repeat too), "unknown", "unknown_graph".
+-- Words: "forked" (a repeat too), "unknown", "unknown_graph"; "full" and two sizes (parts/size.lua).
 -- include: reopen
 -- include: begin
 -- include: copied
+-- include: size
 -- include: reply
 local run, fp, source = ARGV[5], ARGV[7], prefix .. 'r:' .. ARGV[11]
 local key, kept, remembers = prefix .. 'r:' .. run, nil, nil
@@ -18,13 +19,18 @@ if redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknow
 local records, place = read_records(12)
 kept, place = read_list(place, 2)
 remembers, place = read_list(place, 1)
+local bytes = #ARGV[8] + #ARGV[9] + #ARGV[10] + #(ARGV[place + 2] or '')
+bytes = bytes + copy_results(source, key, kept) + copy_kept(source, key, remembers)
+if bytes > most then
+  for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
+  return {'full', 0, bytes}
+end
 local d = begin({run = run, graph = ARGV[6], fp = fp, root = run, path = '', task = ARGV[8], given = ARGV[9],
   tags = ARGV[10], idem = ''})
 announce(d, 'run.forked', '', 0, ARGV[11])
 local timeout = shape(d, 'meta').timeout
 if timeout > 0 then timer(d, 'deadline', '', now + timeout) end
-copy_results(source, key, kept)
-copy_kept(source, key, remembers)
+grow(run, bytes)
 if ARGV[place] then
   -- What a node keeps makes its claim go the general way, which looks for a task of its own.
   redis.call('HSET', key, 'k:' .. ARGV[place], 1, 't:' .. ARGV[place] .. '.' .. ARGV[place + 1], ARGV[place + 2])

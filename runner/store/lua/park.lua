@@ -1,10 +1,11 @@
 -- Let a running visit wait for people.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :e,
---   timers, open, notices; its parent's r:<run>; queues.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asking.lua),
+--   timers, open, notices, r:<root> (size); its parent's r:<run>; queues.
+-- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asked.lua),
 --   then what is kept.
--- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale".
+-- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale";
+--   "full" and two sizes (parts/size.lua).
 -- include: room
 -- include: held
 -- include: kept
@@ -17,8 +18,12 @@ local d = open(ARGV[5], name)
 if not d then return {'stale'} end
 if not holds(node(d, name), visit, fence) then return {refusal(node(d, name), visit, fence, PARKED)} end
 local questions, rest = read_questions(9)
+local bytes, had = kept_bytes(d.key, name, rest)
+local refused = full(d.root, stops(d, name), bytes + asked_bytes(d, questions))
+if refused then return refused end
 make_room()
-keep(d.key, name, rest)
+grow(d.root, bytes)
+keep(d.key, name, rest, had)
 timer(d, 'node', name, false)
 if not publish(d, name, questions) then
   cancel_node(d, name)

@@ -1,9 +1,11 @@
 -- Take what another system says of a node's work.
 --
--- Keys touched: r:<run> (the node, the report), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
+-- Keys touched: r:<run> (the node, the report), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues;
+--   r:<root> (size).
 -- Arguments: 5 run, 6 node, 7 visit, 8 the name of the work, 9 how it ended (JSON).
 -- Words: "reported" (a repeat too, of which nothing is kept), "stale", "unknown".
 -- include: handed
+-- include: size
 -- include: reply
 local LIVE = {ready = true, running = true, waiting = true, retrying = true}
 local name, field = ARGV[6], 'h:' .. ARGV[8]
@@ -14,6 +16,7 @@ if record.visit ~= tonumber(ARGV[7]) or record.handed ~= ARGV[8] then return {'s
 if redis.call('HEXISTS', d.key, field) == 1 then return {'reported'} end
 if not LIVE[record.status] then return {'stale'} end
 redis.call('HSET', d.key, field, ARGV[9])
+grow(d.root, #ARGV[9])
 if is_out(record) then ring(d, name, {}) end
 step(d)
 return reply('reported')

@@ -1,7 +1,7 @@
 -- Run a visit again after a delay.
 --
 -- Keys touched: r:<run> (the node, its error), :s and :m (kept), :e, timers, notices,
---   runs:<status>; its parent's r:<run>; queues.
+--   runs:<status>; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 delay in ms, 10 entry with the error, which makes it a new
 --   attempt, or "", 11 what its event tells (JSON), then what is kept.
 -- Words: "retrying", "cancelled" when the run stops, "stale".
@@ -19,7 +19,9 @@ if not holds(record, visit, fence) then
   return {refusal(record, visit, fence, {retrying = 'retrying', cancelled = 'cancelled'})}
 end
 make_room()
-keep(d.key, name, 12)
+local bytes, had = kept_bytes(d.key, name, 12)
+grow(d.root, bytes)
+keep(d.key, name, 12, had)
 if counts then leave_result(d, name .. '.' .. visit, 'retrying', '', ARGV[10]) end
 timer(d, 'node', name, false)
 if stops(d, name) then

@@ -1,7 +1,7 @@
 -- Take an open question back: the node that asked it learns so, and may ask it anew.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i (read), :d (decisions), :e, timers, open, notices,
---   runs:<status>; its parent's r:<run>; queues.
+--   runs:<status>; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 5 run, 6 node, 7 visit, 8 question's id, 9 reason and reask (JSON), 10 "1" to wake the node at
 --   once.
 -- Words: "withdrawn" (a repeat too), "closed" when it is not open any more, "unknown".
@@ -17,6 +17,7 @@ end
 local decision = table.concat({'withdrawn', now, node(d, name).attempt, given}, ' ')
 redis.call('HSET', d.key .. ':d', id, decision)
 list_closed(id)
+grow(d.root, #given)
 announce(d, 'interrupt.withdrawn', name, visit, id, given)
 resolve(d, name, visit, {id}, ARGV[10] == '1')
 step(d)

@@ -33,6 +33,7 @@ PARTS = (
     "removing",
     "reopening",
     "running",
+    "sizing",
     "starting",
     "stopping",
     "timing",
@@ -60,6 +61,7 @@ from runner.testing.contract.remembering import RememberingContract
 from runner.testing.contract.removing import RemovingContract
 from runner.testing.contract.reopening import ReopeningContract
 from runner.testing.contract.running import RunningContract
+from runner.testing.contract.sizing import SizingContract
 from runner.testing.contract.starting import StartingContract
 from runner.testing.contract.stopping import StoppingContract
 from runner.testing.contract.timing import TimingContract
@@ -90,6 +92,7 @@ class StoreContract(
     RemovingContract,
     ReopeningContract,
     ForkingContract,
+    SizingContract,
     WithdrawingContract,
 ):
     """The promises of `runner.ports.Store`, one test each."""

@@ -33,6 +33,7 @@ local function conclude(d, name, id, kind, one, other)
     return finish(d, name, ended, 'failed', '', other)
   end
   for _, edge in ipairs(shape(d, 'o:' .. name)) do bits = bits .. ((edge[5] and edge[1] == one) and '1' or '0') end
+  grow(d.root, #other)
   leave_result(d, at, 'completed', other, cjson.encode({v = 1, ms = 0, edges = bits, expired = id}))
   finish(d, name, ended, 'completed', bits, told(other))
 end

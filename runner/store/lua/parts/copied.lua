@@ -1,39 +1,48 @@
--- What a run takes over from the one that it is a fork of.
+-- What a run takes over from the one that it is a fork of: all give how many bytes it is.
 -- include: settings
 
 -- A large value lies with the root of its run (see shelve.lua): the fork gets one of its own.
 local function own(key, value)
   local head, root, digest = value:match('^(%d*%s?)@(%S+) (%x+)$')
-  if not root then return value end
+  if not root then return value, 0 end
   local data = redis.call('HGET', prefix .. 'r:' .. root .. ':b', digest)
-  if data then redis.call('HSET', key .. ':b', digest, data) end
-  return head .. '@' .. key:sub(#prefix + 3) .. ' ' .. digest
+  local new = data and redis.call('HSET', key .. ':b', digest, data) or 0
+  return head .. '@' .. key:sub(#prefix + 3) .. ' ' .. digest, new * #(data or '')
 end
 
 -- Copy results; each gets another place in the order.
 local function copy_results(source, key, kept)
+  local bytes = 0
   for _, item in ipairs(kept) do
-    local found = redis.call('HMGET', source, 'x:' .. item[1], 'o:' .. item[1])
-    local entry = found[1] and own(key, found[1])
-    if entry then redis.call('HSET', key, 'x:' .. item[1], (entry:gsub('^%S+', item[2], 1))) end
-    if found[2] then redis.call('HSET', key, 'o:' .. item[1], own(key, found[2])) end
+    for place, value in ipairs(redis.call('HMGET', source, 'x:' .. item[1], 'o:' .. item[1])) do
+      if value then
+        local text, large = own(key, value)
+        local entry = place == 1 and text:match('^%S+ (.*)$')
+        redis.call('HSET', key, (entry and 'x:' or 'o:') .. item[1], entry and item[2] .. ' ' .. entry or text)
+        bytes = bytes + large + #(entry or text)
+      end
+    end
   end
+  return bytes
 end
 
 -- Copy what nodes keep: document and messages.
 local function copy_kept(source, key, nodes)
+  local bytes = 0
+  local function copy(list, field)
+    local value = redis.call('HGET', source .. list, field)
+    redis.call('HSET', key .. list, field, value)
+    bytes = bytes + #value
+  end
   for _, item in ipairs(nodes) do
     local name = item[1]
-    local document = redis.call('HGET', source .. ':s', name)
-    if document then
+    if redis.call('HEXISTS', source .. ':s', name) == 1 then
       redis.call('HSET', key, 'k:' .. name, 1)
-      redis.call('HSET', key .. ':s', name, document)
+      copy(':s', name)
+      local count = tonumber(redis.call('HGET', source .. ':m', '#' .. name) or 0)
+      for place = 1, count do copy(':m', place .. '.' .. name) end
+      redis.call('HSET', key .. ':m', '#' .. name, count)
     end
-    local count = tonumber(redis.call('HGET', source .. ':m', '#' .. name) or 0)
-    for place = 1, document and count or 0 do
-      local field = place .. '.' .. name
-      redis.call('HSET', key .. ':m', field, redis.call('HGET', source .. ':m', field))
-    end
-    if document then redis.call('HSET', key .. ':m', '#' .. name, count) end
   end
+  return bytes
 end

@@ -6,9 +6,9 @@
 -- Read a run and one of its nodes; nil when there is no such run.
 local function open(run, name)
   local key = prefix .. 'r:' .. run
-  local found = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''))
+  local found = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''), 'root')
   if not found[1] then return nil end
-  local d = {id = run, key = key, was = found[1], run = read_run(found[1], found[2], found[3]),
+  local d = {id = run, key = key, root = found[5], was = found[1], run = read_run(found[1], found[2], found[3]),
     had_lock = found[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, changed = {},
     turned = {}, came = {}, maps = {}, moved = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
   d.shape_key = prefix .. 'g:' .. d.run.fp

@@ -6,15 +6,22 @@ local function write_event(key, number, event, name)
   redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, number .. '-0', unpack(fields))
 end
 
--- What happens in a child run is told in its root's stream, too: numbered there, with the way to its node.
-local function echo(key, event)
-  if event.kind:find('^run%.') then return end
+-- The root of a child run as it stands, and the way from there.
+local function root_of(key)
   local found = redis.call('HMGET', key, 'root', 'path')
   local root = prefix .. 'r:' .. found[1]
-  local head, number, stopping = (redis.call('HGET', root, 'run') or ''):match('^(.* )(%d+) (%S+)$')
-  if not (number and found[2]) then return end
-  redis.call('HSET', root, 'run', head .. number + 1 .. ' ' .. stopping)
-  write_event(root, number + 1, event, found[2] .. event.node)
+  local run, size = unpack(redis.call('HMGET', root, 'run', 'size'))
+  return {key = root, path = found[2], run = run or '', size = tonumber(size or 0)}
+end
+
+-- What happens in a child run is told in its root's stream, too: numbered there, with the way to its node.
+-- `bytes` are those that the root's size grows by.
+local function echo(root, event, bytes)
+  if event.kind:find('^run%.') then return end
+  local head, number, stopping = root.run:match('^(.* )(%d+) (%S+)$')
+  if not (number and root.path) then return end
+  redis.call('HSET', root.key, 'run', head .. number + 1 .. ' ' .. stopping, 'size', root.size + (bytes or 0))
+  write_event(root.key, number + 1, event, root.path .. event.node)
 end
 
 -- An output is told with its visit's end when it is short and no reference.

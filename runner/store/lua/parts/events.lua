@@ -18,7 +18,7 @@ local function write_events(d)
   for _, event in ipairs(d.events) do
     d.run.events = d.run.events + 1
     write_event(d.key, d.run.events, event, event.node)
-    if d.run.parent ~= '' then echo(d.key, event) end
+    if d.run.parent ~= '' then echo(root_of(d.key), event) end
     if event.question then write_question(d, event) end
     if NOTICES[event.kind] then write_notice(d, event) end
   end

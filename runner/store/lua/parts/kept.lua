@@ -1,11 +1,23 @@
 -- What a node keeps across a pause. Arguments from `first` on, absent when there is nothing to keep:
 -- document (JSON), how many stored messages stay, the messages after those (JSON).
--- include: settings
-local function keep(key, name, first)
+-- include: size
+
+-- How many bytes more a node keeps with it, and how many messages it had.
+local function kept_bytes(key, name, first)
+  if not ARGV[first] then return 0, 0 end
+  local list, bytes = key .. ':m', #ARGV[first] - redis.call('HSTRLEN', key .. ':s', name)
+  local had = tonumber(redis.call('HGET', list, '#' .. name) or 0)
+  for place = first + 2, #ARGV do bytes = bytes + #ARGV[place] end
+  for place = tonumber(ARGV[first + 1]) + 1, had do
+    bytes = bytes - redis.call('HSTRLEN', list, place .. '.' .. name)
+  end
+  return bytes, had
+end
+
+local function keep(key, name, first, had)
   if not ARGV[first] then return end
   redis.call('HSET', key, 'k:' .. name, 1)
   local list, field = key .. ':m', '#' .. name
-  local had = tonumber(redis.call('HGET', list, field) or 0)
   local count = math.min(had, tonumber(ARGV[first + 1]))
   redis.call('HSET', key .. ':s', name, ARGV[first])
   for place = first + 2, #ARGV do

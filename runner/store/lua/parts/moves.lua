@@ -3,7 +3,7 @@
 -- many there are: visits undone (node.visit, entry), nodes that forget, nodes renamed (old, new, visit,
 -- document, decided questions), visits (old, new, entry), questions moved (old id, new id, node, visit, JSON,
 -- what its event tells), questions withdrawn (node, visit, id), child runs that stop, and for questions to
--- ask (node, visit); at last those questions (parts/asking.lua).
+-- ask (node, visit); at last those questions (parts/asked.lua).
 -- include: reopen
 -- include: revive
 -- include: asking

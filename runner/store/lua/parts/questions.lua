@@ -1,6 +1,7 @@
 -- Questions to people: opened, closed, withdrawn.
 -- include: change
 -- include: listed
+-- include: size
 
 -- "" for a question never asked, else open, answered, expired, withdrawn or, by somebody, retracted.
 local function standing(d, id)
@@ -29,6 +30,8 @@ local function write_question(d, event)
   local id, question = event.detail, event.question
   local expires = question.expires > 0 and now + question.expires or 0
   local field, asked = 'q:' .. event.node, nil
+  local was = json_bytes(d.key, id) + redis.call('HSTRLEN', d.key, 'w:' .. id)
+  grow(d.root, #question.json + #question.by_time - was)
   redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
   redis.call('HDEL', d.key .. ':d', id)
   redis.call('HDEL', d.key, 'w:' .. id)

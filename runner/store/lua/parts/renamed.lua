@@ -1,5 +1,6 @@
 -- What a run has under the old names of its nodes is put under those of today.
 -- include: maps
+-- include: size
 
 -- Two nodes may have exchanged their names: all is taken away before anything is put in its place.
 local function take(puts, key, old, new)
@@ -12,6 +13,7 @@ end
 -- A question that is decided has both names: whoever answers the old one learns that it is.
 local function move_question(d, each, number)
   local old, decided = redis.call('HGET', d.key .. ':i', each[1]), redis.call('HGET', d.key .. ':d', each[1])
+  grow(d.root, #each[5] - json_bytes(d.key, each[2]))
   redis.call('HSET', d.key .. ':i', each[2], number .. old:match(' %d+ %d+ ') .. each[5])
   redis.call('HSET', d.key .. ':d', each[2], decided)
 end
@@ -22,6 +24,7 @@ local function take_node(d, puts, old, new, visit, document, decided)
     take(puts, list, place .. '.' .. old, place .. '.' .. new)
   end
   take(puts, list, '#' .. old, '#' .. new)
+  grow(d.root, #document - redis.call('HSTRLEN', d.key .. ':s', old))
   redis.call('HDEL', d.key .. ':s', old)
   if document ~= '' then puts[#puts + 1] = {d.key .. ':s', new, document} end
   redis.call('HDEL', d.key, 'q:' .. old)

@@ -1,5 +1,6 @@
 -- A run that had ended goes on: its keys stay, and its shape is used again.
 -- include: ended
+-- include: size
 
 -- Keep the keys of a run and of all its children.
 local function stay(run)
@@ -30,13 +31,16 @@ local function erase(d, undone, forgets)
   many('HDEL', d.key, old)
   for _, item in ipairs(undone) do
     redis.call('HSET', d.key, 'x:' .. item[1], '0 ' .. item[2])
+    grow(d.root, -redis.call('HSTRLEN', d.key, 'o:' .. item[1]))
     redis.call('HDEL', d.key, 'o:' .. item[1])
   end
   for _, item in ipairs(forgets) do
     local list, name = d.key .. ':m', item[1]
     for place = 1, tonumber(redis.call('HGET', list, '#' .. name) or 0) do
+      grow(d.root, -redis.call('HSTRLEN', list, place .. '.' .. name))
       redis.call('HDEL', list, place .. '.' .. name)
     end
+    grow(d.root, -redis.call('HSTRLEN', d.key .. ':s', name))
     redis.call('HDEL', list, '#' .. name)
     redis.call('HDEL', d.key .. ':s', name)
     redis.call('HDEL', d.key, 'k:' .. name)

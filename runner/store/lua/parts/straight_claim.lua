@@ -28,7 +28,7 @@ local function claim_straight()
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
   local started = {kind = 'node.started', visit = visit, node = name, detail = attempt}
   write_event(key, event, started, name)
-  if parent ~= '-' then echo(key, started) end
+  if parent ~= '-' then echo(root_of(key), started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
   return {'claimed', graph, fp, at[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or '', at[1], record,
     own[4], own[5], inputs, {}, false, {}, false, false}

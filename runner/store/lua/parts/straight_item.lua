@@ -10,7 +10,7 @@
 local function settle_item(owner)
   local run, name, fence = ARGV[5], ARGV[6], ARGV[8]
   local key, id = prefix .. 'r:' .. run, name .. '.1'
-  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'lock', 'm:' .. owner)
+  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'lock', 'm:' .. owner, 'size')
   local attempt = (own[1] or ''):match('^running 1 (%d+) ' .. fence .. ' 0 %- %S+ $')
   if not attempt or (own[4] or '') ~= '' then return end
   local active, others, event = own[2]:match('^executing (%d+) (%d+ %d+ %d+ %d+) (%d+) %-$')
@@ -21,14 +21,17 @@ local function settle_item(owner)
   local record, item = without_item(key, owner, own[5] or '', at[1])
   active = active - (item and 0 or 1)
   if not record or active < 1 then return end
+  local root, bytes = parent ~= '-' and root_of(key), #ARGV[12] + #ARGV[13]
+  local size = (root and root.size or tonumber(own[6] or 0)) + bytes
+  if size > most then return end
   redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)  -- first: see room.lua
   event = event + 1
   redis.call('HSET', key, 'x:' .. id, '0 ' .. ARGV[13], 'o:' .. id, ARGV[12], 'm:' .. owner, record,
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. event .. ' -',
-    'n:' .. name, table.concat({'completed', 1, attempt, fence, 0, '-', ARGV[9], ''}, ' '))
+    'n:' .. name, table.concat({'completed', 1, attempt, fence, 0, '-', ARGV[9], ''}, ' '), unpack(root and {} or {'size', size}))
   local done = {kind = 'node.completed', visit = 1, node = name, detail = '', data = told(ARGV[12])}
   write_event(key, event, done, name)
-  if parent ~= '-' then echo(key, done) end
+  if root then echo(root, done, bytes) end
   rung_by_task(run, name, 1, attempt)
   if item then
     redis.call('HSET', key, 'n:' .. item, 'ready 1 1 0 0 - - ')

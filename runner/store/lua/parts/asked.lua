@@ -1,0 +1,24 @@
+-- The questions that a script is given.
+-- include: questions
+
+-- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON,
+-- further listings (JSON), what its event tells (JSON), what time does to it (see by_time).
+local function read_questions(first)
+  local questions, last = {}, first + 6 * tonumber(ARGV[first])
+  for place = first + 1, last, 6 do
+    questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
+      json = ARGV[place + 2], listings = ARGV[place + 3], told = ARGV[place + 4], by_time = ARGV[place + 5]}
+  end
+  return questions, last + 1
+end
+
+-- Find those that are to be opened, and how many bytes they have.
+local function asked_bytes(d, questions)
+  local bytes = 0
+  for _, question in ipairs(questions) do
+    local was = standing(d, question.id)
+    question.opens = was == '' or was == 'withdrawn'
+    if question.opens then bytes = bytes + #question.json + #question.by_time end
+  end
+  return bytes
+end
