@@ -56,13 +56,13 @@ DICTIONARY = (
         "r:<run>",
         "hash",
         "v, run (status, counters), of (graph), reason, lock, again, parent_node, root, path, created, "
-        "ended, task, given, tags, idem, on_end, ends, untold; n:<node>, l:<loop> records; "
-        "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
-        "entry (JSON), large: @<root> <digest>; q:<node> questions of its visit; w:<question> what time does "
-        "to it: reminders, how its node ends, what that leaves, a line each; k:<node> when it keeps a "
-        "document or has a task of its own, t:<node>.<visit> (JSON); m:<map> record of its items; "
-        "h:<reference> how the work of that name ended, which another system does (JSON); wide makes it "
-        "a table",
+        "ended, task, given, tags, idem, on_end, ends, untold; at the root size (bytes, with all runs "
+        "inside); n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
+        "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> questions "
+        "of its visit; w:<question> what time does to it: reminders, how its node ends, what that leaves, a"
+        " line each; k:<node> when it keeps a document or has a task of its own, t:<node>.<visit> (JSON); "
+        "m:<map> record of its items; h:<reference> how the work of that name ended, which another system "
+        "does (JSON); wide makes it a table",
         _ENDED,
     ),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),

@@ -70,9 +70,7 @@ class MemorySizes:
         """Tell the bytes of questions, with what time does to them."""
         return questions.sizes(asked, self._small, token)
 
-    def _opened(
-        self, token: Token, asked: Mapping[str, tuple[int, int]]
-    ) -> dict[str, tuple[int, int]]:
+    def _opened(self, token: Token, asked: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Choose the questions that are to be opened."""
         run = self._shelf.runs.get(token.run_id)
         if run is None or not self._holds(token):

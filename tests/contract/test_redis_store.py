@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from runner.embedded import embedded_store
-from runner.errors import CorruptDocument, StoreError, UsageError
+from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
 from runner.forks import Begin
 from runner.interrupts import Answer
 from runner.listings import RunQuery
@@ -477,6 +477,47 @@ def test_threads_share_a_store(worker, store):
         thread.join(20)
 
     assert sorted(getattr(each, "word", "claimed") for each in said) == ["claimed", "stale", "stale", "stale"]
+
+
+def end_at_once(worker, store, *, look_before):
+    """Let eight nodes of a run that has room for three end at one moment; give its size and its limit."""
+    names = "abcdefgh"
+    run_id = worker.start(shape(" ".join(names), entries=list(names)))
+    tokens = [worker.claim(run_id, name).token for name in names]
+    limit = worker.read(run_id).size + 3_500
+    store.max_run = 50_000_000 if look_before else limit
+    ready, said = threading.Barrier(len(names)), []
+
+    def end(token):
+        fits = worker.read(run_id).size + 1_000 <= limit
+        ready.wait(20)
+        try:
+            said.append(fits and worker.settle(token, "x" * 900))
+        except PayloadTooLarge:
+            said.append("full")
+
+    threads = [threading.Thread(target=end, args=(token,)) for token in tokens]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return sorted(said), worker.read(run_id).size, limit
+
+
+def test_nodes_that_end_at_once_do_not_overfill_their_run(worker, store):
+    """Of many results that come at one moment as many are taken as the run has room for."""
+    said, size, limit = end_at_once(worker, store, look_before=False)
+
+    assert said == ["full"] * 5 + ["settled"] * 3
+    assert size <= limit
+
+
+def test_a_look_at_the_size_before_would_overfill_it(worker, store):
+    """The control: where each node looks first and writes then, all find the same room."""
+    said, size, limit = end_at_once(worker, store, look_before=True)
+
+    assert said == ["settled"] * 8
+    assert size > 2 * limit
 
 
 def test_of_many_answers_at_once_one_counts(worker, store):

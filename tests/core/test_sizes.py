@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from runner import Agent, GraphBuilder, RetryPolicy, Status
+from runner import Agent, Client, GraphBuilder, RetryPolicy, Status
 from runner.errors import PayloadTooLarge, UnstorableError
 from runner.intake import Fate, Sent, judge_answer, judge_start
 from runner.interrupts import Answer
@@ -152,3 +152,128 @@ def test_the_limit_is_a_setting(monkeypatch):
     assert Settings().max_result == 10_000_000
     monkeypatch.setenv("RUNNER_MAX_RESULT", "500")
     assert Settings().max_result == 500
+
+
+def roomy(limit):
+    """Open stores in which a run may have so many bytes."""
+    return functools.partial(MemoryStore, max_run=limit)
+
+
+def test_a_run_that_would_be_too_large_fails_the_node_that_fills_it():
+    """The error says how large the run is, what is allowed and what to do; what was there before stays."""
+    graph = wired({"a": lambda ctx: MUCH, "b": lambda ctx: MUCH}, "a b").build()
+
+    result = Bench(graph, roomy(3_000)).start().finish()
+
+    assert (result.status, result.results["a"].output) == (Status.FAILED, MUCH)
+    error = result.results["b"].result
+    assert isinstance(error, PayloadTooLarge)
+    assert "bytes with the runs inside it; 2,0" in str(error)
+    assert "beyond RUNNER_MAX_RUN (3,000)" in str(error)
+    assert "pass references" in str(error)
+
+
+def test_a_loop_without_end_ends_when_its_run_is_full():
+    """A run that grows at every round fails with the reason, and not the store."""
+    builder = wired({"a": lambda ctx: MUCH}, "a a").set_max_node_executions(1_000)
+
+    result = Bench(builder.build(), roomy(20_000)).start().finish()
+
+    assert "RUNNER_MAX_RUN" in str(result.results["a"].result)
+    assert 5 < len(result.execution_order) < 10
+
+
+def test_graphs_inside_count_in_their_outermost_run():
+    """A graph inside fails when all runs around and inside it have as much as one may."""
+    inner = wired({"x": lambda ctx: MUCH, "y": lambda ctx: MUCH}, "x y").build()
+    graph = wired({"a": lambda ctx: MUCH, "b": inner}, "a b").build()
+
+    result = Bench(graph, roomy(7_000)).start().finish()
+
+    assert result.status is Status.FAILED
+    assert "y: PayloadTooLarge: the run has" in str(result.results["b"].result)
+
+
+def test_whatever_a_node_writes_counts():
+    """A checkpoint, a question, a list of items and what an agent says: each fails its node without room."""
+    agent = GraphBuilder()
+    agent.add_node(Agent("a", ScriptedModel([MUCH])), "a")
+    fanned = GraphBuilder()
+    fanned.add_map(lambda ctx: 1, "a", over=lambda ctx: [MUCH])
+    graphs = {
+        "once": single(lambda ctx: ctx.once("k", lambda: MUCH) and 1),
+        "question": single(lambda ctx: ctx.interrupt("ok?", MUCH)),
+        "agent": agent.build(),
+        "map": fanned.build(),
+    }
+    for what, graph in graphs.items():
+        result = Bench(graph, roomy(1_500)).start().finish()
+        assert isinstance(result.results["a"].result, PayloadTooLarge), what
+        assert "RUNNER_MAX_RUN" in str(result.results["a"].result), what
+
+
+def test_a_retry_policy_does_not_repeat_for_want_of_room():
+    """A node whose result has no room would do its work again for nothing."""
+    runs = []
+    retry = RetryPolicy(max_attempts=3, backoff=0)
+
+    Bench(single(lambda ctx: runs.append(1) or MUCH, retry=retry), roomy(1_000)).start().finish()
+
+    assert runs == [1]
+
+
+def test_an_answer_to_a_full_run_is_heard():
+    """The run goes on as far as it can, ends with the reason, and the question keeps its answer."""
+    bench = Bench(single(lambda ctx: ctx.interrupt("ok?") and MUCH), roomy(2_000)).start()
+    (question,) = bench.finish().interrupts
+
+    (receipt,) = bench.engine.answer([Answer(question.id, "y" * 1_900)])
+    result = bench.finish()
+
+    assert receipt.status == "accepted"
+    assert result.status is Status.FAILED
+    assert "RUNNER_MAX_RUN" in str(result.results["a"].result)
+    assert bench.store.interrupts([question.id])[0].response == "y" * 1_900
+
+
+def test_a_failed_run_goes_on_when_the_limit_is_raised():
+    """Nothing of a full run is lost: with more room a retry ends it."""
+    bench = Bench(single(lambda ctx: MUCH), roomy(1_000)).start()
+    assert bench.finish().status is Status.FAILED
+
+    bench.store.max_run = 50_000
+    assert bench.engine.retry(bench.run_id) == ["a"]
+
+    assert bench.finish().results["a"].output == MUCH
+
+
+def test_a_start_beyond_the_size_of_a_run_is_refused():
+    """A task and a state that are small enough each, but not together, begin no run."""
+    bench = Bench(single(lambda ctx: 1), roomy(3_000))
+
+    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(3,000\)"):
+        bench.engine.start("bench", MUCH, invocation_state={"k": MUCH})
+    assert not bench.store.runs()
+
+
+def test_state_has_a_limit_of_its_own():
+    """What a node keeps is bounded by RUNNER_MAX_STATE; a message, which is written once, as a result is."""
+    small_state = functools.partial(MemoryStore, max_state=LIMIT)
+    kept = Bench(single(lambda ctx: ctx.once("k", lambda: MUCH) and 1), small_state).start().finish()
+    builder = GraphBuilder()
+    builder.add_node(Agent("a", ScriptedModel([MUCH])), "a")
+    said = Bench(builder.build(), small_state).start().finish()
+
+    assert "more than RUNNER_MAX_STATE allows (2,000)" in str(kept.results["a"].result)
+    assert said.results["a"].output == MUCH
+
+
+def test_the_limits_of_states_and_runs_are_settings(monkeypatch):
+    """RUNNER_MAX_STATE and RUNNER_MAX_RUN are in bytes, and reach the store of a program."""
+    assert (Settings().max_state, Settings().max_run) == (2_000_000, 50_000_000)
+    monkeypatch.setenv("RUNNER_MAX_STATE", "500")
+    monkeypatch.setenv("RUNNER_MAX_RUN", "600")
+
+    client = Client(redis_url="redis://127.0.0.1:1/0")
+
+    assert (client.engine.store.max_state, client.engine.store.max_run) == (500, 600)

@@ -8,6 +8,7 @@
 -- include: revive
 -- include: asking
 -- include: renamed
+-- include: moved
 local LISTS = {{'undone', 2}, {'forgets', 1}, {'renamed', 5}, {'visits', 3}, {'moved', 6}, {'withdrawn', 3},
   {'stops', 1}, {'places', 2}}
 

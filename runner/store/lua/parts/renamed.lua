@@ -10,14 +10,6 @@ local function take(puts, key, old, new)
   puts[#puts + 1] = {key, new, found}
 end
 
--- A question that is decided has both names: whoever answers the old one learns that it is.
-local function move_question(d, each, number)
-  local old, decided = redis.call('HGET', d.key .. ':i', each[1]), redis.call('HGET', d.key .. ':d', each[1])
-  grow(d.root, #each[5] - json_bytes(d.key, each[2]))
-  redis.call('HSET', d.key .. ':i', each[2], number .. old:match(' %d+ %d+ ') .. each[5])
-  redis.call('HSET', d.key .. ':d', each[2], decided)
-end
-
 local function take_node(d, puts, old, new, visit, document, decided)
   local list, at = d.key .. ':m', '.' .. visit
   for place = 1, tonumber(redis.call('HGET', list, '#' .. old) or 0) do
