@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import codec, expiry, reminders
 from runner.interrupts import Answer, Interrupt, InterruptStatus
 from runner.ports import Token
 from runner.store import told
 from runner.store.layout import dump, load
-from runner.store.link import Argument
 from runner.store.receipts import by_visit
+
+if TYPE_CHECKING:
+    from runner.store.link import Argument
 
 JSON = Any
 
