@@ -7,7 +7,7 @@ its limit: see docs/decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runner import codec
