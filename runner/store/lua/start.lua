@@ -36,6 +36,7 @@ if refused then return refused end
 if ARGV[14] then
   local word = delegate(ARGV[14], ARGV[15], tonumber(ARGV[16]), tonumber(ARGV[17]), run)
   if word ~= 'delegated' then return reply(word) end
+  follow_all()
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[14] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
