@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.graph import Topology
 from runner.limits import Limit
-from runner.ports import Reply, Settlement, Store
+from runner.ports import Reply, Settlement, Start, Store
 from runner.run import Status
 from runner.testing.clock import ManualClock
 from runner.testing.contract.worker import Worker, failure, rung, shape, word_of
@@ -85,6 +85,17 @@ class LimitContract:
         worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
 
         worker.claim(run_id, "b")
+
+    def test_who_waited_is_rung_before_a_child_run(self, worker: Worker) -> None:
+        """A place that a node gives back to a child run's start goes on first, then the child's nodes."""
+        run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
+        token = worker.claim(run_id, "a").token
+        self._refused(worker, run_id, "b")
+        worker.store.publish([inner])
+
+        start = Start("00child", "inner", inner.fingerprint, "task", parent=token)
+
+        assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
 
     def test_who_is_held_has_no_place(self, worker: Worker) -> None:
         """A node that waits for migration has none."""
