@@ -17,12 +17,13 @@ from runner import codec, failures, inputs
 from runner.conditions import GraphState, Results, holds
 from runner.errors import NodeFailed, StoreError
 from runner.graph import BATCH, HIDDEN, Definition, NodeSpec
+from runner.node_documents import load_document
 from runner.outcomes import Failed, Input, NextBatch, Outcome, Saved, Succeeded
 from runner.ports import RunSnapshot, Store
 from runner.registry import Plan
 from runner.results import NodeResult
 from runner.run import Status
-from runner.visits import ClaimedVisit, load_document
+from runner.visits import ClaimedVisit
 
 STRANDS = "strands"
 KIND = "batch"

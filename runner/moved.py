@@ -10,6 +10,7 @@ from runner.errors import ConflictError
 from runner.interrupts import Address, Interrupt, InterruptStatus, digest
 from runner.maps import map_of
 from runner.migrating import At, Renamed
+from runner.node_documents import NodeDocument, load_document
 from runner.replay import Settled
 from runner.run import NodeRecord, Status
 
@@ -122,10 +123,19 @@ def renamed(move: Move, decided: Sequence[tuple[str, Interrupt]]) -> list[Rename
         if name in {"", node}:
             continue
         record = move.snapshot.nodes.get(node, NodeRecord())
-        kept = None if node in move.forgets else move.documents.get(node)
+        kept = None if node in move.forgets else _named(node, record, move.documents.get(node))
         own = [new.id for _, new in decided if new.node_id == name]
         found.append(Renamed(node, name, record.visit, _restate(move, node, name, kept), own))
     return found
+
+
+def _named(node: str, record: NodeRecord, document: JSON) -> JSON:
+    """Note the name under which a visit began that is not over: its idempotency key must stay the same."""
+    if record.status not in {Status.WAITING, Status.FAILED}:
+        return document
+    found = load_document(document) or NodeDocument(record.visit)
+    first = found.first_name(record.visit) or f"{node}.{record.visit}"
+    return replace(found, named=first).dump()
 
 
 def _restate(move: Move, node: str, name: str, document: JSON) -> JSON:

@@ -1,63 +1,24 @@
-"""One claimed visit as its executor sees it, and the document that survives its pauses.
-
-The stored document wraps the executor's own: beside it lie the visit that wrote it and, while
-the hooks after a node ask a person, the node's tentative outcome.
-"""
+"""One claimed visit as its executor sees it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from runner import codec, failures, sizes
-from runner.errors import CorruptDocument, LeaseLost, StoreError
+from runner.errors import LeaseLost, StoreError
 from runner.graph import HIDDEN
 from runner.interrupts import Address, Interrupt
 from runner.leases import Lease
+from runner.node_documents import NodeDocument, load_document
 from runner.outcomes import Failed, Input, Interrupted, Outcome, Remembered, Saved, Session, Succeeded, Work
 from runner.ports import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
 
 JSON = Any
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDocument:
-    """What is stored of a node between its executions."""
-
-    visit: int
-    executor: dict[str, JSON] | None = None
-    tentative: dict[str, JSON] | None = None
-    trace: str = ""
-
-    def dump(self) -> dict[str, JSON]:
-        """Return the stored form; the trace is only there where traces are made."""
-        stored = {"v": VERSION, **asdict(self)}
-        if not self.trace:
-            del stored["trace"]
-        return stored
-
-
-def load_document(stored: JSON) -> NodeDocument | None:
-    """Read a stored document strictly.
-
-    Raises:
-        CorruptDocument: it has another form or a version unknown here.
-    """
-    if stored is None:
-        return None
-    if not isinstance(stored, dict) or set(stored) - {"trace"} != {"v", "visit", "executor", "tentative"}:
-        raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
-    if stored["v"] != VERSION:
-        raise CorruptDocument(
-            f"a stored node document has version {stored['v']!r}, this library reads {VERSION}; "
-            "it was left untouched."
-        )
-    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"], stored.get("trace", ""))
 
 
 class ClaimedVisit:
@@ -94,6 +55,7 @@ class ClaimedVisit:
         self.tentative = None if found is None or older else found.tentative
         self.replays = self.tentative is not None
         self.trace = "" if found is None or older else found.trace
+        self._named = found.first_name(token.visit) if found else ""
         at = claim.record
         self.work = Work(at.handed, claim.report, at.late) if at.handed else None
         self.outage: StoreError | None = None
@@ -103,8 +65,9 @@ class ClaimedVisit:
 
     @property
     def idempotency_key(self) -> str:
-        """The same text for every start of this visit."""
-        return f"{self.address.run_id}.{self.address.node_id}.{self.address.visit}"
+        """The same text for every start of this visit, whatever its node is named meanwhile."""
+        named = self._named or f"{self.address.node_id}.{self.address.visit}"
+        return f"{self.address.run_id}.{named}"
 
     def save(self, saved: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
@@ -164,12 +127,12 @@ class ClaimedVisit:
 
     def wrap(self, saved: Saved) -> Saved:
         """Put the executor's document into the node's."""
-        document = NodeDocument(self.address.visit, saved.document, trace=self.trace)
+        document = NodeDocument(self.address.visit, saved.document, None, self.trace, self._named)
         return Saved(document.dump(), saved.keep, saved.messages)
 
     def wrap_kept(self) -> Saved:
         """Write what the executor saved last again, with the tentative outcome or without it."""
-        document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace)
+        document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace, self._named)
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> None:

@@ -737,3 +737,64 @@ def test_several_edges_may_lead_from_one_node_to_another(opened, before, after):
 
     run.answer_old("yes")
     assert run.finish().execution_order == ["a", "b", "c"]
+
+
+def test_a_renamed_node_keeps_its_idempotency_key(opened):
+    """Its visit began before it had its name: what services know by the key is not done twice.
+
+    A service is called at every start: before the question, after it, and after a failure; beside it, and
+    under each of the names, a node of another visit has keys of its own.
+    """
+    keys = []
+
+    def call(ctx):
+        keys.append((ctx.node_id, ctx.idempotency_key))
+        ctx.once("step", lambda: 1) if len(keys) > 1 else None
+        answer = ctx.interrupt("approve")
+        if len(keys) < 5:
+            raise ValueError(answer)
+        return answer
+
+    def build(name):
+        return graph(f"a {name}", f"{name} c", nodes={"a": ident, name: call, "c": ident})
+
+    run = Deployed(opened, build("b"))
+    for old, new in (("b", "d"), ("d", "e")):
+        run.deploy(build(new))
+        run.migrate({old: new})
+    run.answer()
+    run.finish()
+    client = Client(store=run.store, dispatcher=run, registry=run.registry)
+    for _ in range(3):
+        client.run(run.run_id).retry()
+        run.finish()
+
+    assert run.result().status is Status.COMPLETED
+    assert keys == [("b", f"{run.run_id}.b.1"), *[("e", f"{run.run_id}.b.1")] * 4]
+
+
+def test_a_later_visit_of_a_renamed_node_has_a_key_of_its_own(opened):
+    """Only the visit that began under the older name keeps that in its key."""
+    keys = []
+
+    def call(ctx):
+        answer = ctx.interrupt("approve")
+        keys.append(ctx.idempotency_key.removeprefix(f"{ctx.run_id}."))
+        return ctx.once("told", lambda: answer)
+
+    def build(name):
+        def again(state):
+            return state.results[name].output == "again"
+
+        edges = [f"a {name}", (f"{name} a", again), f"{name} c"]
+        return graph(*edges, nodes={"a": ident, name: call, "c": ident})
+
+    run = Deployed(opened, build("b"))
+    run.deploy(build("d"))
+    run.migrate({"b": "d"})
+    for response in ("again", "again", "done"):
+        run.answer(response)
+        run.finish()
+
+    assert run.result().status is Status.COMPLETED
+    assert keys == ["b.1", "d.2", "d.3"]

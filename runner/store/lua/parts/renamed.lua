@@ -18,7 +18,10 @@ local function take_node(d, puts, old, new, visit, document, decided)
   take(puts, list, '#' .. old, '#' .. new)
   grow(d.root, #document - redis.call('HSTRLEN', d.key .. ':s', old))
   redis.call('HDEL', d.key .. ':s', old)
-  if document ~= '' then puts[#puts + 1] = {d.key .. ':s', new, document} end
+  if document ~= '' then
+    puts[#puts + 1] = {d.key .. ':s', new, document}
+    puts[#puts + 1] = {d.key, 'k:' .. new, 1}
+  end
   redis.call('HDEL', d.key, 'q:' .. old)
   if decided ~= '' then puts[#puts + 1] = {d.key, 'q:' .. new, decided} end
   take(puts, d.key, 'k:' .. old, 'k:' .. new)
