@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,6 +43,9 @@ EARLY_LIMIT = 100
 
 PREFETCH = 200
 """More than EARLY_LIMIT, so that answers which wait don't keep the others out."""
+
+PACKED = "x-compression"
+"""The header under which a dead letter says how it is compressed."""
 
 BROKEN = (AMQPError, OperationalError, OSError)
 
@@ -121,6 +125,7 @@ class AmqpDoors(Background):
             connection.ensure_connection(max_retries=1, interval_start=0.1)
             channel = connection.default_channel
             dead_queue(channel).declare()
+            channel.message_to_python = partial(_as_sent, channel.message_to_python)
             for door in doors:
                 take = partial(self._take, door.name)
                 consumer = Consumer(channel, [door], on_message=take, auto_declare=True)
@@ -172,6 +177,8 @@ class AmqpDoors(Background):
             self._finish(delivered, verdict)
 
     def _judge(self, delivered: Delivered) -> Verdict:
+        if packed := delivered.message.headers.get(PACKED):
+            return Verdict(Fate.DEAD, reason=f"it is compressed ({packed!r}); send it as it is.")
         sent = Sent(delivered.id, f"{delivered.door}/{delivered.id}", delivered.body, delivered.age)
         if delivered.door == STARTS:
             return judge_start(self.engine, sent)
@@ -212,3 +219,11 @@ class AmqpDoors(Background):
             headers=headers or {},
             **({"correlation_id": correlation_id} if correlation_id else {}),
         )
+
+
+def _as_sent(read: Callable[[Any], Message], delivered: Any) -> Message:
+    """Let kombu read a message, but not unpack it: a small one may be huge inside."""
+    headers = delivered.properties.get("application_headers") or {}
+    if "compression" in headers:
+        headers[PACKED] = headers.pop("compression")
+    return read(delivered)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pydantic_core
 from celery.worker.strategy import default
 
 from runner import codec
@@ -68,6 +69,27 @@ def sent(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[list[o
         kind = str(named[OTHER]).partition(" ")[0]
         raise UsageError(f"the content type is {kind}; send JSON, as {JSON_TYPE}.")
     return found, named
+
+
+def message_of(task_id: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+    """Make the message of a door from what was sent to its task.
+
+    Raises:
+        UsageError: it can't be one; the error says why.
+    """
+    found, named = sent(args, kwargs)
+    if found:
+        raise UsageError("positional arguments; send keyword arguments only")
+    try:
+        # The task's id makes a task that Celery delivers twice one message.
+        return pydantic_core.to_json({"v": 1, "idempotency_key": task_id, **named})
+    except pydantic_core.PydanticSerializationError as error:
+        raise UsageError(str(error)) from error
+
+
+def raw(kwargs: Mapping[str, object]) -> bytes:
+    """Give back what was sent, as text, for people to read."""
+    return "".join(map(str, kwargs.values())).encode(errors="backslashreplace")
 
 
 def _read(text: object) -> tuple[list[object], dict[str, object]]:

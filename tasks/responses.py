@@ -13,7 +13,6 @@ import time
 from functools import cache
 from typing import Any
 
-import pydantic_core
 from celery import shared_task
 
 from runner import ids
@@ -23,7 +22,7 @@ from runner.store.keys import RESPONSES, STARTS
 from runner.store.streams import Entry, Intake, Outbox
 from tasks.background import Background
 from tasks.engines import settings_of
-from tasks.plain_bodies import sent
+from tasks.plain_bodies import message_of, raw
 
 log = logging.getLogger(__name__)
 
@@ -121,16 +120,20 @@ def outbox_of(redis_url: str) -> Outbox:
     return Outbox(redis_url)
 
 
-PLAIN = "tasks.plain_bodies:strategy"
+DOOR: dict[str, Any] = {
+    **OPTIONS,
+    "Strategy": "tasks.plain_bodies:strategy",
+    "Request": "tasks.refusals:Perishable",
+}
 
 
-@shared_task(bind=True, name="tasks.respond", Strategy=PLAIN, **OPTIONS)
+@shared_task(bind=True, name="tasks.respond", **DOOR)
 def respond(self: Any, *args: object, **message: object) -> None:
     """Answer a question: `app.send_task("tasks.respond", kwargs={"interrupt_id": ..., "response": ...})`."""
     _hand_over(self, RESPONSES, args, message)
 
 
-@shared_task(bind=True, name="tasks.start", Strategy=PLAIN, **OPTIONS)
+@shared_task(bind=True, name="tasks.start", **DOOR)
 def start(self: Any, *args: object, **message: object) -> None:
     """Begin a run: `app.send_task("tasks.start", kwargs={"graph": ..., "task": ...})`."""
     _hand_over(self, STARTS, args, message)
@@ -139,13 +142,8 @@ def start(self: Any, *args: object, **message: object) -> None:
 def _hand_over(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
     outbox = outbox_of(settings_of(task.app).redis_url)
     try:
-        found, named = sent(args, message)
-        # The task's id makes a task that Celery delivers twice one message.
-        body = pydantic_core.to_json({"v": 1, "idempotency_key": task.request.id, **named})
-    except (UsageError, pydantic_core.PydanticSerializationError) as error:
-        outbox.bury(task.name, "".join(map(str, message.values())).encode(), str(error))
-        return
-    if found:
-        outbox.bury(task.name, repr(found).encode(), "positional arguments; send keyword arguments only")
+        body = message_of(task.request.id, args, message)
+    except UsageError as error:
+        outbox.bury(task.name, raw(message), str(error))
         return
     outbox.send(stream, body)

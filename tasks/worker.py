@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from runner.errors import RunnerError
 from runner.registry import registry
 from runner.settings import Settings
-from tasks import nodes, reports, responses
+from tasks import nodes, refusals, reports, responses
 from tasks.amqp import AmqpDoors
 from tasks.announcing import Announcer
 from tasks.config import SETTINGS, is_amqp, is_redis
@@ -26,6 +26,8 @@ from tasks.rubbish import guard
 from tasks.sweeper import Sweeper
 
 THREADS = frozenset({AmqpDoors, Announcer, Presence, Relay, Responses, Sweeper})
+CONSUMER = "celery.worker.consumer:Consumer"
+"""What Celery has unless an app says otherwise."""
 TASKS = (nodes.run_node, reports.report, reports.report_error, responses.respond, responses.start)
 
 
@@ -49,6 +51,8 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
         if SETTINGS not in conf:
             conf[SETTINGS] = Settings().model_dump_json()
         load_graphs(settings_of(instance.app))
+        if conf.worker_consumer == CONSUMER:  # else the app has one of its own
+            conf.worker_consumer = refusals.NAME
         if is_redis(conf.broker_url):
             forget_old_connections()
             guard(outbox_of(settings_of(instance.app).redis_url).bury)

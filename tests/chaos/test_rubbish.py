@@ -10,7 +10,7 @@ import random
 import pytest
 
 from runner import Status
-from tests.tasks.workers import Site
+from tests.tasks.workers import RECOVERY, Site
 from tests.waiting import wait_until
 
 SEED = 20
@@ -42,7 +42,10 @@ def corpus(good: str) -> list[bytes]:
     ids = [
         {**message, "headers": {**message["headers"], "id": each}} for each in ("", 5, "a.b", "0.a.x.y", None)
     ]
-    bodies = [{**message, "body": body} for body in ("{", "[1]", "[[],{}]", json.dumps([[], ODD[-2], {}]), 5)]
+    bodies = [
+        {**message, "body": body}
+        for body in ("{", "[1]", "[[],{}]", "[[],{},5]", json.dumps([[], ODD[-2], {}]), 5)
+    ]
     plain = [b"", b"rubbish", b"\xff\xfe", b"5", b"[]", b"null", b"{}", pickle.dumps({"x": 1}), b"[" * 50_000]
     return plain + [json.dumps(each).encode() for each in [*without, *kinds, *tasks, *ids, *bodies]]
 
@@ -85,7 +88,7 @@ def taken(site: Site) -> bool:
 
 @pytest.mark.sample
 def test_a_worker_outlives_every_kind_of_rubbish_on_its_queue(site):
-    """Each kind once: what kombu can't read is a dead letter with its bytes, the rest Celery refuses."""
+    """Each kind once: what kombu can't read is a dead letter with its bytes; so is what Celery refuses."""
     before = site.redis.xlen("runner:dead")
     site.redis.lpush(QUEUE, *corpus(envelope(site)))
 
@@ -95,6 +98,9 @@ def test_a_worker_outlives_every_kind_of_rubbish_on_its_queue(site):
     letters = [fields[b"body"] for _, fields in site.redis.xrange("runner:dead")]
     assert {b"rubbish", b"\xff\xfe", b"5", b"null", b"{}"} <= set(letters)
     assert site.redis.xlen("runner:dead") - before >= 15
+    reasons = [fields[b"reason"].decode() for _, fields in site.redis.xrange("runner:dead")]
+    for said in ("knows the task 'nobody.knows'", "untrusted content of type yaml", "names no task"):
+        assert any(said in reason for reason in reasons), said
 
 
 def test_a_worker_outlives_two_thousand_fuzzed_messages(site):
@@ -117,6 +123,20 @@ def test_without_the_guard_one_piece_of_rubbish_ends_the_worker(databases, rubbi
     site.redis.lpush(QUEUE, rubbish)
 
     wait_until(lambda: not site.workers[0].alive, "the worker ends", seconds=SLOW)
+    site.end()
+
+
+def test_without_a_look_at_each_request_one_keeps_its_slot(databases):
+    """Control: a thread of the pool stumbles over it, and nothing runs in its slot any more."""
+    site = next(databases)
+    site.ready(1, slots=1, RUNNER_GRAPHS="tests.tasks.graphs,tests.chaos.unchecked")
+    site.redis.lpush(QUEUE, json.dumps({**json.loads(envelope(site)), "body": "[[],{},5]"}))
+    wait_until(lambda: taken(site), "it was taken", seconds=SLOW)
+
+    run = site.client.start("chain", "go")
+
+    with pytest.raises(TimeoutError):
+        run.wait(RECOVERY + 2)
     site.end()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kombu.serialization import enable_insecure_serializers
 from runner import Status
 from runner.interrupts import Address
 from runner.settings import as_broker
+from runner.store.letters import Letters
 from tests.docs import blocks
 from tests.tasks.workers import script
 from tests.waiting import wait_until
@@ -251,6 +253,27 @@ def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     reasons = b" ".join(fields[b"reason"] for _, fields in threads.redis.xrange("runner:dead")[-2:])
     assert b"keyword arguments" in reasons
     assert b"interrupt_id: Field required" in reasons
+
+
+def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
+    """A task that nobody has, and one that came too late: both are kept; the late one can be sent again."""
+    run, question = asked(threads)
+    letters = Letters(threads.url)
+    said = {"interrupt_id": question, "response": "yes"}
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+
+    stranger.send_task("nobody.knows", args=[7], queue="runner")
+    stranger.send_task("tasks.respond", kwargs=said, queue="runner", expires=long_ago)
+
+    def found(word):
+        return next((letter for letter in letters.all() if word in letter.reason), None)
+
+    wait_until(lambda: found("'nobody.knows'") and found("it expired at"), "both are dead letters")
+    assert json.loads(found("'nobody.knows'").body)[0] == [7]
+    assert run.status is Status.INTERRUPTED
+    letters.replay(found("it expired at"))
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert run.result().results["node.with.dots"].output == "yes"
 
 
 @pytest.mark.parametrize(
