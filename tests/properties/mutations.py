@@ -262,8 +262,8 @@ MUTATIONS = (
     ),
     Mutation(
         LUA + "expand.lua",
-        "for place = 12, known and 0 or #ARGV do",
-        "for place = 12, #ARGV do",
+        "for place = 13, known and 0 or #ARGV do",
+        "for place = 13, #ARGV do",
         "a second list of a visit changes what its items are",
         "maps",
     ),
