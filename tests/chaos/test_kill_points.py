@@ -120,7 +120,7 @@ def killed(children):
     story, _ = children
     story.plain = story.site.client.start("journey", "go")
     wait_until(
-        lambda: story.have_ended() and story.plain.status is Status.COMPLETED, "every run ends", seconds=120
+        lambda: story.have_ended() and story.plain.status is Status.COMPLETED, "every run ends", seconds=150
     )
     return story
 

@@ -119,7 +119,7 @@ def places(databases, nursery, chosen):
             ended = [place.advance() for place in found.values()]
             return all(ended) and somewhere.plain.status is Status.COMPLETED
 
-        wait_until(all_have_ended, "all runs end", seconds=120)
+        wait_until(all_have_ended, "all runs end", seconds=150)
         yield found
 
 
