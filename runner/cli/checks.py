@@ -263,6 +263,10 @@ def _letters(facts: Facts) -> Iterator[Check]:
 def _settings(facts: Facts) -> Iterator[Check]:
     if facts.unknown:
         yield Check(WARN, "settings", "; ".join(facts.unknown), "Correct the name, or remove it.")
+    over = [f"RUNNER_MAX_{name.upper()}" for name, size in facts.sizes.items() if size > facts.sizes["run"]]
+    if over:
+        found = f"{' and '.join(over)} allow more than RUNNER_MAX_RUN: the run is full before"
+        yield Check(WARN, "settings", found, "Raise RUNNER_MAX_RUN, or lower the others.")
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (

@@ -74,6 +74,7 @@ def read_facts(settings: Settings) -> Facts:
         unguarded=_unguarded(url),
         unknown=unknown(),
         durability=settings.durability,
+        sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
 

@@ -78,7 +78,7 @@ class NodeDocument(TypedDict):
 
 
 class RunDocument(RunLine):
-    """A whole run; `interrupts` are the open ones, those of graphs inside it included."""
+    """A whole run; `interrupts` are open, `size` is in bytes: both with the runs inside it."""
 
     ended_at: str | None
     reason: str
@@ -87,6 +87,7 @@ class RunDocument(RunLine):
     interrupts: list[InterruptDocument]
     execution_order: list[str]
     usage: dict[str, int]
+    size: int
 
 
 class ReceiptDocument(TypedDict):
@@ -239,12 +240,12 @@ def run_document(run: RunView) -> RunDocument:
         interrupts=[interrupt_document(asked) for asked in run.questions()],
         execution_order=list(run.order),
         usage=run.usage,
+        size=run.size,
     )
 
 
 def node_document(node: NodeView) -> NodeDocument:
     """Write a node."""
-    error = node.error
     return NodeDocument(
         id=node.id,
         status=node.status,
@@ -252,7 +253,7 @@ def node_document(node: NodeView) -> NodeDocument:
         attempts=node.attempts,
         execution_ms=node.ms,
         output=node.output,
-        error=error_document(error) if error else None,
+        error=error_document(node.error) if node.error else None,
         run=run_document(node.inner) if node.inner else None,
     )
 

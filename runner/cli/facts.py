@@ -38,6 +38,7 @@ class Facts:
     unguarded: bool
     unknown: Sequence[str] = field(default_factory=tuple)
     durability: str = "fast"
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def alive(self) -> list[Worker]:

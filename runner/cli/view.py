@@ -65,6 +65,7 @@ class RunView:
     order: tuple[str, ...]
     nodes: tuple[NodeView, ...]
     usage: dict[str, int] = field(default_factory=dict)
+    size: int = 0
 
     def questions(self) -> Iterator[Interrupt]:
         """Give the open questions, those of graphs inside this one included."""
@@ -103,6 +104,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         order=tuple(snapshot.order),
         nodes=tuple(_node(store, snapshot, name, own) for name in _in_order(snapshot, own)),
         usage=_usage(snapshot),
+        size=snapshot.size,
     )
 
 

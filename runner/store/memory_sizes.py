@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner import schedule
+from runner.graph import AFTER_GRAPH
 from runner.interrupts import Interrupt
 from runner.migrating import Migration
 from runner.outcomes import Saved
@@ -47,7 +48,8 @@ class MemorySizes:
             PayloadTooLarge: its run would have more than it may.
         """
         run = self._shelf.runs.get(token.run_id)
-        if run is not None and self._holds(token) and not run.stops(token.node):
+        ends = token.node == AFTER_GRAPH or (run is not None and run.stops(token.node))
+        if run is not None and self._holds(token) and not ends:
             kept = run.weights.more(token.run_id, token.node, saved)
             run.weights.room(more + kept, self.max_run)
 

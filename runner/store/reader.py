@@ -86,7 +86,8 @@ class Reader:
                 if field.startswith(b"m:")
             },
             events=int(own[b"run"].split(b" ")[6]),
-            size=int(own.get(b"size", 0)),
+            # One that an older release began may count less than nothing.
+            size=max(0, int(own.get(b"size", 0))),
         )
 
     def shape(self, fingerprint: str) -> dict[bytes, bytes]:

@@ -68,6 +68,7 @@ CASES = [
     ("events", WARN, replace(WELL, workers=[replace(WORKER, events=False)])),
     ("dead letters", WARN, replace(WELL, letters=3)),
     ("settings", WARN, replace(WELL, unknown=["RUNNER_LEESE (environment) is no setting"])),
+    ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
 ]
 
 

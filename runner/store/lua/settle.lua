@@ -29,7 +29,7 @@ local done = status == 'completed'
 local kept = remember_until(last + 1) + 1
 local bytes, had = kept_bytes(d.key, name, kept)
 bytes = bytes + #ARGV[13] + (done and #ARGV[12] or 0)
-local refused = full(d.root, not done or stops(d, name), bytes)
+local refused = full(d.root, not done or stops(d, name) or name == '@after', bytes)
 if refused then return refused end
 refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
 if refused then return reply(refused) end

@@ -9,7 +9,7 @@ import pytest
 
 from runner import codec
 from runner.errors import PayloadTooLarge
-from runner.graph import Topology
+from runner.graph import AFTER_GRAPH, Topology
 from runner.maps import MapSpec
 from runner.outcomes import Saved
 from runner.ports import Fork, Settlement, Start, Store
@@ -181,6 +181,15 @@ class SizingContract:
         )
         assert worker.settle(tokens["c"], MUCH) == "settled"
         assert worker.statuses(run_id) == "failed: a cancelled, b failed, c completed"
+
+    def test_the_event_after_a_full_run_has_room(self, worker: Worker, store: Store) -> None:
+        """A run that has done all its work does not fail for the hooks after it."""
+        run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]))
+        worker.run(run_id, "a")
+        store.max_run = 1
+
+        worker.run(run_id, AFTER_GRAPH)
+        assert worker.read(run_id).record.status is Status.COMPLETED
 
     def test_a_start_needs_room(self, worker: Worker, store: Store) -> None:
         """A task that is too large for any run begins none; a child run needs the room of its family."""
