@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any
 
 from celery.exceptions import InvalidTaskError
-from celery.worker import consumer
+from celery.worker import consumer, state
 from celery.worker.request import Request
 
 from runner.errors import StoreError, UsageError
@@ -37,7 +37,11 @@ class Consumer(consumer.Consumer):
         """Look at each request before the pool gets it."""
 
         def checked(request: Any) -> Any:
-            check(request)
+            try:
+                check(request)
+            except InvalidTaskError:
+                state.task_ready(request)  # Celery has noted it as taken already
+                raise
             return on_task_request(request)
 
         super().__init__(checked, *args, **options)
