@@ -90,6 +90,7 @@ class Migrations:
     ) -> tuple[list[Migration], list[Fate]]:
         """Plan a run and the unfinished child runs of the nodes that go on in it."""
         move = self._move(snapshot, wish.own(), graph_id)
+        wish.check_inside(move.old)
         found = move.migration(parent_node, path)
         moves, fates = ([found], move.fates) if _changes(move, found) else ([], [])
         for child, node, name in self._children(move, found.records):

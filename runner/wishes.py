@@ -32,6 +32,19 @@ class Wish:
         goes = {old: today for old, today in self.goes.items() if "/" not in old}
         return Wish(goes, [name for name in self.drops if "/" not in name])
 
+    def check_inside(self, old: Topology) -> None:
+        """Make sure that what is said of graphs inside names nodes that the graph had.
+
+        Raises:
+            NotFoundError: there was no such node.
+        """
+        for name in [*self.goes, *self.drops]:
+            outer, inside, _ = name.partition("/")
+            if inside and outer not in old.nodes:
+                raise NotFoundError(
+                    f"graph {old.graph_id!r} had no node {outer!r}, so {name!r} is nowhere. Nothing changed."
+                )
+
     def inside(self, node: str, today: str) -> Wish:
         """Give what is said of the graph that a node is.
 
@@ -97,6 +110,11 @@ class Names:
             ConflictError: a node that has run or waits is gone, and nobody said what becomes of it.
         """
         run_id, graph, goes = self._snapshot.record.run_id, self._new.graph_id, self._wish.goes
+        both = sorted(set(goes) & set(self._wish.drops))
+        if both:
+            raise UsageError(
+                f"{', '.join(both)} can't be another node today and count no more; nothing was changed."
+            )
         for node in [*goes, *self._wish.drops]:
             if node not in self._old.nodes or node.endswith(BRACKETS):
                 raise NotFoundError(f"graph {graph!r} had no node {node!r} when run {run_id} began.")

@@ -66,6 +66,8 @@ def translated(error: BaseException) -> CommandError:
         return CommandError(Exit.STOPPED, "Stopped before the end.")
     if type(error).__module__.startswith("pydantic"):
         return CommandError(Exit.USAGE, f"A setting can't be used: {_settings_line(error)}")
+    if isinstance(error, UnicodeEncodeError):
+        return CommandError(Exit.USAGE, "An argument holds bytes that are no text in UTF-8.")
     code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAULT)
     message = str(error) if code is not Exit.FAULT else f"{type(error).__name__}: {error}"
     return CommandError(code, message, HINTS.get(code, ""))

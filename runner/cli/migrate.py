@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.exits import CommandError, Exit
+from runner.cli.exits import HINTS, CommandError, Exit
 from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def migrate(
     """
     if (run_id is None) == (graph is None):
         raise CommandError(Exit.USAGE, "Give a RUN, or --graph for all waiting runs of a graph.")
-    mapping = dict(_pair(pair) for pair in pairs)
+    mapping = _mapping(pairs)
     wanted = [run_id] if run_id else _waiting(session, str(graph))
     alone = run_id is not None
     found = [_moved(session, each, mapping, drop, dry_run=dry_run, alone=alone) for each in wanted]
@@ -57,6 +57,13 @@ def migrate(
     else:
         _write(session, found)
     return Exit.CONFLICT if any(each["error"] for each in found) else Exit.DONE
+
+
+def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = dict(_pair(pair) for pair in pairs)
+    if len(found) < len(set(pairs)):
+        raise CommandError(Exit.USAGE, "--map names an older node twice; nothing was changed.")
+    return found
 
 
 def _pair(given: str) -> tuple[str, str]:
@@ -74,6 +81,10 @@ def _waiting(session: Session, graph: str) -> list[str]:
 
     store = session.client.engine.store
     today = store.graphs().get(graph)
+    if today is None:
+        raise CommandError(
+            Exit.NOT_FOUND, f"No graph {graph!r} is known to this store.", HINTS[Exit.NOT_FOUND]
+        )
     held = runs_of(store, RunQuery(Status.NEEDS_MIGRATION))
     asking = (run for run in runs_of(store, RunQuery(Status.INTERRUPTED)) if run.fingerprint != today)
     return [run.run_id for run in (*held, *asking) if run.graph_id == graph]

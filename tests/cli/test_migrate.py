@@ -90,12 +90,14 @@ def test_all_waiting_runs_of_a_graph_are_moved(moved):
 
 
 def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
-    """The message names the flags; a wrong mapping, and neither a run nor a graph, are faults of usage."""
+    """The message names the flags; a wrong mapping or name, and neither a run nor a graph, are told."""
     _, runs, call = moved
 
     unsaid, odd, neither = call(runs[0]), call(runs[0], "--map", "b"), call()
+    twice, nowhere = call(runs[0], "--map", "b=approval", "--map", "b=c"), call("--graph", "bnech")
 
     assert unsaid.exit_code == 5
     assert "--map OLD=NEW" in unsaid.stderr
     assert "OLD=NEW" in odd.stderr
     assert [odd.exit_code, neither.exit_code, call("00none").exit_code] == [2, 2, 4]
+    assert [twice.exit_code, nowhere.exit_code] == [2, 4]

@@ -74,6 +74,7 @@ def test_times_are_rfc_3339_in_utc():
         (TimeoutError(), Exit.TIMED_OUT),
         (KeyboardInterrupt(), Exit.STOPPED),
         (ZeroDivisionError(), Exit.FAULT),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), Exit.USAGE),
     ],
 )
 def test_every_kind_of_error_has_its_code(error, code):

@@ -340,6 +340,8 @@ REFUSED = [
     (RENAMED, {"mapping": {"x": "approval"}}, NotFoundError, "had no node 'x'"),
     (RENAMED, {"mapping": {"b": "a"}}, UsageError, "a has run already"),
     (RENAMED, {"mapping": {"b/x": "c"}}, ConflictError, "b waits"),
+    (RENAMED, {"mapping": {"b": "approval"}, "drop": ["b"]}, UsageError, "b can't be another node today and"),
+    (RENAMED, {"mapping": {"b": "approval"}, "drop": ["x/y"]}, NotFoundError, "'x/y' is nowhere"),
     (
         graph("d a", "a b", "b c", nodes={"d": ident, **NODES}),
         {},
