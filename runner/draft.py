@@ -92,9 +92,13 @@ class Draft:
         self.actions: list[Action] = []
 
     def node(self, node: str) -> NodeRecord:
-        """Return a node as it stands in this round: settled in an older one means pending."""
+        """Return a node as it stands in this round: settled in an older one means pending.
+
+        A run that was moved may hear of a node that its graph no longer has: that is pending, too.
+        """
         record = self.nodes.get(node) or self.view.node(node)
-        stamp = self.round(self.shape(node).scope)
+        shape = self.topology.nodes.get(shape_name(node))
+        stamp = self.round(shape.scope if shape else ROOT)
         if record.stamp == stamp:
             return record
         return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)

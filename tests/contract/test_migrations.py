@@ -519,6 +519,19 @@ def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
     assert run.finish().results["b"].output == ["yes", ["a"]]
 
 
+def test_a_graph_inside_whose_node_is_gone_is_stopped(opened):
+    """Its end is told to a run that has no such node any more: that changes nothing."""
+    run = Deployed(opened, nested(INNER))
+    (child,) = run.store.children(run.run_id)
+    run.deploy(graph("a c", nodes={"a": ident, "c": got}))
+
+    run.migrate(drop=["b"])
+
+    assert run.store.peek(child).status is Status.CANCELLED
+    assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
+    assert run.finish().execution_order == ["a", "c"]
+
+
 def test_a_loop_keeps_its_rounds(opened):
     """A run in the second round of a loop is moved within it, and its visits keep their numbers."""
 

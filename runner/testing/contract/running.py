@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from runner.outcomes import Saved
-from runner.ports import Settlement, Store
+from runner.ports import Settlement, Store, Token
 from runner.run import Status
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, failure, rung, saved, shape
+from runner.testing.contract.worker import Worker, failure, rung, saved, shape, word_of
 
 
 class RunningContract:
@@ -55,6 +55,21 @@ class RunningContract:
         assert store.hold(old).word == "stale"
         assert store.leave(old).word == "stale"
         assert worker.read(run_id) == before
+
+    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: Worker, store: Store) -> None:
+        """A late doorbell or worker may name a node that a run had before it was moved."""
+        run_id = worker.start(shape("a"))
+        for node in ("gone", "gone[3]"):
+            token = Token(run_id, node, 1, 1)
+            assert word_of(store.claim(run_id, node, 1, 1, worker.nonce())) == "stale"
+            assert store.renew([token]) == ["stale"]
+            assert store.save(token, saved(1)).word == "stale"
+            assert store.park(token, [worker.asked(token)], None).word == "stale"
+            assert store.retry(token, 0, failure(), None).word == "stale"
+            assert store.leave(token).word == "stale"
+            assert store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word == "stale"
+
+        assert worker.statuses(run_id) == "executing: a ready"
 
     def test_a_settled_node_rings_the_next(self, worker: Worker, store: Store) -> None:
         """The transition that ends a visit makes its successors ready and names their doorbells."""
