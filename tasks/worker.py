@@ -24,6 +24,7 @@ from tasks.relay import Relay
 from tasks.responses import Responses, outbox_of
 from tasks.rubbish import guard
 from tasks.sweeper import Sweeper
+from tasks.tracebacks import share_code
 
 THREADS = frozenset({AmqpDoors, Announcer, Presence, Relay, Responses, Sweeper})
 CONSUMER = "celery.worker.consumer:Consumer"
@@ -33,6 +34,7 @@ TASKS = (nodes.run_node, reports.report, reports.report_error, responses.respond
 
 def equip(app: Celery) -> None:
     """Add what our workers do besides their tasks. The tasks are there since this was imported."""
+    share_code()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
 
