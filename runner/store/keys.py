@@ -57,19 +57,22 @@ DICTIONARY = (
         "hash",
         "v, run (status, counters), of (graph), reason, lock, again, parent_node, root, path, created, "
         "ended, task, given, tags, idem, on_end, ends, untold; at the root size (bytes, with all runs "
-        "inside); n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
-        "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> questions "
-        "of its visit; w:<question> what time does to it: reminders, how its node ends, what that leaves, a"
-        " line each; k:<node> when it keeps a document or has a task of its own, t:<node>.<visit> (JSON); "
-        "m:<map> record of its items; h:<reference> how the work of that name ended, which another system "
-        "does (JSON); wide makes it a table",
+        "inside); chatter (bytes of long events since older ones had to go); n:<node>, l:<loop> records; "
+        "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
+        "entry (JSON), large: @<root> <digest>; q:<node> questions of its visit; w:<question> what time "
+        "does to it: reminders, how its node ends, what that leaves, a line each; k:<node> when it keeps a "
+        "document or has a task of its own, t:<node>.<visit> (JSON); m:<map> record of its items; "
+        "h:<reference> how the work of that name ended, which another system does (JSON); wide makes it a "
+        "table",
         _ENDED,
     ),
     Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
     Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
     Key("r:<run>:i", "hash", "question's id -> number, asked ms, expires ms, question (JSON)", _ENDED),
     Key("r:<run>:d", "hash", "question's id -> status, ms, nonce, answer (JSON)", _ENDED),
-    Key("r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so"),
+    Key(
+        "r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so, fewer long ones"
+    ),
     Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),

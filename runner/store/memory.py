@@ -274,6 +274,8 @@ class MemoryStore(MemoryControl, MemoryReader):
             run = self._shelf.runs.get(run_id)
             if run is not None:
                 self._shelf.event(run, kind, node, visit, data=pack_copy(data))
+                for each in {run.record.run_id, run.record.root} & self._shelf.runs.keys():
+                    self._shelf.runs[each].events.thin(len(dump(data)), self.max_run)
                 self._changed.notify_all()
 
     def _apply(

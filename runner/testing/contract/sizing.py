@@ -191,6 +191,24 @@ class SizingContract:
         worker.run(run_id, AFTER_GRAPH)
         assert worker.read(run_id).record.status is Status.COMPLETED
 
+    def test_long_events_push_older_ones_out(self, worker: Worker, store: Store) -> None:
+        """A run keeps fewer events when they tell much; short ones push none out, nor does one long one."""
+        run_id = worker.start(shape("a"))
+        child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
+        for number in range(1_100):
+            store.emit(child, "progress", "x", 1, number)
+        store.max_run = 10_000
+        store.emit(child, "progress", "x", 1, MUCH)
+        assert len(store.events(run_id, limit=5_000)) > 1_100
+
+        store.emit(child, "progress", "x", 1, MUCH)
+
+        for each, node in ((child, "x"), (run_id, "a/x")):
+            found = store.events(each, limit=5_000)
+            assert len(found) == 1_000
+            assert (found[-1].node, found[-1].data, found[0].data) == (node, MUCH, 102)
+            assert int(found[-1].position) - int(found[0].position) == 999
+
     def test_a_start_needs_room(self, worker: Worker, store: Store) -> None:
         """A task that is too large for any run begins none; a child run needs the room of its family."""
         run_id = self.wide(worker, store, shape("a"))
