@@ -48,8 +48,11 @@ class Move:
     kept: dict[str, NodeRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Learn the names of the nodes."""
+        """Learn the names of the nodes, and what each has asked: items of maps may be many."""
         self.names = Names(self.snapshot, (self.old, self.new), self.wish)
+        self.asked: dict[str, list[Interrupt]] = {}
+        for each in self.snapshot.interrupts:
+            self.asked.setdefault(each.node_id, []).append(each)
 
     def migration(self, parent_node: str, path: str) -> Migration:
         """Work everything out.
@@ -211,7 +214,7 @@ class Move:
     def asked_by(self, node: str) -> list[Interrupt]:
         """List the questions of the visit in which a node is."""
         visit = self.snapshot.nodes[node].visit
-        return [each for each in self.snapshot.interrupts if (each.node_id, each.visit) == (node, visit)]
+        return [each for each in self.asked.get(node, ()) if each.visit == visit]
 
     def _items(self, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, NodeRecord]]:
         for node, was in self.snapshot.nodes.items():

@@ -140,7 +140,7 @@ def _named(node: str, record: NodeRecord, document: JSON) -> JSON:
 
 def _restate(move: Move, node: str, name: str, document: JSON) -> JSON:
     """Put the new ids of questions, and their new node, into what a node keeps."""
-    mine = [(each, restated(each, name)) for each in move.snapshot.interrupts if each.node_id == node]
+    mine = [(each, restated(each, name)) for each in move.asked.get(node, ())]
     words = {old.id: new.id for old, new in mine} | {
         old.digest: new.digest for old, new in mine if old.digest
     }
