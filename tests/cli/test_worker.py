@@ -38,12 +38,15 @@ def test_ctrl_c_ends_the_looking_and_not_the_run(shop_url):
         stderr=subprocess.PIPE,
         text=True,
     ) as looking:
-        run = client.run(looking.stderr.readline().strip().split("\t")[1])
-        wait_until(lambda: "node.started" in looking.stderr.readline(), "the run goes")
+        try:
+            run = client.run(looking.stderr.readline().strip().split("\t")[1])
+            wait_until(lambda: "node.started" in looking.stderr.readline(), "the run goes")
 
-        looking.send_signal(signal.SIGINT)
+            looking.send_signal(signal.SIGINT)
 
-        assert looking.wait(timeout=20) == 130
-        assert f"run {run.id} goes on" in looking.stderr.read()
+            assert looking.wait(timeout=20) == 130
+            assert f"run {run.id} goes on" in looking.stderr.read()
+        finally:
+            looking.kill()
     assert run.status == "executing"
     run.cancel("the test is over")
