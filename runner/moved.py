@@ -72,7 +72,9 @@ def check_names(move: Move) -> None:
         first = last if name in move.kept else last + 1
         own = set(_known_as(move.snapshot, node))
         others = [
-            each.id for each in asked_under(move.snapshot, name) if each.visit >= first and each.id not in own
+            each.id
+            for each in asked_under(move.snapshot, name)
+            if each.visit >= first and each.id not in own and _may_ask(move, node + each.node_id[len(name) :])
         ]
         if others:
             raise ConflictError(
@@ -80,6 +82,12 @@ def check_names(move: Move) -> None:
                 f"name has asked {others[0]}, and answers to it would reach the wrong question. Nothing was "
                 f"changed. Give the node a name of its own, or say --drop {node}, and it begins anew."
             )
+
+
+def _may_ask(move: Move, node: str) -> bool:
+    """Tell whether a node may ask in the visit that it is in: an item that has completed does not."""
+    record = move.snapshot.nodes.get(node, NodeRecord())
+    return not map_of(node) or record.status is not Status.COMPLETED
 
 
 def _known_as(snapshot: RunSnapshot, node: str) -> Iterator[str]:

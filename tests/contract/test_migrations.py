@@ -454,6 +454,24 @@ def test_a_map_goes_on_with_its_items(opened, after, wish):
     assert found == [[1, "one"], [2, "more"], [3, "more"]]
 
 
+def test_a_map_can_have_its_old_name_back(opened):
+    """Also where some of its items have asked and completed under that name."""
+    run = Deployed(opened, items())
+    first = next(each for each in run.asked if each.name == "item 1")
+    run.engine.answer([Answer(first.id, "one")])
+    run.finish()
+
+    for old, new in (("b", "m"), ("m", "b")):
+        run.deploy(items(name=new))
+        run.migrate({old: new})
+        run.finish()
+
+    assert [receipt.status for receipt in run.engine.answer([Answer(first.id, "late")])] == ["duplicate"]
+    run.answer("more")
+    (found,) = run.finish().results["c"].output.values()
+    assert found == [[1, "one"], [2, "more"], [3, "more"]]
+
+
 def test_a_map_with_another_window_goes_on_without_being_moved(opened):
     """How many items are at work at once is no part of what an item needs."""
     run = Deployed(opened, items(concurrency=1))
