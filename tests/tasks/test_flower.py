@@ -14,6 +14,8 @@ from runner import Status
 from runner.guard import Guard
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 STATES = {"question": "WAITING", "failure": "FAILURE", "retry": "RETRY", "chain": "SUCCESS"}
 
 ENDED = {"SUCCESS", "FAILURE", "REVOKED"}

@@ -88,6 +88,7 @@ def test_another_worker_has_the_graph_that_this_one_lacks(bare):
     assert run.wait(20).status is Status.INTERRUPTED
 
 
+@pytest.mark.slow
 def test_a_killed_child_s_node_runs_again(sites):
     """With prefork a child that dies takes its node only, and that runs again within lease + sweep."""
     site = sites["prefork"]
