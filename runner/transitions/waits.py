@@ -141,7 +141,7 @@ def hold(draft: Draft, node: str, visit: int, fence: int) -> Step:
 
 def release(draft: Draft, nodes: Sequence[str]) -> Step:
     """Let nodes go on that were set aside: "released", or "stale" when none of them is."""
-    held = [node for node in nodes if draft.node(node).held]
+    held = [node for node in dict.fromkeys(nodes) if draft.node(node).held]
     for node in held:
         record = draft.node(node)
         draft.add(Announce(EventKind.NODE_RELEASED, node, record.visit))

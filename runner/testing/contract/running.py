@@ -256,7 +256,7 @@ class RunningContract:
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
 
-        reply = store.release(run_id, ["b", "a"])
+        reply = store.release(run_id, ["b", "a", "a"])
 
         assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
         assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == ["stale", "stale"]
