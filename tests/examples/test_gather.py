@@ -9,6 +9,9 @@ import pytest
 from examples.release.gather import changes, licences, run_tests, wheel_size
 from tests.examples.repositories import PYPROJECT, git
 
+# Most run a test suite of their own.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def repository(tmp_path):

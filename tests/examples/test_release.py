@@ -7,6 +7,9 @@ from runner import Status
 from runner.errors import ResponseError
 from tests.examples.repositories import make_repository
 
+# Each runs a test suite and builds a wheel.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def repository(tmp_path):
