@@ -168,13 +168,7 @@ class Move:
             self._close(node, name, ANEW if now.status is Status.READY else LATER, reason)
         elif now.status is Status.READY:
             self.fates.append(Fate(self.new.graph_id, node, name, BEGINS))
-        if now.status is Status.READY:
-            return replace(now, visit=max(now.visit, before + 1), attempt=1, fence=was.fence)
-        stays = now.status in FINAL or before == was.visit
-        if stays and (now.visit, now.status) == (was.visit, was.status):
-            return replace(now, attempt=was.attempt, fence=was.fence, nonce=was.nonce, child=was.child)
-        visit = now.visit if now.status in FINAL else max(now.visit, before)
-        return replace(now, visit=visit, fence=max(was.fence, now.fence), nonce="")
+        return _following(was, now, before)
 
     def _unfit(self, node: str, name: str) -> str:
         """Say why a node can't use what it has; "" where it can."""
@@ -249,3 +243,14 @@ class Move:
             "unused": [each for fate in self.fates for each in fate.unused],
         }
         return {key: value for key, value in told.items() if value}
+
+
+def _following(was: NodeRecord, now: NodeRecord, before: int) -> NodeRecord:
+    """Record a node that does not go on with what it has; `before` is the last visit under its name."""
+    if now.status is Status.READY:
+        return replace(now, visit=max(now.visit, before + 1), attempt=1, fence=was.fence)
+    stays = now.status in FINAL or before == was.visit
+    if stays and (now.visit, now.status) == (was.visit, was.status):
+        return replace(now, attempt=was.attempt, fence=was.fence, nonce=was.nonce, child=was.child)
+    visit = now.visit if now.status in FINAL else max(now.visit, before)
+    return replace(now, visit=visit, fence=max(was.fence, now.fence), nonce="")

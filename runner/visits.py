@@ -48,13 +48,13 @@ class ClaimedVisit:
             answer.id: _in_attempt(answer, self.attempt) for answer in claim.answers
         }
         found = load_document(claim.document)
-        older = found is not None and found.visit != token.visit
-        forget = found is None or (older and reset)
-        self.document = None if forget or found is None else found.executor
-        self.messages: list[JSON] = [] if forget else list(claim.messages)
-        self.tentative = None if found is None or older else found.tentative
+        mine = found if found and found.visit == token.visit else None
+        known = mine if reset else found
+        self.document = known.executor if known else None
+        self.messages: list[JSON] = list(claim.messages) if known else []
+        self.tentative = mine.tentative if mine else None
         self.replays = self.tentative is not None
-        self.trace = "" if found is None or older else found.trace
+        self.trace = mine.trace if mine else ""
         self._named = found.first_name(token.visit) if found else ""
         at = claim.record
         self.work = Work(at.handed, claim.report, at.late) if at.handed else None
