@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMMA := ,
 
+# Tests start dozens of processes: without cached bytecode each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow test-all chaos chaos-sample soak simulate check docs format extras bench clean
 
@@ -39,6 +42,7 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 # With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
@@ -52,7 +56,7 @@ docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
 	$(call install,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-format: $(STAMP) ## Format the code and mend what ruff can mend
+format: $(STAMP) ## Format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -28,9 +28,9 @@ from rich.table import Table
 from bench.graphs import LENGTH, SIDE, WIDTH
 from bench.meter import Cost, Monitor, measure, middle
 from runner import Client, Run
-from runner.embedded import EmbeddedStore, embedded_store
-from runner.guard import Guard
-from runner.run import Status
+from runner.dev.embedded import EmbeddedStore, embedded_store
+from runner.dev.supervised_process import SupervisedProcess
+from runner.records.run import Status
 from runner.settings import as_broker
 from runner.store import open_store
 
@@ -55,7 +55,7 @@ class Bench:
         ours = {"RUNNER_REDIS_URL": self.urls[OURS], "RUNNER_GRAPHS": "bench.graphs", "RUNNER_EVENTS": "0"}
         self.workers = [
             _worker("bench.bare:app", pool, folder / "bare.log", self._environment),
-            _worker("tasks.app:app", pool, folder / "ours.log", ours),
+            _worker("runner.celery:app", pool, folder / "ours.log", ours),
         ]
         self.client = Client(store=open_store(self.urls[OURS]))
         self._await_ready(folder)
@@ -84,7 +84,7 @@ class Bench:
             worker.end()
 
 
-def _worker(app: str, pool: str, log: Path, environment: dict[str, str]) -> Guard:
+def _worker(app: str, pool: str, log: Path, environment: dict[str, str]) -> SupervisedProcess:
     options = ["--pool", pool, "--concurrency", str(SLOTS[pool]), "--loglevel", "info"]
     quiet = ["--without-gossip", "--without-mingle"]
     command = [
@@ -99,7 +99,7 @@ def _worker(app: str, pool: str, log: Path, environment: dict[str, str]) -> Guar
         "--hostname",
         f"{log.stem}@%h",
     ]
-    return Guard(command, log=log, environment=environment)
+    return SupervisedProcess(command, log=log, environment=environment)
 
 
 def _wait(condition: Callable[[], object], what: str) -> None:

@@ -1,4 +1,8 @@
-"""What mkdocs needs to know of these pages: their order, and where links out of the folder lead."""
+"""Hooks for mkdocs: the order of the pages, and what its Markdown has differently from GitHub's.
+
+Links to files outside of this folder become text. Of the options of a code block, which the tests read,
+only the name of a file is shown, as the title. Lists get the blank line and the indentation that they need.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +13,65 @@ from typing import Any
 HERE = Path(__file__).parent
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 ITEM = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
+ROW = re.compile(r"^\| \d+ \| \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
-TERMINAL = re.compile(r"^```terminal.*$", re.MULTILINE)
+FENCE = re.compile(r"^```(\w+)([^\n]*)$", re.MULTILINE)
+FILE = re.compile(r"file=(\S+)")
+LIST_ITEM = re.compile(r"(-|\d+\.) ")
 
 
 def on_config(config: Any) -> Any:
-    """Take the order of the pages from docs/README.md, section by section."""
+    """Build the navigation from docs/README.md, section by section."""
     index = (HERE / "README.md").read_text(encoding="utf-8")
     _, *parts = SECTION.split(index)
     sections = zip(parts[::2], parts[1::2], strict=True)
     listed = [
-        {title: [{name: path} for name, path in ITEM.findall(text) if _is_page(path)]}
+        {title: [_entry(name, path) for name, path in ITEM.findall(text) if _is_page(path)]}
         for title, text in sections
     ]
-    config.nav = [{"All pages": "README.md"}, *listed]
+    config.nav = [{"Overview": "README.md"}, *listed]
     return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to files that are no pages of the site be their words alone."""
+    """Adapt a page."""
     folder = (HERE / page.file.src_uri).parent
 
-    def kept(found: re.Match[str]) -> str:
-        _, words, target, _ = found.groups()
-        here = (folder / target).resolve()
-        inside = here.is_relative_to(HERE) and here.is_file()
-        return found[0] if inside or "://" in target else words
+    def replacement(link: re.Match[str]) -> str:
+        _, words, target, _ = link.groups()
+        file = (folder / target).resolve()
+        inside = file.is_relative_to(HERE) and file.is_file()
+        return link[0] if inside or "://" in target else words
 
-    return TERMINAL.sub("```text", LINK.sub(kept, markdown))
+    return _with_plain_lists(FENCE.sub(_fence, LINK.sub(replacement, markdown)))
+
+
+def _fence(block: re.Match[str]) -> str:
+    language, options = block.groups()
+    file = FILE.search(options)
+    title = f' title="{file[1]}"' if file else ""
+    return f"```{'text' if language == 'terminal' else language}{title}"
+
+
+def _with_plain_lists(markdown: str) -> str:
+    lines: list[str] = []
+    is_code = is_list = False
+    for line in markdown.splitlines():
+        is_item = not is_code and LIST_ITEM.match(line) is not None
+        if is_item and not is_list and lines and lines[-1]:
+            lines.append("")
+        is_list = is_item or (is_list and (not line or line.startswith("  ")))
+        is_code ^= line.lstrip().startswith("```")
+        lines.append(f"  {line}" if is_list and line.startswith("  ") else line)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, path: str) -> dict[str, Any]:
+    """Return a page's entry; a page with a table of numbered pages is a section that holds them."""
+    page = HERE / path
+    rows = ROW.findall(page.read_text(encoding="utf-8"))
+    below = [{title: str(Path(path).parent / target)} for title, target in rows]
+    return {name: [{name: path}, *below] if below else path}
 
 
 def _is_page(path: str) -> bool:

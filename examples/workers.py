@@ -1,4 +1,4 @@
-"""A private store and a real worker for an example, gone when it ends."""
+"""A private store and a real worker for an example; both stop when it ends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from runner import Client
 from runner.cli.process import worker_process
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 
 
 @contextmanager
 def client_with_worker(module: str) -> Iterator[Client]:
-    """Give a client whose worker has the graphs of a module."""
+    """Start a store and a worker with the graphs of a module, and yield a client."""
     with embedded_store() as store:
         settings = {"RUNNER_REDIS_URL": store.url, "RUNNER_GRAPHS": module}
         with worker_process(settings, concurrency=4, grace=2) as worker:

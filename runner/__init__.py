@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# Not lazy: a module of ours is named `graph`, too, and importing it later would take the name back.
-from runner.registry import graph
-
 if TYPE_CHECKING:
     from runner.agent import Agent, AgentResult, ToolContext, tool
-    from runner.builder import GraphBuilder
+    from runner.authoring.builder import GraphBuilder
     from runner.client import Client, Run
-    from runner.functions import NodeContext
-    from runner.interrupts import Interrupt, Receipt
-    from runner.limits import Limit
+    from runner.definition.policies import Limit, RetryPolicy
+    from runner.definition.registry import graph
+    from runner.execution.conditions import GraphState
+    from runner.execution.functions import NodeContext
+    from runner.execution.results import GraphResult, NodeResult
     from runner.local import Graph
-    from runner.results import GraphResult, NodeResult
-    from runner.retries import RetryPolicy
-    from runner.run import Status
+    from runner.records.interrupts import Interrupt, Receipt
+    from runner.records.run import Status
 
 __all__ = [
     "Agent",
@@ -27,6 +25,7 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "GraphResult",
+    "GraphState",
     "Interrupt",
     "Limit",
     "NodeContext",
@@ -41,28 +40,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "agent",
-    "AgentResult": "agent",
-    "Client": "client",
-    "Graph": "local",
-    "GraphBuilder": "builder",
-    "GraphResult": "results",
-    "Interrupt": "interrupts",
-    "Limit": "limits",
-    "NodeContext": "functions",
-    "NodeResult": "results",
-    "Receipt": "interrupts",
-    "RetryPolicy": "retries",
-    "Run": "client",
-    "Status": "run",
-    "ToolContext": "agent",
-    "tool": "agent",
+    "agent": ("Agent", "AgentResult", "ToolContext", "tool"),
+    "authoring.builder": ("GraphBuilder",),
+    "client": ("Client", "Run"),
+    "definition.policies": ("Limit", "RetryPolicy"),
+    "definition.registry": ("graph",),
+    "execution.conditions": ("GraphState",),
+    "execution.functions": ("NodeContext",),
+    "execution.results": ("GraphResult", "NodeResult"),
+    "local": ("Graph",),
+    "records.interrupts": ("Interrupt", "Receipt"),
+    "records.run": ("Status",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that the command line answers quickly."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"runner.{_HOMES[name]}"), name)
-    return found
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"runner.{home}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,80 +2,93 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
-from runner import answers, codec
-from runner.engine import Engine
+from runner.definition.registry import Registry, load, registry
 from runner.errors import NotFoundError, ResponseError
-from runner.interrupts import Answer, Interrupt, Receipt, answers_from
-from runner.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
-from runner.missing import known
-from runner.outcomes import Session
-from runner.ports import Dispatcher, Doorbell, Event, Store
-from runner.registry import Registry, registry
-from runner.results import GraphResult, graph_result
-from runner.run import Status
-from runner.steering import Steering
+from runner.execution.engine import Engine
+from runner.execution.results import GraphResult, graph_result
+from runner.operations import migration, recovery
+from runner.operations.answers import apply_answers, check_run, withdraw
+from runner.operations.migration import MigrationResult
+from runner.operations.migration_plan import MigrationRequest
+from runner.operations.remove import remove
+from runner.records import codec
+from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
+from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
+from runner.records.outcomes import Session
+from runner.records.run import Status, existing
+from runner.store.interface import Dispatcher, Doorbell, Event, Store
+
+UNCHANGED = object()
+"""The default of what a new run takes over from another one."""
+
 
 WAIT = 5.0
-"""Seconds of one blocking look at a run's events; a longer wait is several of these."""
+"""Seconds of one blocking read of a run's events; a longer wait is several of these."""
 
 
-class LeftToSweeper:
-    """A Dispatcher for programs without a broker: the store rings, or the next sweep of any worker."""
+class SweeperDispatcher:
+    """A Dispatcher for programs without a broker: the store rings, or a worker's next sweep."""
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Leave each doorbell to its timer in the store, which is due at once."""
+        """Publish nothing: each doorbell has a timer in the store, which is due at once."""
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
-        """Leave it to a worker."""
+        """Return False: a worker makes the call."""
         return False
 
 
-class Run(Steering):
+class Run:
     """One run: its state is in the store, this object only names it."""
 
     def __init__(self, run_id: str, engine: Engine) -> None:
-        """Made by Client.start and Client.run."""
+        """`Client.start` and `Client.run` make these."""
         self.id = run_id
         self._engine = engine
 
     @property
     def status(self) -> Status:
-        """Where the run stands now.
+        """The run's status in the store.
 
         Raises:
             NotFoundError: there is no such run.
         """
-        return known(self._engine.store.peek(self.id), self.id).status
+        return existing(self._engine.store.peek(self.id), self.id).status
 
     def result(self) -> GraphResult:
-        """Read everything about the run as it stands now.
+        """Read everything about the run in its present state.
 
         Raises:
             NotFoundError: there is no such run.
         """
         store = self._engine.store
-        return graph_result(store, known(store.read(self.id), self.id))
+        return graph_result(store, existing(store.read(self.id), self.id))
 
     def wait(self, timeout: float | None = None) -> GraphResult:
         """Wait until the run has ended or only people can go on; `timeout` in seconds.
 
         Raises:
-            TimeoutError: it was still executing then; the run goes on.
+            TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
         after = ""
-        while self.status is Status.EXECUTING:
+        while True:
+            if self.status is not Status.EXECUTING:
+                # An answer may have come since: what is returned is judged by the read that it is made of.
+                result = self.result()
+                if result.status is not Status.EXECUTING:
+                    return result
             left = WAIT if ends is None else ends - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it goes on.")
+                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it continues.")
             for event in self._engine.store.events(self.id, after, wait=min(left, WAIT)):
                 after = event.position
-        return self.result()
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, those of graphs inside it included."""
@@ -87,20 +100,20 @@ class Run(Steering):
         Raises:
             ResponseError: the shape is not `[{"interruptResponse": {...}}]`, or a question is of another run.
         """
-        given = answers_from(list(responses))
-        answers.check_run(self.id, given, self._engine.store.peek)
-        return self._engine.answer(given)
+        answers = answers_from(list(responses))
+        check_run(self.id, answers, self._engine.store.peek)
+        return apply_answers(self._engine, answers)
 
     def events(self, after: str = "", *, follow: bool = False) -> Iterator[Event]:
-        """Read what happened, in order, after a position; `follow` goes on until the run ends."""
+        """Read the run's events, in order, after a position; with `follow` until the run ends."""
         while True:
-            final = self._engine.store.peek(self.id)
-            goes_on = follow and final is not None and not final.is_final
-            found = self._engine.store.events(self.id, after, wait=WAIT if goes_on else 0)
-            for event in found:
+            record = self._engine.store.peek(self.id)
+            more_to_come = follow and record is not None and not record.is_final
+            events = self._engine.store.events(self.id, after, wait=WAIT if more_to_come else 0)
+            for event in events:
                 after = event.position
                 yield event
-            if not found and not goes_on:
+            if not events and not more_to_come:
                 return
 
     def cancel(self, reason: str = "cancelled by a caller") -> bool:
@@ -111,9 +124,111 @@ class Run(Steering):
         """
         return self._engine.cancel(self.id, reason) == "cancelled"
 
+    def retry(self, node: str | None = None) -> list[str]:
+        """Continue a failed or cancelled run; return the nodes that run again.
+
+        What has completed stays and is not run again. Nodes that failed or were cancelled, or the one
+        failed node that is named, run again in the same visit: same idempotency key, so `once()` and
+        an agent's conversation continue where they were, and withdrawn questions are asked again. A node
+        that ran without the output of one that failed runs once more when that has completed. Limits
+        of executions and of time count from zero. Child runs continue with their parent.
+
+        Raises:
+            NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run
+                is the child of another. ConflictError: the run has not ended, or has completed.
+        """
+        return recovery.retry(self._engine, self.id, node)
+
+    def migrate(
+        self,
+        mapping: Mapping[str, str] | None = None,
+        *,
+        drop: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> MigrationResult:
+        """Migrate this run, which waits, to the graph that the workers have now.
+
+        What has completed stays and is not run again; a waiting node that still exists continues in its
+        visit, with its questions and answers. `mapping` maps older nodes to the present ones: {"old": "new"};
+        a node mapped to itself can use what it kept though its `version` has changed. `drop` names older
+        nodes to remove. Nodes of nested graphs are written "outer/inner". A new edge counts as taken where
+        its source has completed, if it has no condition or the condition holds now. With `dry_run` nothing
+        is changed.
+
+        Raises:
+            NotFoundError: there is no such run or node. UsageError: the run is the child of another, or two
+                nodes would have one name. ConflictError: it does not wait, or can't be migrated this way.
+        """
+        return migration.migrate(
+            self._engine, self.id, MigrationRequest(dict(mapping or {}), tuple(drop)), dry_run=dry_run
+        )
+
+    def remove(self) -> None:
+        """Remove this run, which has ended, and all runs nested in it before their retention is over.
+
+        Its task, results, questions, answers, messages and events are gone, and its idempotency key may
+        start another run. Nested runs are removed by the next sweep. Data already sent elsewhere is not
+        removed: notices, dead letters, sessions, logs, and what forks have copied.
+
+        Raises:
+            NotFoundError: there is no such run. ConflictError: it has not ended, or its `on_end` task is
+            still to be called. UsageError: it is nested in another run: remove the outermost.
+        """
+        remove(self._engine.store, self.id)
+
+    def fork(
+        self,
+        node: str,
+        *,
+        visit: int | None = None,
+        input: object = UNCHANGED,  # noqa: A002 - that is what it is
+        tags: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start a new run in which a node of this one starts again; this run is not changed.
+
+        Every visit that has completed here and does not depend on that one visit (the latest, unless
+        named) is kept: it is not run again, its result is copied. The node, all that depends on it and
+        all that had not completed start again. `input` is what that visit of the node is given as its
+        task: a function as `ctx.task`, an agent as its prompt, a graph as its task, a map as its list
+        where that is the task. What it gets from the nodes before it stays: `ctx.inputs`. Without `input`
+        the task is the run's. The new run has the same task, state and tags, and the tag `forked_from`. A
+        node of which only some visits are kept starts without its memory of them.
+
+        Raises:
+            NotFoundError: there is no such run, node or visit. UsageError: the node has not run yet.
+            UnstorableError: the input can't be stored. ConflictError: too little of the run was recorded.
+        """
+        new_input = () if input is UNCHANGED else (input,)
+        forked = recovery.fork(self._engine, self.id, node, visit, tags=tags, new_input=new_input)
+        return type(self)(forked, self._engine)
+
+    def again(
+        self,
+        *,
+        task: object = UNCHANGED,
+        invocation_state: Mapping[str, object] | None = None,
+        tags: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Self:
+        """Start a new run of the same graph from its beginning; what is not passed is as in this run.
+
+        Raises:
+            NotFoundError: the run is gone, or no worker has its graph.
+        """
+        snapshot = existing(self._engine.store.read(self.id), self.id)
+        state: Mapping[str, object] = codec.unpack(snapshot.given) or {}
+        run_id = self._engine.start(
+            snapshot.record.graph_id,
+            codec.unpack(snapshot.task) if task is UNCHANGED else task,
+            invocation_state=state if invocation_state is None else invocation_state,
+            tags=snapshot.tags if tags is None else tags,
+            idempotency_key=idempotency_key,
+        )
+        return type(self)(run_id, self._engine)
+
 
 class Client:
-    """The way in for programs: opens the store of the settings, or of the URL given."""
+    """Starts, finds and answers runs: opens the store of the settings, or of the URLs passed."""
 
     def __init__(
         self,
@@ -125,10 +240,10 @@ class Client:
         registry: Registry = registry,
     ) -> None:
         """Without arguments the `RUNNER_*` settings decide."""
-        given = {"redis_url": redis_url, "broker_url": broker_url}
+        urls = {"redis_url": redis_url, "broker_url": broker_url}
         self.engine = Engine(
-            store or _open(**{key: value for key, value in given.items() if value is not None}),
-            dispatcher or LeftToSweeper(),
+            store or _open(**{name: url for name, url in urls.items() if url is not None}),
+            dispatcher or SweeperDispatcher(),
             registry,
         )
 
@@ -142,15 +257,17 @@ class Client:
         tags: Mapping[str, str] | None = None,
         on_end: str | None = None,
     ) -> Run:
-        """Begin a run of a graph that a worker or this program has registered.
+        """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
+        No worker has to run yet: the first one that has the graph takes it.
         `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
 
         Raises:
-            NotFoundError: nobody knows the graph. UnstorableError: the task can't be stored.
-            UsageError: a tag or `on_end` can't be used.
+            NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be imported.
+            UnstorableError: the task can't be stored. UsageError: a tag or `on_end` can't be used.
         """
-        started = self.engine.start(
+        self._load_graphs(graph_id)
+        run_id = self.engine.start(
             graph_id,
             task,
             invocation_state=invocation_state,
@@ -158,17 +275,32 @@ class Client:
             tags=tags,
             on_end=on_end or "",
         )
-        return Run(started, self.engine)
+        return Run(run_id, self.engine)
+
+    def _load_graphs(self, graph_id: str) -> None:
+        """Import the modules of RUNNER_GRAPHS, from the current folder, too, as a worker does.
+
+        Only where a start needs them: a program that answers questions may have none of their packages, and
+        a module of graphs may make a Client while it is imported itself.
+        """
+        if self.engine.registry is not registry or registry.find(graph_id) is not None:
+            return
+        from runner.settings import Settings  # noqa: PLC0415 - as in _open
+
+        folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+        if folder not in sys.path:
+            sys.path.append(folder)
+        load(Settings().graphs)
 
     def run(self, run_id: str) -> Run:
-        """Name an existing run.
+        """Return an existing run.
 
         Raises:
             NotFoundError: there is no such run.
         """
-        found = Run(run_id, self.engine)
-        _ = found.status
-        return found
+        run = Run(run_id, self.engine)
+        _ = run.status
+        return run
 
     def runs(
         self,
@@ -181,9 +313,9 @@ class Client:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[RunSummary]:
-        """List the runs that fit all that is given, newest first.
+        """List the runs that match all filters, newest first.
 
-        `since` and `until` are about when a run began: datetimes, or milliseconds. To read on, give the
+        `since` and `until` are about when a run began: datetimes, or milliseconds. To continue, pass the
         page's `next` as `cursor` until it is None; a page may have fewer items than `limit`.
 
         Raises:
@@ -203,11 +335,11 @@ class Client:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Interrupt]:
-        """List the open questions that fit all that is given, oldest first.
+        """List the open questions that match all filters, oldest first.
 
-        `graph` and `run` take in what the graphs inside them ask; `assignee` takes what is assigned to
-        that person, and leaves out what anybody may answer; `older_than` is in seconds. Pages are read
-        on as with `runs`.
+        `graph` and `run` include what the graphs nested in them ask; `assignee` takes what is assigned to
+        that person, and leaves out what anybody may answer; `older_than` is in seconds. Pages continue
+        as with `runs`.
 
         Raises:
             UsageError: the limit or the cursor can't be used.
@@ -222,10 +354,10 @@ class Client:
         Raises:
             NotFoundError: it was never asked.
         """
-        found = self.engine.store.interrupts([interrupt_id])[0]
-        if found is None:
+        interrupt = self.engine.store.interrupts([interrupt_id])[0]
+        if interrupt is None:
             raise NotFoundError(f"no question {interrupt_id!r} was asked.")
-        return found
+        return interrupt
 
     def respond(
         self,
@@ -246,40 +378,41 @@ class Client:
                 f"the answer to {interrupt_id} is None, which is no answer; nothing was applied."
             )
         packed: Any = codec.pack(response, "response")
-        return self.engine.answer([Answer(interrupt_id, packed, responder, idempotency_key, digest)])[0]
+        answer = Answer(interrupt_id, packed, responder, idempotency_key, digest)
+        return apply_answers(self.engine, [answer])[0]
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
-        """Take an open question back; an answer to it is `superseded` from now on.
+        """Withdraw an open question; an answer to it is `superseded` from now on.
 
-        The node that asked goes on: `interrupt()` raises InterruptWithdrawn in it, which fails the node
-        unless its code catches it. With `reask` it runs on at once and asks anew: a new question with a
-        new id, of the same words if the code is the same. An attempt after the failed one asks anew, too.
+        The node that asked continues: `interrupt()` raises InterruptWithdrawn in it, which fails the node
+        unless its code catches it. With `reask` it runs again at once and asks a new question with a new
+        id, of the same words if the code is the same. So does an attempt after the failed one.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is not open any more.
         """
-        self.engine.withdraw(interrupt_id, reason, reask=reask)
+        withdraw(self.engine, interrupt_id, reason, reask=reask)
 
     def session(self, session_id: str) -> Session:
-        """Read what runs have left under a session's id: messages and state; one never written is empty."""
-        found = self.engine.store.session(session_id)
-        return Session(codec.unpack(found.messages), codec.unpack(found.state))
+        """Read what runs have stored under a session's id; one never written is empty."""
+        session = self.engine.store.session(session_id)
+        return Session(codec.unpack(session.messages), codec.unpack(session.state))
 
     def forget_session(self, session_id: str) -> bool:
         """Delete a session; False when there was none. Runs that are in it now add to a new one."""
         return self.engine.store.forget_session(session_id)
 
 
-def _ms(at: datetime | int | None) -> int | None:
-    return round(at.timestamp() * 1000) if isinstance(at, datetime) else at
+def _ms(time_: datetime | int | None) -> int | None:
+    return round(time_.timestamp() * 1000) if isinstance(time_, datetime) else time_
 
 
-def _open(**given: str) -> Store:
+def _open(**urls: str) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
     from runner.store import open_store  # noqa: PLC0415 - see above
 
-    settings = Settings(**given)  # type: ignore[arg-type]
+    settings = Settings(**urls)  # type: ignore[arg-type]
     return open_store(
         settings.redis_url,
         lease=settings.lease,

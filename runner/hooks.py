@@ -10,12 +10,12 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
-from runner import loops
-from runner.asking import Asker
+from runner import async_loop
 from runner.errors import DefinitionError, InterruptRaised, UsageError
-from runner.interrupts import Interrupt
+from runner.records.asking import Asker
+from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
 
 Callback = Callable[[Any], Any]
 
@@ -42,37 +42,37 @@ class HookEvent:
             raise AttributeError(f"Property {name} is not writable")
         super().__setattr__(name, value)
 
+    @overload
     def interrupt(
         self,
         name: str,
         reason: object = None,
         response: object = None,
         *,
-        response_schema: object = None,
-        assignees: Sequence[str] | None = None,
-        expires_in: float | None = None,
-        on_expire: object = None,
-        remind_every: float | None = None,
-        remind_after: Sequence[float] | None = None,
+        response_schema: type[AnswerModel],
+        **options: Unpack[DeliveryOptions],
+    ) -> AnswerModel: ...
+    @overload
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any: ...
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
     ) -> Any:
         """Ask a person and return the answer; `response` is an answer given in advance.
+
+        The options are those of `NodeContext.interrupt`: response_schema, assignees, expires_in, on_expire,
+        remind_every and remind_after.
 
         Raises:
             UsageError: the question can't be asked as it is; this ends the invocation.
         """
         if self.asker is None:
-            raise UsageError("this event was not fired by an agent or a graph, so nobody can be asked.")
-        return self.asker.ask(
-            name,
-            reason,
-            response,
-            response_schema=response_schema,
-            assignees=assignees,
-            expires_in=expires_in,
-            on_expire=on_expire,
-            remind_every=remind_every,
-            remind_after=remind_after,
-        )
+            raise UsageError("this event was not fired by an agent or a graph, so it can't ask a person.")
+        return self.asker.ask(name, reason, response, **options)
+
+
+_Kind = TypeVar("_Kind", bound=HookEvent)
 
 
 @dataclass(kw_only=True)
@@ -240,7 +240,9 @@ class HookRegistry:
         for provider in providers:
             self.add_hook(provider)
 
-    def add_callback(self, event_type: type[HookEvent], callback: Callback, *, order: int = 0) -> None:
+    def add_callback(
+        self, event_type: type[_Kind], callback: Callable[[_Kind], Any], *, order: int = 0
+    ) -> None:
         """Call `callback(event)`, sync or async, at each event of this type or a subtype of it.
 
         Raises:
@@ -253,7 +255,7 @@ class HookRegistry:
         self._entries.append((order, event_type, callback))
 
     def add_hook(self, provider: HookProvider) -> None:
-        """Let a provider register its callbacks.
+        """Add the callbacks of a provider.
 
         Raises:
             DefinitionError: it has no `register_hooks`.
@@ -264,10 +266,10 @@ class HookRegistry:
 
     def callbacks_for(self, event_type: type[HookEvent]) -> list[Callback]:
         """List the callbacks in the order in which they run."""
-        found = [entry for entry in self._entries if issubclass(event_type, entry[1])]
+        entries = [entry for entry in self._entries if issubclass(event_type, entry[1])]
         if event_type.reverse:
-            found.reverse()
-        return [callback for _, _, callback in sorted(found, key=lambda entry: entry[0])]
+            entries.reverse()
+        return [callback for _, _, callback in sorted(entries, key=lambda entry: entry[0])]
 
 
 async def fire(
@@ -275,7 +277,7 @@ async def fire(
 ) -> list[Interrupt]:
     """Run all callbacks on an event and return the questions that have no answer yet.
 
-    A sync callback runs on a thread, so that one that blocks holds up nobody else; `turn` lets one
+    A sync callback runs on a thread, so that one that blocks holds up nothing else; `turn` lets one
     run at a time. Any error of a callback is raised.
     """
     for callback in callbacks:
@@ -292,7 +294,7 @@ async def _call(callback: Callback, event: HookEvent, turn: asyncio.Lock | None)
             await callback(event)
             return
         async with turn or asyncio.Lock():
-            outcome = await loops.in_thread(callback, event)
+            outcome = await async_loop.in_thread(callback, event)
         if inspect.isawaitable(outcome):
             await outcome
     except InterruptRaised:

@@ -7,51 +7,54 @@ import contextvars
 import math
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, closing, suppress
 from itertools import takewhile
 from typing import Any
 
-from runner import codec, ids, loops
-from runner.engine import Engine
+from runner import async_loop
+from runner.definition.model import Definition
+from runner.definition.registry import Registry
 from runner.errors import NotFoundError, ResponseError, RunnerError, UsageError
-from runner.graph import Definition
-from runner.interrupts import Answer, ReceiptStatus, answers_from, is_answers
-from runner.ports import Doorbell, Event, RunSnapshot, Store
-from runner.registry import Registry
-from runner.results import GraphResult, graph_result
-from runner.run import Status
-from runner.store.memory import MemoryStore
-from runner.store.sessions import Sessions
+from runner.execution import ids
+from runner.execution.engine import Engine
+from runner.execution.results import GraphResult, graph_result
+from runner.operations.answers import apply_answers
+from runner.records import codec
+from runner.records.interrupts import Answer, ReceiptStatus, answers_from, is_answers
+from runner.records.run import Status
+from runner.store.interface import Doorbell, Event, RunSnapshot, Store
+from runner.store.memory.database import Sessions
+from runner.store.memory.store import MemoryStore
 
 THREADS = 32
-"""Nodes of one run that run at the same time in process; more wait their turn."""
+"""Nodes of one run that run at the same time in process; others wait for a thread."""
 
 POLL = 0.1
-"""Seconds between two looks at the timers while nothing happens."""
+"""Seconds between two sweeps while nothing happens."""
 
 LEASE = 86_400.0
 """Seconds; a node in process is lost only with the process, so its lease need not be short."""
 
 
-class Threads:
-    """A Dispatcher that delivers doorbells on threads of this process, while somebody watches."""
+class ThreadDispatcher:
+    """A Dispatcher that delivers doorbells on threads of this process, while a call of the graph runs."""
 
     def __init__(self) -> None:
-        """Start closed."""
+        """Delivers nothing before it is opened."""
         self.engine: Engine | None = None
-        self.surprises: list[BaseException] = []
+        self.errors: list[BaseException] = []
         self._pool: ThreadPoolExecutor | None = None
         self._work = set[Future[None]]()
         self._context = contextvars.Context()
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Take doorbells from now on, with the caller's context variables for every node."""
+        """Deliver doorbells from now on, with the caller's context variables for every node."""
         with self._lock:
-            self.surprises, self._context, self._work = [], contextvars.copy_context(), set()
+            self.errors, self._context, self._work = [], contextvars.copy_context(), set()
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runner-node")
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -66,15 +69,15 @@ class Threads:
         work.add_done_callback(self._work.discard)
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
-        """Leave it to a worker: there is no queue here."""
+        """Return False: there is no queue in process."""
         return False
 
     def _deliver(self, bell: Doorbell) -> None:
         try:
             assert self.engine is not None  # noqa: S101 - set right after both are made
             self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
-        except BaseException as error:  # noqa: BLE001 - a thread has nobody else to tell
-            self.surprises.append(error)
+        except BaseException as error:  # noqa: BLE001 - raised by `check` on the caller's thread
+            self.errors.append(error)
 
     def check(self) -> None:
         """Raise when a node could neither be run nor recorded.
@@ -82,8 +85,8 @@ class Threads:
         Raises:
             RunnerError: what happened is its cause.
         """
-        if self.surprises:
-            raise RunnerError("a node could not be run or committed.") from self.surprises[0]
+        if self.errors:
+            raise RunnerError("a node could not be run or committed.") from self.errors[0]
 
     def close(self, *, wait: bool = True) -> None:
         """Take no more doorbells, and wait for what runs; not for code that is past its deadline."""
@@ -106,7 +109,7 @@ class Graph:
         self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
         self._engine: Engine | None = None
-        self._threads = Threads()
+        self._threads = ThreadDispatcher()
         self._turn = threading.Lock()
 
     @property
@@ -120,11 +123,11 @@ class Graph:
         Raises:
             UsageError: there is no such format.
         """
-        from runner.drawing import draw  # noqa: PLC0415 - few programs draw
+        from runner.authoring.drawing import draw  # noqa: PLC0415 - few programs draw
 
         return draw(self.definition, form)
 
-    def __call__(self, task: object, *, invocation_state: Mapping[str, object] | None = None) -> GraphResult:
+    def __call__(self, task: object, invocation_state: Mapping[str, object] | None = None) -> GraphResult:
         """Run a task, or answer the open questions, until the run ends or only people can go on.
 
         A node's error is in the result, not raised. `invocation_state` belongs to a run from its start;
@@ -133,13 +136,13 @@ class Graph:
         Raises:
             ResponseError: the answers can't be used, or the open run waits for answers.
         """
-        with loops.waiting():
+        with async_loop.waiting():
             last = deque(self._steps(task, invocation_state), maxlen=1).pop()
         assert isinstance(last, GraphResult)  # noqa: S101 - the last step is the result
         return last
 
     async def invoke_async(
-        self, task: object, *, invocation_state: Mapping[str, object] | None = None
+        self, task: object, invocation_state: Mapping[str, object] | None = None
     ) -> GraphResult:
         """Run like a call, without blocking the event loop; cancelling it cancels the run."""
         async with aclosing(self._stream(task, invocation_state)) as items:
@@ -149,8 +152,8 @@ class Graph:
         raise RunnerError("the run ended without a result.")
 
     async def stream_async(
-        self, task: object, *, invocation_state: Mapping[str, object] | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
+        self, task: object, invocation_state: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Run like a call and yield what happens; the last item is `{"result": GraphResult}`.
 
         Leaving the stream before that cancels the run.
@@ -162,7 +165,7 @@ class Graph:
     async def _stream(
         self, task: object, state: Mapping[str, object] | None
     ) -> AsyncGenerator[Event | GraphResult]:
-        """Step through the run on a thread, and hand its steps over to the caller's loop."""
+        """Step through the run on a thread, and pass its steps to the caller's loop."""
         loop, left = asyncio.get_running_loop(), threading.Event()
         items: asyncio.Queue[Event | GraphResult | BaseException] = asyncio.Queue()
 
@@ -199,7 +202,7 @@ class Graph:
     def _steps(
         self, task: object, state: Mapping[str, object] | None
     ) -> Generator[Event | GraphResult | None]:
-        """Begin or go on, and yield what happens, None while nothing does, and the result."""
+        """Start or continue the run; yield its events, None while nothing happens, and then the result."""
         with self._turn:
             try:
                 engine, run_id, after = self._begin(task, state)
@@ -222,7 +225,7 @@ class Graph:
             return self._engine, self._open, after
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
-        # A new engine, and so a new memory store: of what is over only sessions stay.
+        # A new engine, and so a new memory store: of earlier runs only the sessions stay.
         engine, run_id = self._make_engine(), ids.run_id()
         self._engine, self._open = engine, run_id
         self._threads.open()
@@ -246,7 +249,7 @@ class Graph:
             yield None
 
     def _abandon(self) -> None:
-        """Cancel a run that nobody watches any more: it must not hold the graph."""
+        """Cancel a run whose caller has gone: the graph must be free for the next one."""
         if self._engine is not None and self._open is not None:
             with suppress(NotFoundError):
                 self._engine.cancel(self._open, "its caller left")
@@ -254,19 +257,20 @@ class Graph:
 
     def _answer(self, engine: Engine, answers: Sequence[Answer]) -> None:
         if not answers:
-            engine.sweep()  # nobody looks at the time between two calls
-        refused = [each for each in engine.answer(answers) if each.status is not ReceiptStatus.ACCEPTED]
+            engine.sweep()  # nothing sweeps between two calls
+        receipts = apply_answers(engine, answers)
+        refused = [receipt for receipt in receipts if receipt.status is not ReceiptStatus.ACCEPTED]
         if refused:
-            said = "; ".join(f"{each.interrupt_id}: {each.status}: {each.detail}" for each in refused)
-            raise ResponseError(f"{said}; no answer was applied.")
+            reasons = "; ".join(f"{one.interrupt_id}: {one.status}: {one.detail}" for one in refused)
+            raise ResponseError(f"{reasons}; no answer was applied.")
 
     def _make_engine(self) -> Engine:
         store = self._given_store or MemoryStore(lease=LEASE, sessions=self._sessions)
         lease = None if self._given_store else math.inf
-        known = Registry()
-        known.add(self.definition.id, lambda: self)
-        self._threads = Threads()
-        self._threads.engine = Engine(store, self._threads, known, lease)
+        registry = Registry()
+        registry.add(self.definition.id, lambda: self)
+        self._threads = ThreadDispatcher()
+        self._threads.engine = Engine(store, self._threads, registry, lease)
         return self._threads.engine
 
     def _result(self, engine: Engine, run_id: str) -> GraphResult:

@@ -14,9 +14,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from runner.addresses import cluster, sentinels
 from runner.errors import UsageError
-from runner.sizes import MAX_RESULT, MAX_RUN, MAX_STATE
+from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
+from runner.store.addresses import cluster, sentinels
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 DAY = 86_400.0
@@ -50,7 +50,7 @@ class Settings(BaseSettings):
         default=600.0,
         ge=0,
         le=CENTURY,
-        description="seconds that nodes have to end in a worker that was told to stop",
+        description="seconds that nodes have to end in a worker that was asked to stop",
     )
     early_answer: float = Field(
         default=60.0,
@@ -67,8 +67,15 @@ class Settings(BaseSettings):
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )
     events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
+    on_end: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="the Celery tasks that a start message may name in on_end",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="how a worker writes its log: as text, or a JSON document a line"
+    )
 
-    @field_validator("graphs", mode="before")
+    @field_validator("graphs", "on_end", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -91,7 +98,7 @@ class Settings(BaseSettings):
 
     @property
     def broker_is_store(self) -> bool:
-        """Tell whether doorbells can be rung by the store's own scripts: same Redis, same database."""
+        """Whether the store's own scripts can ring doorbells: same Redis, same database."""
         if self.broker_url.startswith("sentinel://"):
             return sentinels(self.broker_url) == sentinels(self.redis_url)
         return same_database(self.broker, as_broker(self.redis_url))
@@ -110,14 +117,14 @@ class Settings(BaseSettings):
 
 
 def as_broker(redis_url: str) -> str:
-    """Write a URL of ours the way that kombu does: sockets are `redis+socket://` there.
+    """Return a Redis URL in kombu's form: sockets are `redis+socket://` there.
 
     Raises:
         UsageError: a URL of Sentinels can't be read.
     """
-    found = sentinels(redis_url)
-    if found is not None:
-        return found.broker_url
+    replicated = sentinels(redis_url)
+    if replicated is not None:
+        return replicated.broker_url
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")
@@ -126,7 +133,7 @@ def as_broker(redis_url: str) -> str:
 
 
 def same_database(one: str, other: str) -> bool:
-    """Tell whether two broker URLs name the same Redis server and database number."""
+    """Whether two broker URLs name the same Redis server and database number."""
     return _place(one) == _place(other)
 
 

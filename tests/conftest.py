@@ -9,10 +9,10 @@ import hypothesis
 import pytest
 import redis
 
-from runner.testing.plugin import clock, crash_at, private_store, run_graph
+from runner.testing.plugin import clock, crash_at, fake_store, private_store, run_graph
 
 # The plugin's fixtures, also in a checkout that was installed before there was a plugin.
-__all__ = ["clock", "crash_at", "run_graph"]
+__all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
 # `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a tenth of it.
@@ -50,3 +50,16 @@ def redis_url(store_server):
     with redis.Redis.from_url(store_server.url) as client:
         client.flushall()
     return store_server.url
+
+
+@pytest.fixture(params=["fake", pytest.param("server", marks=pytest.mark.slow)])
+def any_store(request):
+    """A store for a client alone: a fake one in this process, and in the slow suite a server's, too."""
+    if request.param == "fake":
+        yield request.getfixturevalue("fake_store")
+        return
+    from runner.testing.fake_redis import FakeStore
+
+    url = request.getfixturevalue("redis_url")
+    with redis.Redis.from_url(url) as client:
+        yield FakeStore(url, client)

@@ -11,7 +11,7 @@ from pathlib import Path
 import amqp
 import pytest
 
-from runner.guard import Guard
+from runner.dev.supervised_process import SupervisedProcess
 from runner.testing.plugin import absent
 from tests.waiting import wait_until
 
@@ -57,9 +57,10 @@ class Rabbit:
         self.start()
 
     def start(self) -> None:
-        # It replaces the shell by itself: the guard's child must be the server.
-        command = ["/bin/sh", "-c", 'exec "$0"', str(find_program())]
-        self._guard = Guard(command, log=self.folder / "log", environment=self._environment)
+        # Erlang writes its crash dumps into the working directory, so the server runs in its own folder.
+        # `exec` replaces the shell: the guard's child must be the server itself.
+        command = ["/bin/sh", "-c", 'cd "$1" && exec "$0"', str(find_program()), str(self.folder)]
+        self._guard = SupervisedProcess(command, log=self.folder / "log", environment=self._environment)
         wait_until(self._listens, "RabbitMQ listens", seconds=60)
 
     def _listens(self) -> bool:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from runner.embedded import EmbeddedStore, embedded_store, find_server
+from runner.dev.embedded import EmbeddedStore, embedded_store, find_server
 from runner.errors import StoreError
 from tests.waiting import wait_until
 
 OWNER = """
     import os, sys
-    from runner.embedded import embedded_store
+    from runner.dev.embedded import embedded_store
 
     with embedded_store() as store:
         if sys.argv[1] == "fork" and os.fork() == 0:

@@ -1,17 +1,34 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-import tomllib
+import subprocess
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("runner", "tasks", "tests", "examples", "bench", "docs")
-LIMITS = {"modules": 300, "functions": 40, "scripts": 40}
+FOLDERS = ("runner", "tasks", "tests", "typing_tests", "examples", "bench", "docs")
 TEXT = {".cfg", ".html", ".ini", ".json", ".lua", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
+IN_THE_ROOT = {
+    ".ci",
+    ".dockerignore",
+    ".github",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "Procfile",
+    "README.md",
+    "SECURITY.md",
+    "docker-compose.yml",
+    "mkdocs.yml",
+    "pyproject.toml",
+    *FOLDERS,
+}
+"""All that the repository has at its top; a new file there needs a reason, and then a line here."""
 VAGUE = {"base", "common", "helpers", "manager", "misc", "types", "utils"}
 # A folder of one machine: of a user, of a build, or below the temporary folder.
 MACHINE_PATH = re.compile(
@@ -28,65 +45,34 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-LIBRARY = files("runner", "tasks", suffixes={".py"})
 EVERYTHING = [
     *files(*FOLDERS, suffixes=TEXT),
     *sorted(path for path in ROOT.iterdir() if path.suffix in TEXT or path.name in {"Makefile", "Procfile"}),
 ]
 
 
-def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Count from `def` to the end, without the docstring."""
-    first = node.body[0]
-    said = first.end_lineno - first.lineno + 1 if ast.get_docstring(node, clean=False) is not None else 0
-    return node.end_lineno - node.lineno + 1 - said
-
-
-def functions(tree: ast.AST, prefix: str = ""):
-    """Give the dotted name and the size of every function, methods and nested ones included."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{prefix}{node.name}", lines(node)
-        inner = f"{prefix}{node.name}." if hasattr(node, "name") and hasattr(node, "body") else prefix
-        yield from functions(node, inner)
-
-
-def code_lines(script: Path) -> int:
-    stripped = (line.strip() for line in script.read_text(encoding="utf-8").splitlines())
-    return sum(1 for line in stripped if line and not line.startswith("--"))
-
-
-@functools.cache
-def sizes() -> dict[str, dict[str, int]]:
-    sources = {name(path): path.read_text(encoding="utf-8") for path in LIBRARY}
-    return {
-        "modules": {path: len(source.splitlines()) for path, source in sources.items()},
-        "functions": {
-            f"{path}:{function}": size
-            for path, source in sources.items()
-            for function, size in functions(ast.parse(source))
-        },
-        "scripts": {name(path): code_lines(path) for path in files("runner", suffixes={".lua"})},
-    }
-
-
-@pytest.mark.parametrize("kind", sorted(LIMITS))
-def test_nothing_is_larger_than_the_house_limits(kind):
-    """Modules, functions and scripts keep to their limits, or to a listed size that only shrinks."""
-    found = sizes()[kind]
-    listed = tomllib.loads((ROOT / "limits.toml").read_text(encoding="utf-8"))[kind]
-    over = {item: size for item, size in found.items() if size > LIMITS[kind]}
-
-    grown = {item: size for item, size in over.items() if size > listed.get(item, LIMITS[kind])}
-    loose = sorted(listed.keys() - over.keys())
-
-    assert grown == {}, "split these, or list their present size in limits.toml and say why"
-    assert loose == [], "these keep to the limit now: remove their line in limits.toml"
-
-
 def test_file_names_say_what_is_inside():
     """No module is named for being useful; its name is a noun one can point at or a verb."""
     assert [name(path) for path in files(*FOLDERS, suffixes={".py"}) if path.stem in VAGUE] == []
+
+
+def test_the_root_holds_known_files_only():
+    """Nothing is tracked at the top of the repository that was not put there on purpose."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+
+    assert sorted({path.split("/")[0] for path in tracked if path} - IN_THE_ROOT) == []
+
+
+def test_a_source_release_holds_known_files_only():
+    """The archive has the library, its tests and its pages, and nothing that happens to lie beside them."""
+    released = [file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()]
+    tops = {path.split("/")[0] for path in released}
+
+    assert sorted(tops - IN_THE_ROOT) == []
+    assert {"runner", "tests", "docs"} <= tops
 
 
 def test_the_repository_names_no_machine():

@@ -1,1 +1,1 @@
-"""An approval service as people would write it, and a graph that needs one."""
+"""An approval service with a page, and a graph that asks it."""

@@ -16,19 +16,19 @@ LIMIT = 100
 
 
 class Decision(BaseModel):
-    """What a person may answer; the store checks it before anything is woken."""
+    """The schema of the answer; it is validated before the node wakes up."""
 
     decision: Literal["approve", "reject"]
-    comment: str = Field("", description="is kept with the refund")
+    comment: str = Field("", description="stored with the refund")
 
 
 def look_up(ctx: NodeContext) -> dict[str, Any]:
-    """Find the order; a real one would ask a shop."""
+    """Find the order; a real node would query a shop."""
     return {"order": ctx.task["order"], "amount": ctx.task["amount"]}
 
 
 def approve(ctx: NodeContext) -> dict[str, Any]:
-    """Ask a person; the worker is free until somebody answers."""
+    """Ask a person; the worker is free until the answer arrives."""
     decision: Decision = ctx.interrupt(
         "refund", reason=ctx.inputs["look_up"], response_schema=Decision, expires_in=3 * 86_400
     )
@@ -36,27 +36,27 @@ def approve(ctx: NodeContext) -> dict[str, Any]:
 
 
 def pay(ctx: NodeContext) -> str:
-    """Pay once: the same key goes to the bank should this node run twice."""
+    """Pay once: if this node runs twice, the bank receives the same key."""
     return f"paid, transfer {ctx.once('transfer', lambda: ctx.idempotency_key)}"
 
 
 def letter(ctx: NodeContext) -> str:
-    """Write to the customer, on the workers of the queue `letters`."""
+    """Write to the customer; runs on the workers of the queue `letters`."""
     return f"Dear customer, we have {ctx.inputs['pay']}."
 
 
 def large(state: Any) -> bool:
-    """Tell whether a person has to look at it."""
+    """Return whether a person must approve the refund."""
     return bool(state.results["look_up"].output["amount"] > LIMIT)
 
 
 def small(state: Any) -> bool:
-    """Tell whether it can be paid at once."""
+    """Return whether the refund is paid at once."""
     return not large(state)
 
 
 def approved(state: Any) -> bool:
-    """Tell whether the person said yes."""
+    """Return whether the person approved."""
     return bool(state.results["approve"].output["decision"] == "approve")
 
 

@@ -1,6 +1,6 @@
-"""The inbox: reads notices, keeps the open questions, sends answers, reads receipts.
+"""The inbox: reads notices, stores the open questions, sends answers, reads receipts.
 
-This is all that an approval service has to do, and it needs nothing but a Redis client. Its own keys
+This is all that an approval service has to do, and it needs only a Redis client. Its own keys
 begin with `approvals:`.
 """
 
@@ -20,20 +20,35 @@ RECEIPTS = "runner:replies:approvals"
 GROUP = "approvals"
 OPEN = "approvals:open"
 ANSWERED = "approvals:answered"
+APPLIED = "approvals:applied"
 CLOSED = {"interrupt.answered", "interrupt.expired", "interrupt.withdrawn"}
-READ = "0"
 NEW = ">"
 WAIT = 1000  # ms
 
+APPLY = """
+-- A notice of a question is applied once, and none after a later one. So a repeat opens nothing, and a
+-- question that was withdrawn by a failure is shown again when a retry asks it again under its id.
+local applied, open, answered, question, number, asked, outcome = KEYS[1], KEYS[2], KEYS[3], unpack(ARGV)
+if tonumber(redis.call('HGET', applied, question) or '0') >= tonumber(number) then return end
+redis.call('HSET', applied, question, number)
+if asked ~= '' then
+  redis.call('HSET', open, question, asked)
+  redis.call('HDEL', answered, question)
+else
+  redis.call('HSETNX', answered, question, outcome)
+  redis.call('HDEL', open, question)
+end
+"""
+
 
 class Inbox:
-    """Questions that wait for people. Share one per process; another process may have its own."""
+    """Open questions. Use one inbox per process; other processes may have their own."""
 
     broken = (redis.RedisError,)
-    """What may be raised while the store is away."""
+    """What may be raised while the store is unavailable."""
 
     def __init__(self, url: str) -> None:
-        """Take the store's URL; the group of readers begins at the first notice that is kept."""
+        """Connect to the store; the consumer group starts at the oldest notice in the stream."""
         self.redis: Any = redis.Redis.from_url(url, decode_responses=True)
         self.reader = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         for stream in (NOTICES, RECEIPTS):
@@ -44,62 +59,60 @@ class Inbox:
                     raise
 
     def follow(self) -> int:
-        """Apply what is new, waiting a second for it, and return how much it was.
+        """Apply new entries, waiting up to a second for them, and return their number.
 
         An entry is acknowledged only when it was applied. Applying one twice changes nothing.
         """
         streams = {NOTICES: NEW, RECEIPTS: NEW}
-        found = self.redis.xreadgroup(GROUP, self.reader, streams, count=100, block=WAIT)
-        self._apply(found)
-        return sum(len(entries) for _, entries in found)
+        entries = self.redis.xreadgroup(GROUP, self.reader, streams, count=100, block=WAIT)
+        self._apply(entries)
+        return sum(len(batch) for _, batch in entries)
 
     def recover(self) -> None:
-        """Take over what a reader that is gone has read and not applied."""
+        """Take over the entries that a dead reader has read and not acknowledged."""
         for stream in (NOTICES, RECEIPTS):
             _, entries, *_ = self.redis.xautoclaim(stream, GROUP, self.reader, 60_000, "0", count=1000)
             self._apply([(stream, entries)])
 
-    def _apply(self, found: list[Any]) -> None:
-        for stream, entries in found:
+    def _apply(self, streams: list[Any]) -> None:
+        for stream, entries in streams:
             for entry_id, fields in entries:
                 self._notice(fields) if stream == NOTICES else self._receipt(json.loads(fields["body"]))
                 self.redis.xack(stream, GROUP, entry_id)
 
     def _notice(self, fields: dict[str, str]) -> None:
-        question = fields["detail"]
-        if fields["kind"] == "interrupt.asked":
-            # Notices of one question keep their order, but a repeat must not open it again.
-            if not self.redis.hexists(ANSWERED, question):
-                self.redis.hset(OPEN, question, fields["question"])
-        elif fields["kind"] in CLOSED:
-            self.redis.hsetnx(ANSWERED, question, json.dumps({"status": fields["kind"]}))
-            self.redis.hdel(OPEN, question)
+        kind, question = fields["kind"], fields["detail"]
+        asked = fields["question"] if kind == "interrupt.asked" else ""
+        if asked or kind in CLOSED:
+            number = fields["id"].rpartition(":")[2]  # of the event in its run: the id is RUN:NUMBER
+            outcome = json.dumps({"status": kind})
+            self.redis.eval(APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, asked, outcome)
 
     def _receipt(self, receipt: dict[str, Any]) -> None:
         self.redis.hset(ANSWERED, receipt["interrupt_id"] or receipt["message_id"], json.dumps(receipt))
 
     def questions(self) -> Iterator[dict[str, Any]]:
-        """Give the open questions."""
+        """Yield the open questions."""
         for _, question in sorted(self.redis.hgetall(OPEN).items()):
             yield json.loads(question)
 
-    def answer(self, interrupt_id: str, response: Any, responder: str) -> str:
+    def answer(self, interrupt_id: str, response: Any, responder: str, digest: str) -> str:
         """Send an answer and return its message id; the receipt comes later.
 
-        The digest says that the answer holds for the question as it was shown, and for no other.
+        The digest is that of the question as it was shown: if it was asked again with other content
+        meanwhile, the answer is rejected.
         """
-        question = json.loads(self.redis.hget(OPEN, interrupt_id) or "{}")
         body = {
             "v": 1,
             "interrupt_id": interrupt_id,
             "response": response,
             "responder": responder,
-            "digest": question.get("digest"),
+            "digest": digest,
             "reply_to": RECEIPTS,
         }
-        sent: str = self.redis.xadd(RESPONSES, {"body": json.dumps(body)})
-        return sent
+        message_id: str = self.redis.xadd(RESPONSES, {"body": json.dumps(body)})
+        return message_id
 
     def receipts(self) -> dict[str, Any]:
-        """Give what became of the questions that were answered here or closed elsewhere."""
+        """Return the outcome of each question that was answered here or closed elsewhere."""
         return {key: json.loads(value) for key, value in self.redis.hgetall(ANSWERED).items()}

@@ -1,7 +1,7 @@
-"""The inbox again, for an installation whose broker is RabbitMQ: it never talks to Redis.
+"""The inbox for an installation with RabbitMQ as the broker: it never connects to Redis.
 
-Notices and receipts come to durable queues, and answers are published with confirms. What is open is
-kept in a file of SQLite's, so the service may be stopped and started at any time.
+Notices and receipts arrive on durable queues, and answers are published with confirms. The open
+questions are in an SQLite file, so the service may be stopped and started at any time.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ RESPONSES = "runner.responses"
 CLOSED = {"interrupt.answered", "interrupt.expired", "interrupt.withdrawn"}
 WAIT = 1.0  # seconds
 
+APPLY = """
+insert into questions values (:id, :number, :question)
+on conflict (id) do update set number = :number, question = :question where number < :number
+"""
+
+# A closed question has no text. `number` is that of the last notice of the question: a repeat opens nothing,
+# and a question that a retry asks again under its id is shown again.
 TABLES = """
-create table if not exists asked (id text primary key, question text not null);
-create table if not exists closed (id text primary key);
-create table if not exists told (id text primary key, receipt text not null);
+create table if not exists questions (id text primary key, number integer not null, question text not null);
+create table if not exists receipts (id text primary key, receipt text not null);
 """
 
 
 class RabbitInbox:
-    """Questions that wait for people. One process has one; other processes have queues of their own."""
+    """Open questions. One process has one inbox; other services have queues of their own."""
 
     broken = (AMQPError, OperationalError, OSError)
-    """What may be raised while RabbitMQ is away."""
+    """What may be raised while RabbitMQ is unavailable."""
 
     def __init__(self, url: str, path: str = "approvals.db") -> None:
-        """Take the broker's URL, and the file for what is open."""
+        """Prepare a connection to the broker, and open the file of the open questions."""
         self._connection = Connection(url, transport_options={"confirm_publish": True})
         self._reading: Connection | None = None
         self._applied = 0
@@ -50,7 +56,7 @@ class RabbitInbox:
         self._db.executescript(TABLES)
 
     def follow(self) -> int:
-        """Apply what is new, waiting a second for it, and return how much it was."""
+        """Apply new messages, waiting up to a second for them, and return their number."""
         before = self._applied
         if self._reading is None:
             self._reading = self._connection.clone()
@@ -64,7 +70,7 @@ class RabbitInbox:
         return self._applied - before
 
     def recover(self) -> None:
-        """Begin anew; RabbitMQ gives again what was taken and not acknowledged."""
+        """Reconnect; RabbitMQ redelivers the messages that were not acknowledged."""
         if self._reading is not None:
             self._reading.release()
             self._reading = None
@@ -74,56 +80,60 @@ class RabbitInbox:
         with self._lock, self._db:
             if "kind" not in body:
                 key = body["interrupt_id"] or body["message_id"]
-                self._db.execute("insert or replace into told values (?, ?)", (key, json.dumps(body)))
-            elif body["kind"] == "interrupt.asked":
-                asked = (body["detail"], json.dumps(body["question"]))
-                self._db.execute("insert or ignore into asked values (?, ?)", asked)
-            elif body["kind"] in CLOSED:
-                closed = json.dumps({"status": body["kind"]})
-                self._db.execute("insert or ignore into closed values (?)", (body["detail"],))
-                self._db.execute("insert or ignore into told values (?, ?)", (body["detail"], closed))
+                self._db.execute("insert or replace into receipts values (?, ?)", (key, json.dumps(body)))
+            elif body["kind"] in {"interrupt.asked", *CLOSED}:
+                asked = body["kind"] == "interrupt.asked"
+                row = {
+                    "id": body["detail"],
+                    "number": int(body["id"].rpartition(":")[2]),  # of the event: the id is RUN:NUMBER
+                    "question": json.dumps(body["question"]) if asked else "",
+                }
+                if not self._db.execute(APPLY, row).rowcount:
+                    pass  # a repeat, or older than what was applied
+                elif asked:
+                    self._db.execute("delete from receipts where id = ?", (row["id"],))
+                else:
+                    closed = json.dumps({"status": body["kind"]})
+                    self._db.execute("insert or ignore into receipts values (?, ?)", (row["id"], closed))
         message.ack()
         self._applied += 1
 
     def questions(self) -> Iterator[dict[str, Any]]:
-        """Give the open questions."""
-        for (question,) in self._rows(
-            "select question from asked where id not in (select id from closed) order by id"
-        ):
+        """Yield the open questions."""
+        for (question,) in self._rows("select question from questions where question != '' order by id"):
             yield json.loads(question)
 
-    def answer(self, interrupt_id: str, response: Any, responder: str) -> str:
+    def answer(self, interrupt_id: str, response: Any, responder: str, digest: str) -> str:
         """Send an answer and return its message id; the receipt comes later.
 
-        The digest says that the answer holds for the question as it was shown, and for no other.
+        The digest is that of the question as it was shown: if it was asked again with other content
+        meanwhile, the answer is rejected.
         """
-        found = self._rows("select question from asked where id = ?", interrupt_id)
-        question = json.loads(found[0][0]) if found else {}
         body = {
             "v": 1,
             "interrupt_id": interrupt_id,
             "response": response,
             "responder": responder,
-            "digest": question.get("digest"),
+            "digest": digest,
         }
-        sent = uuid.uuid4().hex
+        message_id = uuid.uuid4().hex
         with producers[self._connection].acquire(block=True) as producer:
             producer.publish(
                 body,
                 routing_key=RESPONSES,
-                message_id=sent,
+                message_id=message_id,
                 correlation_id=interrupt_id,
                 reply_to=RECEIPTS.name,
                 declare=[RECEIPTS],
                 retry=True,
                 retry_policy={"max_retries": 3},
             )
-        return sent
+        return message_id
 
     def receipts(self) -> dict[str, Any]:
-        """Give what became of the questions that were answered here or closed elsewhere."""
-        return {key: json.loads(told) for key, told in self._rows("select id, receipt from told")}
+        """Return the outcome of each question that was answered here or closed elsewhere."""
+        return {key: json.loads(receipt) for key, receipt in self._rows("select id, receipt from receipts")}
 
-    def _rows(self, query: str, *given: str) -> list[Any]:
-        with self._lock, closing(self._db.execute(query, given)) as found:
-            return found.fetchall()
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        with self._lock, closing(self._db.execute(query, values)) as cursor:
+            return cursor.fetchall()

@@ -1,1 +1,1 @@
-"""Orders from a file, each checked by itself; one of them needs a person."""
+"""Orders from a file, each checked on its own; one of them needs a person."""

@@ -15,9 +15,9 @@ def main(file: str = str(FILE)) -> None:
         waiting = run.wait(30)
         done = [name for name in waiting.results if name.endswith("]") and waiting.results[name].output]
         print(f"checked: {', '.join(sorted(done))}")
-        for asked in waiting.interrupts:
-            print(f"{asked.node_id} asks: {asked.reason}")
-            print(f"answered with quantity 9: {client.respond(asked.id, {'quantity': 9}).status}")
+        for question in waiting.interrupts:
+            print(f"{question.node_id} asks: {question.reason}")
+            print(f"answered with quantity 9: {client.respond(question.id, {'quantity': 9}).status}")
         print(f"bill: {run.wait(30).results['bill'].output}")
 
 

@@ -1,4 +1,4 @@
-"""A map over the rows of a file: each row is a node of its own, and a strange one asks a person.
+"""A map over the rows of a file: each row is a node of its own, and an unusual one asks a person.
 
 read ── check (once for each row) ── bill
 """
@@ -18,7 +18,7 @@ MOST = 100
 
 
 class Correction(BaseModel):
-    """What a person may answer about a strange row."""
+    """The schema of the answer about an unusual row."""
 
     quantity: int = Field(ge=0, le=MOST, description="0 drops the order")
 
@@ -30,7 +30,7 @@ def read(ctx: NodeContext) -> list[dict[str, str]]:
 
 
 def check(ctx: NodeContext) -> dict[str, Any]:
-    """Check one row: `ctx.task` is the row. While a person is asked, the other rows go on."""
+    """Check one row: `ctx.task` is the row. While a person is asked, the other rows continue."""
     row, quantity = ctx.task, int(ctx.task["quantity"])
     if quantity > MOST:
         quantity = ctx.interrupt("quantity", reason=row, response_schema=Correction).quantity
@@ -38,7 +38,7 @@ def check(ctx: NodeContext) -> dict[str, Any]:
 
 
 def bill(ctx: NodeContext) -> dict[str, Any]:
-    """Add up; the rows come in the order of the file, whatever the order in which they ended."""
+    """Add up; the rows are in the order of the file, whatever order they ended in."""
     totals = {row["customer"]: row["total"] for row in ctx.inputs["check"] if row["total"]}
     return {"customers": totals, "total": round(sum(totals.values()), 2)}
 

@@ -1,10 +1,10 @@
-"""Refunds by an agent: above a limit, support and finance must both agree, each on its own.
+"""Refunds by an agent: above a limit, support and finance must both agree, independently.
 
 clerk ──┬─ (paid) ──── letter
         └─ (refused) ─ apology
 
-The model decides what to do next, the code what it may do: the tool `refund` itself looks at the
-answers of both desks, so no prompt can talk it into paying.
+The model decides what to do next, the code what it may do: the tool `refund` itself checks the
+answers of both desks, so no prompt can bypass it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ PRICES = {"A-17": 35.0, "B-42": 480.0}
 
 
 class Verdict(BaseModel):
-    """What a desk may answer; anything else is refused, and the question stays open."""
+    """The schema of a desk's answer; any other answer is refused, and the question stays open."""
 
     agree: bool
-    comment: str = Field("", description="is kept with the refund")
+    comment: str = Field("", description="stored with the refund")
 
 
 @tool
 def look_up(order: str) -> dict[str, Any]:
-    """Look up what an order cost, and who must agree before it is paid back."""
+    """Look up the price of an order, and who must agree before it is refunded."""
     amount = PRICES[order]
     return {"order": order, "amount": amount, "must_agree": list(DESKS) if amount > LIMIT else []}
 
 
 @tool(context=True)
 def ask_support(order: str, tool_context: ToolContext) -> str:
-    """Ask the support desk whether the customer is right."""
+    """Ask the support desk whether the claim is justified."""
     return ask("support", order, tool_context)
 
 
 @tool(context=True)
 def ask_finance(order: str, tool_context: ToolContext) -> str:
-    """Ask the finance desk whether the money may go."""
+    """Ask the finance desk whether the refund may be paid."""
     return ask("finance", order, tool_context)
 
 
 def ask(desk: str, order: str, context: ToolContext) -> str:
-    """Ask one desk. Both questions are open at once; the agent goes on when both are answered."""
+    """Ask one desk. Both questions are open at once; the agent resumes when both are answered."""
     about = {"order": order, "amount": PRICES[order]}
     verdict = context.interrupt(desk, reason=about, response_schema=Verdict, assignees=[desk])
     context.agent.state.set(f"{desk}:{order}", verdict.agree)
@@ -57,32 +57,32 @@ def ask(desk: str, order: str, context: ToolContext) -> str:
 
 @tool(context=True)
 def refund(order: str, tool_context: ToolContext) -> str:
-    """Pay an order back, if it is small or both desks agree."""
+    """Refund an order, if it is small or both desks agree."""
     state = tool_context.agent.state
     against = [desk for desk in DESKS if state.get(f"{desk}:{order}") is not True]
     if PRICES[order] > LIMIT and against:
         return f"refused by {', '.join(against)}"
-    state.set("transfer", tool_context.idempotency_key)  # a bank would be given this key
+    state.set("transfer", tool_context.idempotency_key)  # a bank would receive this key
     return f"paid {PRICES[order]:.2f}"
 
 
 def paid(state: Any) -> bool:
-    """Tell whether money went."""
+    """Return whether the refund was paid."""
     return state.results["clerk"].result.state.get("transfer") is not None
 
 
 def refused(state: Any) -> bool:
-    """Tell whether none did."""
+    """Return whether the refund was not paid."""
     return not paid(state)
 
 
 def letter(ctx: NodeContext) -> str:
-    """Tell the customer of the money."""
+    """Write to the customer that the refund was paid."""
     return f"Dear customer, good news. {ctx.inputs['clerk']}"
 
 
 def apology(ctx: NodeContext) -> str:
-    """Tell the customer that there is none."""
+    """Write to the customer that the refund was refused."""
     return f"Dear customer, we are sorry. {ctx.inputs['clerk']}"
 
 

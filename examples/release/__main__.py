@@ -1,6 +1,6 @@
-"""Run the release example to its end: a store, a real worker, one run, and a person's two answers.
+"""Run the release example to its end: a store, a real worker, one run, and two answers.
 
-`python -m examples.release [PATH] [--commits N] [--out FILE]`. Nothing is asked on the terminal: the
+`python -m examples.release [PATH] [--commits N] [--out FILE]`. The terminal asks nothing: the
 answers are sent as messages, as an approval service would send them. It ends with 0 when the notes
 are written, and leaves nothing running.
 """
@@ -15,20 +15,20 @@ from pathlib import Path
 import click
 
 from examples.release.show import show
-from runner.cli.exits import CommandError, Exit, translated
+from runner.cli.exits import CommandError, Exit, command_error
 from runner.cli.process import WorkerProcess, worker_process
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 from runner.errors import RunnerError
 from runner.settings import Settings
 
 
 @click.command()
 @click.argument("path", default=".", type=click.Path(exists=True, file_okay=False))
-@click.option("--commits", default=20, show_default=True, help="How many changes at most.")
-@click.option("--out", default="release-notes/NOTES.md", show_default=True, help="Where the notes go.")
+@click.option("--commits", default=20, show_default=True, help="The maximum number of changes.")
+@click.option("--out", default="release-notes/NOTES.md", show_default=True, help="The file for the notes.")
 def main(path: str, commits: int, out: str) -> None:
     """Run the release graph on the repository at PATH, on a real worker, to the end."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: store and worker, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops store and worker, too, like Ctrl-C
     task = {"path": str(Path(path).resolve()), "commits": commits, "out": str(Path(out).resolve())}
     try:
         with ExitStack() as stack:
@@ -36,9 +36,9 @@ def main(path: str, commits: int, out: str) -> None:
             worker = _start_worker(stack, url)
             written = show(url, worker, task)
     except (RunnerError, CommandError, TimeoutError, KeyboardInterrupt) as error:
-        said = translated(error)
-        click.echo(f"Error: {said.message}", err=True)
-        sys.exit(said.code)
+        failure = command_error(error)
+        click.echo(f"Error: {failure.message}", err=True)
+        sys.exit(failure.code)
     click.echo(f"Done. The notes are in {written}")
     sys.exit(Exit.DONE)
 

@@ -1,4 +1,4 @@
-"""How any program answers a question: one JSON message on a Redis stream. It knows nothing of us."""
+"""How any program answers a question: one JSON message on a Redis stream, without the library."""
 
 from __future__ import annotations
 

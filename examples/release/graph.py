@@ -1,4 +1,4 @@
-"""The graph of a release: facts gathered side by side, notes drafted, a person's word, the file.
+"""The graph of a release: gathers facts in parallel, drafts notes, asks for approval, writes the file.
 
 begin ─┬─ changes ──┐
        ├─ tests ────┤
@@ -21,7 +21,7 @@ from runner import Agent, Graph, GraphBuilder, NodeContext, ToolContext, graph, 
 
 
 class Decision(BaseModel):
-    """What a person may answer; the store checks it before anything is woken."""
+    """The schema of the answer; it is validated before the node wakes up."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -32,11 +32,11 @@ class Decision(BaseModel):
     )
 
     decision: Literal["approve", "reject", "edit"]
-    notes: str = Field("", description="with edit: the new text; with reject: why")
+    notes: str = Field("", description="with edit: the new text; with reject: the reason")
 
 
 class Task(BaseModel):
-    """What a run is started with."""
+    """The input of a run."""
 
     path: str = "."
     commits: int = 20
@@ -44,7 +44,7 @@ class Task(BaseModel):
 
 
 def begin(ctx: NodeContext) -> dict[str, Any]:
-    """Check the task once, so that the nodes behind can rely on it."""
+    """Validate the task once, so that later nodes can rely on it."""
     task = Task.model_validate(ctx.task)
     path = Path(task.path).resolve()
     if not path.is_dir():
@@ -53,27 +53,27 @@ def begin(ctx: NodeContext) -> dict[str, Any]:
 
 
 def changes(ctx: NodeContext) -> list[dict[str, str]]:
-    """What changed, out of git."""
-    of = ctx.inputs["begin"]
-    return gather.changes(of["path"], of["commits"])
+    """List the changes from git."""
+    repository = ctx.inputs["begin"]
+    return gather.changes(repository["path"], repository["commits"])
 
 
 def tests(ctx: NodeContext) -> dict[str, Any]:
-    """Whether its tests pass: they run now."""
+    """Run the tests and count them."""
     return gather.run_tests(ctx.inputs["begin"]["path"], seconds=25)
 
 
 def licences(_: NodeContext) -> dict[str, Any]:
-    """Under which licences the installed packages are."""
-    found = gather.licences()
+    """Count the licences of the installed packages."""
+    rows = gather.licences()
     return {
-        "packages": len(found),
-        "by_licence": dict(Counter(row["licence"] for row in found).most_common()),
+        "packages": len(rows),
+        "by_licence": dict(Counter(row["licence"] for row in rows).most_common()),
     }
 
 
 def wheel(ctx: NodeContext) -> dict[str, Any]:
-    """How large its wheel is: it is built now."""
+    """Build the wheel and return its size."""
     return gather.wheel_size(ctx.inputs["begin"]["path"])
 
 
@@ -83,7 +83,7 @@ def recent_changes(repository: str, limit: int = 20) -> list[str]:
 
     Args:
         repository: the folder of the repository.
-        limit: how many commits at most.
+        limit: the maximum number of commits.
     """
     return [change["subject"] for change in gather.changes(repository, limit)]
 
@@ -100,32 +100,32 @@ def ask_audience(tool_context: ToolContext) -> str:
 
 
 def report(ctx: NodeContext) -> dict[str, Any]:
-    """Put the facts beside the draft, for one person to look at."""
-    built, tested = ctx.inputs["wheel"], ctx.inputs["tests"]
+    """Combine the facts and the draft for review."""
+    package, suite = ctx.inputs["wheel"], ctx.inputs["tests"]
     return {
         "notes": ctx.inputs["notes"],
         "changes": len(ctx.inputs["changes"]),
-        "tests": {key: tested[key] for key in ("passed", "failed", "seconds")},
+        "tests": {key: suite[key] for key in ("outcome", "passed", "failed", "seconds")},
         "licences": ctx.inputs["licences"],
-        "wheel": {key: built[key] for key in ("file", "bytes", "detail")},
+        "wheel": {key: package[key] for key in ("file", "bytes", "detail")},
     }
 
 
 def approve(ctx: NodeContext) -> dict[str, str]:
-    """Let a person approve, reject or edit the notes."""
-    shown = ctx.inputs["report"]
-    said = ctx.interrupt("approve_release", reason=shown, response_schema=Decision)
-    text = said.notes if said.decision == "edit" else shown["notes"]
-    return {"decision": said.decision, "text": text, "reason": said.notes}
+    """Ask a person to approve, reject or edit the notes."""
+    draft = ctx.inputs["report"]
+    answer = ctx.interrupt("approve_release", reason=draft, response_schema=Decision)
+    text = answer.notes if answer.decision == "edit" else draft["notes"]
+    return {"decision": answer.decision, "text": text, "reason": answer.notes}
 
 
 def is_accepted(state: Any) -> bool:
-    """Tell whether the notes are to be written."""
+    """Return whether the notes will be written."""
     return bool(state.results["approve"].output["decision"] != "reject")
 
 
 def write(ctx: NodeContext) -> dict[str, Any]:
-    """Write the notes. Writing the same text again does no harm, so this needs no `once`."""
+    """Write the notes. Writing the same text twice is harmless, so this needs no `once`."""
     out = Path(Task.model_validate(ctx.task).out).resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(ctx.inputs["approve"]["text"].rstrip() + "\n", encoding="utf-8")
@@ -144,10 +144,10 @@ def release() -> Graph:
         "of the repository named in the task, and ask who the audience is. Answer with the notes alone.",
     )
     builder.add_node(begin)
-    facts = [builder.add_node(each) for each in (changes, tests, licences, wheel)]
+    facts = [builder.add_node(function) for function in (changes, tests, licences, wheel)]
     notes = builder.add_node(drafter, "notes")
-    for node in (report, approve, write):
-        builder.add_node(node)
+    for function in (report, approve, write):
+        builder.add_node(function)
     for node in (*facts, notes):
         builder.add_edge("begin", node)
         builder.add_edge(node, "report")

@@ -26,12 +26,12 @@ def model() -> Any:
 
 
 def _call_both_tools(messages: Messages) -> list[dict[str, Any]]:
-    """A model reads the repository's place in its prompt, and so does the script."""
+    """Call both tools; the path of the repository is in the prompt, as for a real model."""
     prompt = messages[0]["content"][0]["text"]
     task = json.loads(prompt.removeprefix("Original Task: "))
-    where = {"repository": task.get("path", "."), "limit": task.get("commits", 20)}
+    arguments = {"repository": task.get("path", "."), "limit": task.get("commits", 20)}
     return [
-        {"toolUse": {"name": "recent_changes", "input": where}},
+        {"toolUse": {"name": "recent_changes", "input": arguments}},
         {"toolUse": {"name": "ask_audience", "input": {}}},
     ]
 

@@ -1,4 +1,4 @@
-"""One run of the release graph, shown as it goes and answered when nothing else is left to do."""
+"""Shows one run of the release graph live, and answers its questions when it waits only for them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runner.cli.exits import CommandError, Exit
 from runner.cli.output import Output, compact, short
 from runner.cli.process import WorkerProcess
 from runner.cli.tree import draw
-from runner.cli.view import read_run, shown
-from runner.cli.watch import teller, until_idle, wall_clock
-from runner.interrupts import Interrupt
-from runner.ports import Event
+from runner.cli.views import plain, read_run
+from runner.cli.watch import progress, until_idle, wall_clock
+from runner.records.interrupts import Interrupt
+from runner.store.interface import Event
 
 ANSWERS: dict[str, Any] = {"audience": "the people who run it", "approve_release": {"decision": "approve"}}
-"""What the people of this example say, by the name of the question."""
+"""The answers of this example, by the name of the question."""
 
 SECONDS = 120.0
-"""How long one stretch between two answers may take."""
+"""The time limit between two answers."""
 
 
 def show(url: str, worker: WorkerProcess, task: dict[str, Any]) -> str:
@@ -38,9 +38,9 @@ def show(url: str, worker: WorkerProcess, task: dict[str, Any]) -> str:
     showing = Showing(client, run, worker)
     showing.until_idle()
     while run.status is Status.INTERRUPTED:
-        showing.picture("Only people can go on now:")
-        for asked in run.interrupts():
-            _answer(url, asked)
+        showing.picture("The run waits for people:")
+        for question in run.interrupts():
+            _answer(url, question)
         showing.until_idle()
     showing.picture("The run has ended:")
     result = run.result()
@@ -49,18 +49,18 @@ def show(url: str, worker: WorkerProcess, task: dict[str, Any]) -> str:
     return str(result.results["write"].output["file"])
 
 
-def _answer(url: str, asked: Interrupt) -> None:
-    response = ANSWERS[asked.name]
-    click.echo(f"Question {asked.name}: {short(shown(asked.reason), 70)}")
+def _answer(url: str, question: Interrupt) -> None:
+    response = ANSWERS[question.name]
+    click.echo(f"Question {question.name}: {short(plain(question.reason), 70)}")
     click.echo(f"Answer, as a message on the stream runner:responses: {compact(response)}")
-    receipt = answer(url, asked.id, response, responder="release manager")
+    receipt = answer(url, question.id, response, responder="release manager")
     click.echo(f"Receipt: {receipt['status']}\n")
     if receipt["status"] != "accepted":
         raise CommandError(Exit.CONFLICT, f"the answer was {receipt['status']}: {receipt['detail']}")
 
 
 class Showing:
-    """What has been shown of a run so far."""
+    """The state of the display of a run."""
 
     def __init__(self, client: Client, run: Run, worker: WorkerProcess) -> None:
         self._store, self._run, self._worker = client.engine.store, run, worker
@@ -68,25 +68,25 @@ class Showing:
         self._after = ""
 
     def until_idle(self) -> None:
-        """Show what happens until the run has ended or only people can go on."""
+        """Show events until the run has ended or waits only for people."""
         ends = time.monotonic() + SECONDS
-        with teller(self._store, self._run.id, self._output) as tell:
+        with progress(self._store, self._run.id, self._output) as show_events:
             for events in until_idle(self._store, self._run.id, ends, self._after):
-                tell(events)
+                show_events(events)
                 self._after = events[-1].position if events else self._after
                 if not self._output.shows_progress and self._waits_beside_others(events):
-                    self.picture("One branch waits for a person, the others go on:")
+                    self.picture("One branch waits for a person, the others continue:")
                 if not self._worker.alive():
                     raise CommandError(Exit.RUN_FAILED, "the worker ended before the run did.")
         if self._run.status is Status.EXECUTING:
             raise TimeoutError(f"the run was not done after {SECONDS:g} s.")
 
     def _waits_beside_others(self, events: Sequence[Event]) -> bool:
-        asked = any(event.kind == "node.waiting" for event in events)
-        return asked and self._run.status is Status.EXECUTING
+        waits = any(event.kind == "node.waiting" for event in events)
+        return waits and self._run.status is Status.EXECUTING
 
     def picture(self, heading: str) -> None:
-        """Draw the run as it stands."""
+        """Draw the current state of the run."""
         click.echo(f"\n{heading}")
         self._output.show(draw(read_run(self._store, self._run.id), wall_clock()))
         click.echo()

@@ -2,7 +2,7 @@
 
 from runner.agent.agent import Agent
 from runner.agent.context import ToolContext
-from runner.agent.results import AgentResult
+from runner.agent.result import AgentResult
 from runner.agent.tools import tool
 
 __all__ = ["Agent", "AgentResult", "ToolContext", "tool"]

@@ -8,35 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import pydantic
 
-from runner import codec, failures, inputs, loops
-from runner.agent import direct, session
-from runner.agent.broadcast import Broadcast
+from runner import async_loop
+from runner.agent.checkpointer import DirectCheckpointer, VisitCheckpointer
+from runner.agent.config import AgentConfig, checked_limits, checked_model, is_sequential
 from runner.agent.context import UserState
-from runner.agent.desk import VisitDesk
+from runner.agent.conversation import as_messages, begin, begin_in_session, past_state, with_session
 from runner.agent.drive import Drive, Ending
-from runner.agent.inner import InnerAgent
-from runner.agent.memory import opened
+from runner.agent.effects import Emit
+from runner.agent.machine.protocol import AgentDefinition
+from runner.agent.machine.state import AgentState, PassStage, open_questions
 from runner.agent.models.port import Model
-from runner.agent.prompts import as_messages
-from runner.agent.recipe import Recipe
-from runner.agent.results import AgentResult
-from runner.agent.state import AgentState, fresh, restored, waits_for
-from runner.agent.tool_call import StructuredTool
-from runner.agent.tools import toolbox
-from runner.agent.values import Definition
-from runner.errors import DefinitionError, UsageError
+from runner.agent.result import AgentResult
+from runner.agent.streaming import RunEventWriter
+from runner.agent.subagent import SubagentTool
+from runner.agent.tools import tools_by_name
+from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import HookProvider, HookRegistry
-from runner.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit
-from runner.results import restorers
+from runner.records import codec, failures, inputs
+from runner.records.asking import is_answered
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit, restorers
 
-JSON = Any
 Executor = Literal["concurrent", "sequential"]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
 
@@ -49,7 +50,7 @@ class Agent:
     A model that refuses for its rate limit is called `model_attempts` times, after `model_delay`
     seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
     `session_id` names a conversation that a node of this agent goes on with in every run on the same
-    store: a text, or a function of the invocation state (None: no session). Model providers are told it.
+    store: a text, or a function of the invocation state (None: no session). Model providers get it too.
     """
 
     kind = "agent"
@@ -76,50 +77,63 @@ class Agent:
         model_delay: float = 4.0,
         tool_attempts: int | None = None,
     ) -> None:
-        """Put an agent together.
+        """Check the parts; nothing runs yet.
 
         Raises:
             DefinitionError: the model, a tool or a limit can't be used.
         """
         self.name, self.description, self._session_id = name, description, session_id
-        fixed = session_id if isinstance(session_id, str) else None
+        fixed_session = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
         self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
-        self._given = self._shown = self.messages
+        self._first_messages = self._shown_messages = self.messages
         self.hooks = HookRegistry(tuple(hooks))
-        own = [] if structured_output_model is None else [StructuredTool(structured_output_model)]
-        definition = Definition(
-            sequential=_is_sequential(tool_executor),
-            structured=own[0].tool_name if own else None,
+        definition = AgentDefinition(
+            sequential=is_sequential(tool_executor),
             model_attempts=model_attempts,
             first_delay=model_delay,
             tool_attempts=tool_attempts,
-            **_limits({"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}),
+            **checked_limits({"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}),
         )
-        parts = (_usable(model, name), toolbox([*tools, *own]), self.hooks, definition, system_prompt)
-        self._recipe = Recipe(name, *parts, structured_output_model, conversation_window, fixed)
-        self._direct = direct.Conversation(self, fixed or uuid.uuid4().hex)
+        self._config = AgentConfig(
+            name,
+            checked_model(model, name),
+            tools_by_name(tools),
+            self.hooks,
+            definition,
+            system_prompt=system_prompt,
+            window=conversation_window,
+            session_id=fixed_session,
+        ).for_call(None, structured_output_model)
+        self._direct_calls = DirectCalls(self, fixed_session or uuid.uuid4().hex)
 
     @property
-    def recipe(self) -> Recipe:
+    def config(self) -> AgentConfig:
         """What this agent is made of."""
-        return self._recipe
+        return self._config
 
-    def as_tool(self, name: str | None = None, description: str | None = None) -> InnerAgent:
-        """Make a tool of this agent; its interrupts are carried up to the agent that calls it."""
+    def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:
+        """Make a tool of this agent; its interrupts are carried up to the agent that calls it.
+
+        Raises:
+            DefinitionError: its class overrides a method that a tool does not call.
+        """
         tool_name = name or re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64]
-        messages = self._own_messages()
-        recipe = replace(self._recipe, name=tool_name)
-        return InnerAgent(recipe, description or self.description, messages, self.state.document())
+        refuse_overrides(self)
+        config = replace(self._config, name=tool_name)
+        return SubagentTool(
+            config, description or self.description, self._own_messages(), self.state.document()
+        )
 
     def show(self, messages: list[dict[str, Any]]) -> None:
-        """Let `messages` be those of a run in process; the next run begins with those given before."""
-        if self.messages is not self._shown:
-            self._given = self.messages
-        self.messages = self._shown = messages
+        """Show the messages of a run in process; the next run begins with those of before."""
+        if self.messages is not self._shown_messages:
+            self._first_messages = self.messages
+        self.messages = self._shown_messages = messages
 
     def _own_messages(self) -> list[JSON]:
-        return as_messages(self._given if self.messages is self._shown else self.messages)
+        is_shown = self.messages is self._shown_messages
+        return as_messages(self._first_messages if is_shown else self.messages)
 
     # -- as a node --------------------------------------------------------------------------------
 
@@ -129,128 +143,245 @@ class Agent:
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
-        return loops.run(self._visit(visit))
+        return async_loop.run(self._execute(visit))
 
-    async def _visit(self, visit: Visit) -> Outcome:
+    async def _execute(self, visit: Visit) -> Outcome:
         try:
-            session_id = _chosen(self._session_id, visit.invocation_state)
+            session_id = _session_of(self._session_id, visit.invocation_state)
         except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
             return Failed(failures.record(error))
-        state, messages, stored = await self._opened(visit, session_id)
-        recipe = replace(self._recipe, session_id=state.session.id if state.session else session_id)
-        broadcast = Broadcast(visit)
-        drive = Drive(recipe, VisitDesk(visit), state, messages, stored=stored, emit=broadcast.emit)
+        state, messages, stored = await self._begin(visit, session_id)
+        config = replace(self._config, session_id=state.session.id if state.session else session_id)
+        writer = RunEventWriter(visit)
+        drive = Drive(config, VisitCheckpointer(visit), state, messages, stored=stored, emit=writer.emit)
         try:
             return _outcome(await drive.run())
         finally:
-            await broadcast.end()
+            await writer.end()
 
-    async def _opened(self, visit: Visit, session_id: str | None) -> tuple[AgentState, list[JSON], int]:
+    async def _begin(self, visit: Visit, session_id: str | None) -> tuple[AgentState, list[JSON], int]:
         """Return the state to go on from, the conversation, and how much of that is stored."""
-        own, number = self._own_messages(), visit.address.visit
-        messages = own if visit.document is None else list(visit.messages)
+        own_messages, own_state = self._own_messages(), self.state.document()
+        messages = own_messages if visit.document is None else list(visit.messages)
         stored = 0 if visit.document is None else len(messages)
-        past = fresh(0, {}, 0) if visit.document is None else restored(visit.document)
-        if session_id is not None and past.visit != number:
-            found = await loops.in_thread(visit.recall, session_id)
-            made = replace(past, user=self.state.document(), length=len(own), window=0, calls=[])
-            state = session.begin(session_id, found, number, own=made, prompt=_prompt(visit))
-            return state, [*own, *found.messages], 0
-        user = self.state.document()
-        return (
-            opened(visit.document, messages, number, prompt=lambda: _prompt(visit), user=user),
-            messages,
-            stored,
-        )
+        number = visit.address.visit
+        past = past_state(visit.document, own_state, len(messages))
+        if past.visit == number:
+            return past, messages, stored
+        prompt = as_messages(inputs.blocks(visit.task, visit.inputs))
+        if session_id is None:
+            return begin(past, number, prompt), messages, stored
+        session = await async_loop.in_thread(visit.recall, session_id)
+        past = replace(past, user_state=own_state, length=len(own_messages))
+        state = begin_in_session(past, number, prompt, session_id, session)
+        return state, [*own_messages, *session.messages], 0
 
     # -- called directly --------------------------------------------------------------------------
 
     def __call__(
-        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
+        self,
+        prompt: Any = None,
+        *,
+        invocation_state: Mapping[str, Any] | None = None,
+        limits: Mapping[str, int] | None = None,
+        structured_output_model: type[pydantic.BaseModel] | None = None,
     ) -> AgentResult:
         """Run the agent on a text, content blocks or messages; while it waits, on answers.
 
+        `limits` and `structured_output_model` are for this invocation and replace the agent's own; they
+        hold until it is done, also in the calls that bring its answers.
+
         Raises:
             ResponseError: it waits for answers and these can't be used; nothing was applied.
+            DefinitionError: a limit or the model can't be used.
             UsageError: the prompt can't be used, or the agent is running already.
         """
-        return loops.run(self.invoke_async(prompt, invocation_state=invocation_state))
+        return async_loop.run(
+            self.invoke_async(
+                prompt,
+                invocation_state=invocation_state,
+                limits=limits,
+                structured_output_model=structured_output_model,
+            )
+        )
 
     async def invoke_async(
-        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
+        self,
+        prompt: Any = None,
+        *,
+        invocation_state: Mapping[str, Any] | None = None,
+        limits: Mapping[str, int] | None = None,
+        structured_output_model: type[pydantic.BaseModel] | None = None,
     ) -> AgentResult:
         """Do the same on the caller's loop."""
-        return await self._direct.invoke(prompt, dict(invocation_state or {}))
+        config = self._config.for_call(limits, structured_output_model)
+        return await self._direct_calls.invoke(prompt, dict(invocation_state or {}), config)
 
     async def stream_async(
-        self, prompt: Any = None, *, invocation_state: Mapping[str, Any] | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Do the same and yield stream events as they come; the last one is `{"result": AgentResult}`."""
+        self,
+        prompt: Any = None,
+        *,
+        invocation_state: Mapping[str, Any] | None = None,
+        limits: Mapping[str, int] | None = None,
+        structured_output_model: type[pydantic.BaseModel] | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Do the same and yield stream events as they come; the last one is `{"result": AgentResult}`.
+
+        Closing the stream early ends the invocation; after `await stream.aclose()` the agent is free.
+        """
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        work = asyncio.ensure_future(
-            self._direct.invoke(prompt, dict(invocation_state or {}), events.put_nowait)
+        config = self._config.for_call(limits, structured_output_model)
+        task = asyncio.ensure_future(
+            self._direct_calls.invoke(prompt, dict(invocation_state or {}), config, events.put_nowait)
         )
-        work.add_done_callback(lambda _: events.put_nowait(None))
+        task.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
                 yield event
-            yield {"result": await work}
+            yield {"result": await task}
         finally:
-            work.cancel()
+            task.cancel()
+            await asyncio.wait([task])
 
     def cancel(self) -> None:
         """End the direct call that runs now before its next model or tool call; from any thread."""
-        self._direct.cancel()
+        self._direct_calls.cancel()
 
 
 restorers[Agent.kind] = AgentResult.from_document
 
 
-def _prompt(visit: Visit) -> list[JSON]:
-    return as_messages(inputs.blocks(visit.task, visit.inputs))
+def refuse_overrides(agent: Agent) -> None:
+    """Refuse an agent whose own code around an invocation would be skipped.
+
+    A node and a tool run in steps that survive a crash, so they don't call the methods for direct calls.
+
+    Raises:
+        DefinitionError: a method for direct calls is overridden.
+    """
+    for name in ("__call__", "invoke_async", "stream_async"):
+        if name in vars(agent) or getattr(type(agent), name) is not getattr(Agent, name):
+            raise DefinitionError(
+                f"agent {agent.name!r} overrides {name}, which only direct calls use: as a node or a "
+                "tool it would be skipped. Use hooks, or call the agent in a function node."
+            )
 
 
-def _chosen(session_id: SessionId | None, invocation_state: Mapping[str, Any]) -> str | None:
+def _session_of(session_id: SessionId | None, invocation_state: Mapping[str, Any]) -> str | None:
     """Return the session of a run.
 
     Raises:
-        UsageError: what names it is no text.
+        UsageError: its name is no text.
     """
-    found = session_id(invocation_state) if callable(session_id) else session_id
-    if found is not None and (not isinstance(found, str) or not found):
-        raise UsageError(f"a session's id is a text, not {found!r}; None means no session.")
-    return found
-
-
-def _usable(model: object, name: str) -> Model:
-    if not isinstance(model, Model):
-        raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
-    return model
-
-
-def _is_sequential(executor: str) -> bool:
-    if executor not in ("concurrent", "sequential"):
-        raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {executor!r}.")
-    return executor == "sequential"
-
-
-def _limits(given: Mapping[str, int | None]) -> dict[str, Any]:
-    unknown = given.keys() - {"turns", "output_tokens", "total_tokens"}
-    bad = [name for name, limit in given.items() if limit is not None and limit < 1]
-    if unknown or bad:
-        raise DefinitionError(f"limits {sorted(unknown) or bad} can't be used: give whole numbers above 0.")
-    return {
-        "max_turns": given["turns"],
-        "max_output_tokens": given.get("output_tokens"),
-        "max_total_tokens": given["total_tokens"],
-    }
+    name = session_id(invocation_state) if callable(session_id) else session_id
+    if name is not None and (not isinstance(name, str) or not name):
+        raise UsageError(f"a session's id is a text, not {name!r}; None means no session.")
+    return name
 
 
 def _outcome(ending: Ending) -> Outcome:
     usage = dict(ending.state.usage)
     if ending.kind == "interrupt":
-        return Interrupted(waits_for(ending.state), ending.saved, usage)
+        return Interrupted(open_questions(ending.state), ending.saved, usage)
     if ending.error is not None:
         return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
-    saved, added = session.added(ending.state, ending.saved)
-    return Succeeded(ending.result.to_document(), ending.result.output, usage, saved, added)
+    saved, remembered = with_session(ending.state, ending.saved)
+    return Succeeded(ending.result.to_document(), ending.result.output, usage, saved, remembered)
+
+
+class DirectCalls:
+    """What an agent remembers between direct calls: its stored document, as a node's would be.
+
+    An invocation that waits goes on with the config that it began with.
+    """
+
+    def __init__(self, agent: Agent, run_id: str) -> None:
+        self._agent = agent
+        self._run_id = run_id
+        self._document: dict[str, JSON] | None = None
+        self._config = agent.config
+        self._visits = 0
+        self._busy = threading.Lock()
+        self._cancel = threading.Event()
+
+    def cancel(self) -> None:
+        """Stop before the next model or tool call."""
+        self._cancel.set()
+
+    async def invoke(
+        self, prompt: Any, invocation_state: dict[str, Any], config: AgentConfig, emit: Emit | None = None
+    ) -> AgentResult:
+        """Run one invocation with `config`, or go on with the one that waits.
+
+        Raises:
+            ResponseError: the agent waits for answers and these can't be used; nothing was applied.
+            UsageError: the agent is running already.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise UsageError(f"agent {self._agent.name!r} is running already; wait until it is done.")
+        try:
+            return await self._invoke(prompt, invocation_state, config, emit)
+        finally:
+            self._busy.release()
+
+    async def _invoke(
+        self, prompt: Any, invocation_state: dict[str, Any], config: AgentConfig, emit: Emit | None
+    ) -> AgentResult:
+        messages = as_messages(self._agent.messages)
+        state, answers = self._begin(prompt, len(messages))
+        if state.visit != self._visits:
+            self._config = config
+        self._visits = state.visit
+        self._cancel.clear()
+        address = Address(self._run_id, self._agent.name, state.visit)
+        checkpointer = DirectCheckpointer(address, answers, invocation_state, messages)
+        drive = Drive(
+            self._config,
+            checkpointer,
+            state,
+            messages,
+            stored=len(messages),
+            cancel=self._cancel,
+            emit=emit,
+        )
+        try:
+            ending = await drive.run()
+            await checkpointer.save(ending.saved)
+        finally:
+            # Without an ending, the last checkpoint is what a process that died here would find.
+            self._remember(checkpointer)
+        if ending.error is not None:
+            raise ending.error
+        return ending.result
+
+    def _remember(self, checkpointer: DirectCheckpointer) -> None:
+        if checkpointer.document is not None:
+            self._document = checkpointer.document
+            self._agent.messages = codec.unpack(checkpointer.messages)
+            self._agent.state = UserState.restored(checkpointer.document["user_state"])
+
+    def _begin(self, prompt: Any, length: int) -> tuple[AgentState, dict[str, Interrupt]]:
+        past = past_state(self._document, {}, length)
+        past = replace(past, user_state=self._agent.state.document())
+        is_stopped = past.stage is not PassStage.DONE
+        if open_questions(past) or is_answers(prompt) or (prompt == [] and is_stopped):
+            return past, _answers(past, prompt, self._agent.name)
+        return begin(past, self._visits + 1, as_messages(prompt)), {}
+
+
+def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:
+    """Check a set of answers as one; an answer to an answered question changes nothing."""
+    answers = answers_from(prompt)
+    if state.stage is PassStage.DONE:
+        raise ResponseError(
+            f"agent {name!r} waits for no answers: it has no open question. Send it a new input."
+        )
+    unknown = [answer.interrupt_id for answer in answers if answer.interrupt_id not in state.questions]
+    if unknown:
+        raise ResponseError(f"agent {name!r} did not ask {unknown}; nothing was applied.")
+    questions: dict[str, Interrupt] = {}
+    for answer in answers:
+        question = state.questions[answer.interrupt_id]
+        if not is_answered(question) and question.id not in questions:
+            questions[question.id] = replace(question, response=answer.response)
+    return questions

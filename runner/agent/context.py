@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack, overload
 
-from runner import codec
-from runner.asking import Asker
-
-JSON = Any
+from runner.records import codec
+from runner.records.asking import Asker
+from runner.records.codec import JSON
+from runner.records.interrupts import AnswerModel, DeliveryOptions, InterruptOptions
 
 
 class UserState:
-    """An agent's own small memory: JSON values by name, kept across pauses and visits."""
+    """The state of an agent: JSON values by name, kept across pauses and visits."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, JSON] = {}
@@ -35,7 +35,7 @@ class UserState:
         self._values = {**self._values, str(key): codec.pack(value, f"agent state {key!r}")}
 
     def delete(self, key: str) -> None:
-        """Forget a value, if it is there."""
+        """Delete a value, if it is there."""
         self._values = {name: value for name, value in self._values.items() if name != key}
 
     def document(self) -> dict[str, JSON]:
@@ -45,9 +45,9 @@ class UserState:
     @classmethod
     def restored(cls, document: dict[str, JSON]) -> UserState:
         """Make the state from its packed values."""
-        found = cls()
-        found._values = document
-        return found
+        state = cls()
+        state._values = document
+        return state
 
 
 class AgentView:
@@ -64,8 +64,8 @@ class AgentView:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation so far."""
-        found: list[dict[str, Any]] = codec.unpack(self._messages())
-        return found
+        messages: list[dict[str, Any]] = codec.unpack(self._messages())
+        return messages
 
 
 class ToolContext:
@@ -86,7 +86,7 @@ class ToolContext:
         attempt: int = 1,
         is_replay: bool = False,
         check: Callable[[], None] | None = None,
-        tell: Callable[[float, str], object] | None = None,
+        report_progress: Callable[[float, str], object] | None = None,
     ) -> None:
         self.tool_use = tool_use
         self.agent = agent
@@ -96,7 +96,7 @@ class ToolContext:
         self.is_replay = is_replay
         self._asker = asker
         self._check = check
-        self._tell = tell
+        self._report_progress = report_progress
 
     @property
     def cancel_signal(self) -> threading.Event:
@@ -105,7 +105,7 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Tell whether this work is no longer wanted: cancelled, or taken over by another worker."""
+        """Whether this work is no longer wanted: cancelled, or taken over by another worker."""
         return self.agent.cancel_signal.is_set()
 
     def check(self) -> None:
@@ -118,39 +118,34 @@ class ToolContext:
             self._check()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell those who watch the run how far this call is: `fraction` goes from 0 to 1."""
-        if self._tell is not None:
-            self._tell(float(fraction), str(note))
+        """Report to those who watch the run how far this call is: `fraction` goes from 0 to 1."""
+        if self._report_progress is not None:
+            self._report_progress(float(fraction), str(note))
 
+    @overload
     def interrupt(
         self,
         name: str,
         reason: object = None,
         response: object = None,
         *,
-        response_schema: object = None,
-        assignees: Sequence[str] | None = None,
-        expires_in: float | None = None,
-        on_expire: object = None,
-        remind_every: float | None = None,
-        remind_after: Sequence[float] | None = None,
+        response_schema: type[AnswerModel],
+        **options: Unpack[DeliveryOptions],
+    ) -> AnswerModel: ...
+    @overload
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any: ...
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
     ) -> Any:
         """Ask a person: the first call leaves the tool, after the answer the tool runs again from its top.
 
-        `response` is an answer given in advance; all else is as for `NodeContext.interrupt`, in seconds.
+        `response` is an answer given in advance. The options are those of `NodeContext.interrupt`:
+        response_schema, assignees, expires_in, on_expire, remind_every and remind_after.
 
         Raises:
             UsageError: the question can't be asked as it is; this ends the invocation.
-            InterruptExpired: nobody answered in time.
+            InterruptExpired: there was no answer in time.
         """
-        return self._asker.ask(
-            name,
-            reason,
-            response,
-            response_schema=response_schema,
-            assignees=assignees,
-            expires_in=expires_in,
-            on_expire=on_expire,
-            remind_every=remind_every,
-            remind_after=remind_after,
-        )
+        return self._asker.ask(name, reason, response, **options)

@@ -1,6 +1,6 @@
-"""Carries out what the agent's machine asks for, against one visit of a node.
+"""Carries out what the agent's machine commands, for one visit of a node.
 
-One task at a time talks to the machine; model, tools and callbacks run beside it and report through
+One task at a time steps the machine; model, tools and callbacks run beside it and report through
 a queue. A checkpoint that must come first is awaited before anything after it begins; others are
 written when the queue is empty, so that results which come in together share one. Nothing
 sync runs on the loop.
@@ -9,48 +9,46 @@ sync runs on the loop.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
-from runner import codec
-from runner.agent import loop
+from runner.agent.checkpointer import Checkpointer
+from runner.agent.config import AgentConfig
 from runner.agent.context import AgentView, UserState
-from runner.agent.desk import Desk
-from runner.agent.occasions import Occasions
-from runner.agent.prompts import redacted
-from runner.agent.recipe import Recipe
-from runner.agent.results import AgentResult
-from runner.agent.state import AgentState, document, waits_for
-from runner.agent.values import (
-    Append,
+from runner.agent.conversation import redacted_content
+from runner.agent.effects import Effects, Emit
+from runner.agent.hook_events import HookEvents
+from runner.agent.machine.protocol import (
+    AppendMessage,
     CallModel,
     Cancelled,
+    Command,
     Finish,
-    Fire,
-    Happening,
-    Publish,
-    Redact,
-    Replied,
-    Request,
+    FireHook,
+    MachineEvent,
+    ModelReplied,
+    PublishQuestions,
+    RedactMessage,
     RunTool,
-    Save,
+    SaveCheckpoint,
     Started,
     Wait,
 )
-from runner.agent.work import Work
-from runner.interrupts import Interrupt
-from runner.outcomes import Saved
-
-JSON = Any
-Emit = Callable[[dict[str, Any]], None]
+from runner.agent.machine.state import AgentState, open_questions, to_document
+from runner.agent.machine.step import step
+from runner.agent.result import AgentResult
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Saved
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an execution ended: done, interrupt or failed, with all that is kept."""
+    """How an execution ended: done, interrupt or failed, with all that is stored."""
 
     kind: str
     state: AgentState
@@ -64,8 +62,8 @@ class Drive:
 
     def __init__(
         self,
-        recipe: Recipe,
-        desk: Desk,
+        config: AgentConfig,
+        checkpointer: Checkpointer,
         state: AgentState,
         messages: list[JSON],
         *,
@@ -75,22 +73,16 @@ class Drive:
     ) -> None:
         """Start from a state and its conversation, of which the first `stored` messages are stored."""
         self.state, self.messages = state, list(messages)
-        self._recipe, self._desk, self._stored = recipe, desk, stored
+        self._config, self._checkpointer, self._stored = config, checkpointer, stored
         self._cancel = cancel or threading.Event()
-        self._emit = emit or _ignore
-        self._user = UserState.restored(state.user)
-        self._occasions = Occasions(recipe, self._result)
-        view = AgentView(recipe.name, self._user, lambda: self.messages, self._cancel)
-        self._work = Work(
-            recipe,
-            desk,
-            self._occasions,
-            view,
-            cancel=self._cancel,
-            emit=self._emit,
-            post=self._post,
+        self._emit = emit or _discard
+        self._user_state = UserState.restored(state.user_state)
+        view = AgentView(config.name, self._user_state, lambda: self.messages, self._cancel)
+        self._hook_events = HookEvents(
+            config, view, checkpointer.address, checkpointer.invocation_state, self._result
         )
-        self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._effects = Effects(config, checkpointer, self._hook_events, view, self._emit, self._post)
+        self._reports: asyncio.Queue[MachineEvent | _Posted | _Crashed] = asyncio.Queue()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._unpublished: list[Interrupt] = []
@@ -104,43 +96,40 @@ class Drive:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
         try:
-            await self._take(Started(self._desk.answers))
+            await self._take(Started(self._checkpointer.answers))
             while self._finish is None:
-                if self._heard.empty() and (self._dirty or self._unpublished):
+                if self._reports.empty() and (self._dirty or self._unpublished):
                     await self._store()
-                heard = await self._heard.get()
-                await self._listen(heard)
+                report = await self._reports.get()
+                if isinstance(report, _Crashed):
+                    raise report.error
+                if isinstance(report, _Posted):
+                    await self._take(report.event)
+                    if not report.taken.done():
+                        report.taken.set_result(None)
+                else:
+                    await self._take(report)
         finally:
             await self._stop()
         return self._ending(self._finish)
 
-    async def _listen(self, heard: Heard) -> None:
-        if isinstance(heard, _Crashed):
-            raise heard.error
-        if not isinstance(heard, _Posted):
-            await self._take(heard)
-            return
-        await self._take(heard.happening)
-        if not heard.taken.done():
-            heard.taken.set_result(None)
-
-    async def _post(self, happening: Happening) -> None:
-        """Tell the machine something from inside a tool call; return when it was dealt with."""
+    async def _post(self, event: MachineEvent) -> None:
+        """Report an event from inside a tool call; return when the machine has taken it."""
         if self._closed:
             raise asyncio.CancelledError
         taken = asyncio.get_running_loop().create_future()
-        self._heard.put_nowait(_Posted(happening, taken))
+        self._reports.put_nowait(_Posted(event, taken))
         await taken
 
     async def _stop(self) -> None:
         self._closed = True
-        while not self._heard.empty():
-            heard = self._heard.get_nowait()
-            if isinstance(heard, _Posted):
-                heard.taken.cancel()
+        while not self._reports.empty():
+            report = self._reports.get_nowait()
+            if isinstance(report, _Posted):
+                report.taken.cancel()
         running = [task for task in self._tasks if not task.done()]
         if running:
-            # Tools that run on threads can't be ended, but they can be told.
+            # Tools that run on threads can't be ended, but they can see the signal.
             self._cancel.set()
             for task in running:
                 task.cancel()
@@ -148,7 +137,7 @@ class Drive:
 
     def _ending(self, finish: Finish) -> Ending:
         failure = self.state.failure if finish.kind == "failed" else None
-        error = self._occasions.exception(failure)
+        error = self._hook_events.exception(failure)
         result = self._result()
         if finish.kind == "interrupt":
             # Also where AfterInvocation asks about an invocation that has its own reason already.
@@ -157,98 +146,110 @@ class Drive:
 
     # -- the machine ------------------------------------------------------------------------------
 
-    async def _take(self, happening: Happening) -> None:
-        # A reply that came in whole is kept; whatever would begin after it isn't.
-        late = self._cancel.is_set() and not self.state.cancelled
-        if late and not isinstance(happening, (Started, Replied)):
-            await self._step(Cancelled())
-        await self._step(happening)
+    async def _take(self, event: MachineEvent) -> None:
+        """Step the machine with an event, and with those that its commands have at once."""
+        events = deque([event])
+        while events and self._finish is None:
+            event = events.popleft()
+            # A reply that came in whole is kept; whatever would begin after it isn't.
+            late = self._cancel.is_set() and not self.state.cancelled
+            if late and not isinstance(event, (Started, ModelReplied)):
+                events.appendleft(event)
+                event = Cancelled()
+            state, commands = step(self._config.definition, self.state, event)
+            self.state = replace(state, user_state=self._user_state.document())
+            for command in commands:
+                result = await self._perform(command)
+                if result is not None:
+                    events.append(result)
 
-    async def _step(self, happening: Happening) -> None:
-        self.state, requests = self._next(happening)
-        for request in requests:
-            await self._perform(request)
-
-    def _next(self, happening: Happening) -> tuple[AgentState, list[Request]]:
-        state, requests = loop.step(self._recipe.definition, self.state, happening)
-        return replace(state, user=self._user.document()), requests
-
-    async def _perform(self, request: Request) -> None:  # noqa: C901, PLR0912 - one case a request
-        match request:
-            case Append():
-                self.messages.append(request.message)
-                self._emit({"message": codec.unpack(request.message)})
-            case Redact():
-                self._redact(request.text)
-            case Fire():
-                self._begin(self._work.fire(request, self.state, self.messages))
+    async def _perform(self, command: Command) -> MachineEvent | None:
+        """Carry a command out, or begin it; return its event where that is known at once."""
+        match command:
+            case AppendMessage():
+                self.messages.append(command.message)
+                self._emit({"message": codec.unpack(command.message)})
+            case RedactMessage():
+                self._redact(command.text)
+            case FireHook():
+                return self._fire(command)
             case CallModel():
-                self._begin(self._work.call_model(request, self.state, self.messages))
+                self._begin(self._effects.call_model(command, self.state, self.messages))
             case RunTool():
-                self._begin(self._work.run_tool(request, self.state))
-            case Save(first=True):
+                self._begin(self._effects.run_tool(command, self.state))
+            case SaveCheckpoint(blocking=True):
                 await self._store()
-            case Save():
+            case SaveCheckpoint():
                 self._dirty = True
-            case Publish():
-                self._unpublished.extend(request.questions)
-                self._emit({"interrupts": request.questions})
+            case PublishQuestions():
+                self._unpublished.extend(command.questions)
+                self._emit({"interrupts": command.questions})
             case Wait():
-                self._begin(self._work.wait(request.seconds))
+                self._begin(self._effects.wait(command.seconds))
             case Finish():
-                self._finish = request
+                self._finish = command
+        return None
+
+    def _fire(self, command: FireHook) -> MachineEvent | None:
+        callbacks = self._hook_events.callbacks(command)
+        if not callbacks:
+            return self._hook_events.without_callbacks(command, self.state)
+        try:
+            event = self._hook_events.event(command, self.state, self.messages)
+        except Exception as error:  # noqa: BLE001 - a state that no event can be made of ends the invocation
+            return self._effects.callback_failed(command, error)
+        self._begin(self._effects.run_callbacks(command, event, callbacks, self.state))
+        return None
 
     def _redact(self, text: str) -> None:
         if self.messages and self.messages[-1]["role"] == "user":
             last = len(self.messages) - 1
-            self.messages[last] = {**self.messages[last], "content": redacted(self.messages[last], text)}
+            message = self.messages[last]
+            self.messages[last] = {**message, "content": redacted_content(message, text)}
             self._stored = min(self._stored, last)
 
     # -- the store --------------------------------------------------------------------------------
 
     def _saved(self) -> Saved:
-        state = replace(self.state, user=self._user.document())
-        return Saved(document(state), self._stored, self.messages[self._stored :])
+        state = replace(self.state, user_state=self._user_state.document())
+        return Saved(to_document(state), self._stored, self.messages[self._stored :])
 
     async def _store(self) -> None:
         saved, questions = self._saved(), self._unpublished
         self._dirty, self._unpublished = False, []
         if questions:
-            await self._desk.ask(questions, saved)
+            await self._checkpointer.ask(questions, saved)
         else:
-            await self._desk.save(saved)
+            await self._checkpointer.save(saved)
         self._stored = saved.keep + len(saved.messages)
 
     # -- what runs beside the machine -------------------------------------------------------------
 
-    def _begin(self, work: Happening | Coroutine[Any, Any, Happening]) -> None:
-        if not inspect.iscoroutine(work):
-            self._heard.put_nowait(cast("Happening", work))
-            return
-        task = asyncio.get_running_loop().create_task(self._report(work))
+    def _begin(self, effect: Coroutine[Any, Any, MachineEvent]) -> None:
+        task = asyncio.get_running_loop().create_task(self._report(effect))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report(self, work: Coroutine[Any, Any, Happening]) -> None:
+    async def _report(self, effect: Coroutine[Any, Any, MachineEvent]) -> None:
         try:
-            self._heard.put_nowait(await work)
+            self._reports.put_nowait(await effect)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - raised where run() is awaited, never lost
-            self._heard.put_nowait(_Crashed(error))
+            self._reports.put_nowait(_Crashed(error))
 
     # -- the result -------------------------------------------------------------------------------
 
     def _result(self) -> AgentResult:
-        spoken = (message for message in reversed(self.messages) if message["role"] == "assistant")
+        replies = (message for message in reversed(self.messages) if message["role"] == "assistant")
         structured = self.state.structured
-        if structured is not None and self._recipe.structured is not None:
-            structured = self._recipe.structured.model_validate(structured)
+        if structured is not None and self._config.structured is not None:
+            structured = self._config.structured.model_validate(structured)
         return AgentResult(
             stop_reason=self.state.stop_reason,
-            message=codec.unpack(next(spoken, {"role": "assistant", "content": []})),
-            interrupts=waits_for(self.state),
-            state=self._user.get(),
+            message=codec.unpack(next(replies, {"role": "assistant", "content": []})),
+            interrupts=open_questions(self.state),
+            state=self._user_state.get(),
             usage=dict(self.state.usage),
             structured_output=structured,
         )
@@ -263,15 +264,11 @@ class _Crashed:
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A happening whose sender waits until it was dealt with."""
+    """An event whose sender waits until the machine has taken it."""
 
-    happening: Happening
+    event: MachineEvent
     taken: asyncio.Future[None]
 
 
-Heard = Happening | _Crashed | _Posted
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    """Nobody listens."""
+def _discard(event: dict[str, Any]) -> None:
     del event

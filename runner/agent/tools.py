@@ -1,25 +1,52 @@
-"""Tools: functions that a model may call, and any object of the shape of Strands' AgentTool."""
+"""Tools: functions that a model may call, and any object of the shape of Strands' AgentTool.
+
+A function's parameters become a JSON Schema, its docstring the words that the model reads.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
+import types
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+    runtime_checkable,
+)
 
-from runner import codec, loops
+import pydantic
+from pydantic.json_schema import GenerateJsonSchema
+
+from runner import async_loop
 from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
-from runner.agent.results import content_of
-from runner.agent.signatures import Signature, description
-from runner.errors import DefinitionError
+from runner.errors import DefinitionError, UnstorableError, UsageError
+from runner.records import codec
+from runner.records.codec import JSON
 
 CONTEXT_PARAMETER = "tool_context"
+STATUSES = frozenset({"success", "error"})
+BLOCKS = frozenset({"text", "json", "image", "document", "video"})
+
+Parameters = ParamSpec("Parameters")
+Further = ParamSpec("Further")
+Returned = TypeVar("Returned")
 
 
 @runtime_checkable
 class AgentTool(Protocol):
-    """A tool: it says its name and spec, and its stream ends with the result."""
+    """A tool: it has a name and a spec, and its stream ends with the result."""
 
     @property
     def tool_name(self) -> str:
@@ -27,7 +54,7 @@ class AgentTool(Protocol):
 
     @property
     def tool_spec(self) -> dict[str, Any]:
-        """What the model is told: name, description, inputSchema."""
+        """What the model reads of it: name, description, inputSchema."""
 
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
@@ -35,16 +62,16 @@ class AgentTool(Protocol):
         """Run the tool; the last thing it yields is the result."""
 
 
-class FunctionTool:
-    """A function that a model may call, and that is still called as before by everybody else."""
+class FunctionTool(Generic[Parameters, Returned]):
+    """A function that a model may call, and that all other code still calls as before."""
 
     tool_type = "function"
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[Parameters, Returned],
         name: str | None = None,
-        about: str | None = None,
+        description: str | None = None,
         *,
         context: bool | str = False,
         schema: Mapping[str, Any] | None = None,
@@ -59,44 +86,44 @@ class FunctionTool:
         if not TOOL_NAME.fullmatch(self.tool_name):
             raise DefinitionError(f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -.")
         self._context = _context_parameter(function, context)
-        self._signature = Signature(function, (*_bound(function), *filter(None, [self._context])))
-        text = about or description(inspect.getdoc(function) or "") or self.tool_name
+        self._signature = Signature(function, (*_self_parameter(function), *filter(None, [self._context])))
+        docstring = inspect.getdoc(function) or ""
         self.tool_spec = {
             "name": self.tool_name,
-            "description": text,
+            "description": description or description_of(docstring) or self.tool_name,
             "inputSchema": {"json": dict(schema) if schema is not None else self._signature.schema},
         }
         self._self: Any = None
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         """Call the plain function."""
-        return (
-            self.function(*args, **kwargs)
-            if self._self is None
-            else self.function(self._self, *args, **kwargs)
-        )
+        function: Callable[..., Returned] = self.function
+        return function(*args, **kwargs) if self._self is None else function(self._self, *args, **kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
-        """Give a method its instance."""
+    def __get__(
+        self: FunctionTool[Concatenate[Any, Further], Returned], instance: object, owner: type | None = None
+    ) -> FunctionTool[Further, Returned]:
+        """Bind a method to its instance."""
         del owner
-        bound: FunctionTool = FunctionTool.__new__(FunctionTool)
+        bound: FunctionTool[Further, Returned] = FunctionTool.__new__(FunctionTool)
         bound.__dict__.update(self.__dict__)
         bound._self = instance
         return bound
 
-    async def invoke(self, given: Any, context: ToolContext) -> Any:
+    async def invoke(self, tool_input: Any, context: ToolContext) -> Any:
         """Check the input and run the function; a sync one runs on a thread.
 
         Raises:
             pydantic.ValidationError: the input doesn't fit.
         """
-        arguments = self._signature.arguments(given if isinstance(given, Mapping) else {})
+        arguments = self._signature.arguments(tool_input if isinstance(tool_input, Mapping) else {})
         if self._context:
             arguments[self._context] = context
+        call: Callable[..., Any] = self
         if inspect.iscoroutinefunction(self.function):
-            return await self(**arguments)
-        returned = await loops.in_thread(self, **arguments)
+            return await call(**arguments)
+        returned = await async_loop.in_thread(call, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
 
     async def stream(
@@ -109,10 +136,17 @@ class FunctionTool:
         """
         context = kwargs.get(CONTEXT_PARAMETER)
         if self._context and not isinstance(context, ToolContext):
-            raise DefinitionError(f"tool {self.tool_name} needs a ToolContext: give it as tool_context.")
+            raise DefinitionError(f"tool {self.tool_name} needs a ToolContext: pass it as tool_context.")
         del invocation_state
         returned = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
-        yield {"toolUseId": tool_use.get("toolUseId"), **content_of(returned, self.tool_name)}
+        yield {"toolUseId": tool_use.get("toolUseId"), **result_of(returned, self.tool_name)}
+
+
+class ToolDecorator(Protocol):
+    """What `tool(...)` with options returns; the function keeps its signature."""
+
+    def __call__(self, function: Callable[Parameters, Returned], /) -> FunctionTool[Parameters, Returned]:
+        """Make the function a tool."""
 
 
 def _context_parameter(function: Callable[..., Any], context: object) -> str | None:
@@ -126,13 +160,13 @@ def _context_parameter(function: Callable[..., Any], context: object) -> str | N
     return name
 
 
-def _bound(function: Callable[..., Any]) -> tuple[str, ...]:
+def _self_parameter(function: Callable[..., Any]) -> tuple[str, ...]:
     first = next(iter(inspect.signature(function).parameters), "")
     return (first,) if first in ("self", "cls") else ()
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+def tool(function: Callable[Parameters, Returned], /) -> FunctionTool[Parameters, Returned]: ...
 @overload
 def tool(
     *,
@@ -140,7 +174,7 @@ def tool(
     description: str | None = None,
     context: bool | str = False,
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - the name of the format's field
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -159,30 +193,238 @@ def tool(
         DefinitionError: the function or its name can't be given to a model.
     """
 
-    def wrap(wrapped: Callable[..., Any]) -> FunctionTool:
+    def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
         return FunctionTool(wrapped, name, description, context=context, schema=inputSchema)
 
     return wrap(function) if function is not None else wrap
 
 
-def toolbox(tools: Iterable[Any]) -> dict[str, AgentTool]:
+class StructuredOutputTool:
+    """The tool that a model calls with the structured output; to call it ends the invocation."""
+
+    tool_type = "structured_output"
+
+    def __init__(self, model: type[pydantic.BaseModel]) -> None:
+        self.model = model
+        self.tool_name = model.__name__
+        self.tool_spec = {
+            "name": self.tool_name,
+            "description": (model.__doc__ or "").strip() or "Give the final answer in this form.",
+            "inputSchema": {"json": model.model_json_schema()},
+        }
+
+    async def stream(
+        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Check the input; the shell takes the output from the call itself."""
+        del invocation_state, kwargs
+        self.model.model_validate(tool_use["input"])
+        yield {"status": "success", "content": [{"text": "Accepted."}], "toolUseId": tool_use["toolUseId"]}
+
+
+def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
     """Collect tools by name; an object with `as_tool()` (an agent) becomes one.
 
     Raises:
         DefinitionError: something is no tool, or two have the same name.
     """
-    found: dict[str, AgentTool] = {}
-    for given in tools:
-        one = given.as_tool() if hasattr(given, "as_tool") else given
+    by_name: dict[str, AgentTool] = {}
+    for item in tools:
+        one = item.as_tool() if hasattr(item, "as_tool") else item
         if not isinstance(one, AgentTool):
-            raise DefinitionError(f"{given!r} is no tool; decorate the function with @tool.")
-        if one.tool_name in found:
-            raise DefinitionError(f"two tools are called {one.tool_name!r}; give one of them another name.")
-        found[one.tool_name] = one
-    return found
+            raise DefinitionError(f"{item!r} is not a tool; decorate the function with @tool.")
+        if one.tool_name in by_name:
+            raise DefinitionError(f"two tools are called {one.tool_name!r}; rename one of them.")
+        by_name[one.tool_name] = one
+    return by_name
 
 
 def spec_of(one: AgentTool) -> dict[str, Any]:
-    """Return what a model is told of a tool."""
+    """Return what a model reads of a tool."""
     spec: dict[str, Any] = codec.unpack(codec.pack(one.tool_spec, f"the spec of tool {one.tool_name}"))
     return spec
+
+
+# -- what a tool returns -----------------------------------------------------------------------------
+
+
+def result_of(returned: Any, name: str) -> dict[str, Any]:
+    """Turn what a tool returned into a packed result without its id.
+
+    A dict with status and content, or a list of content blocks, is used as it is.
+
+    Raises:
+        UnstorableError: it can't be stored.
+    """
+    field = f"the result of tool {name}"
+    if isinstance(returned, pydantic.BaseModel):
+        returned = codec.plain(returned)
+    if is_result(returned):
+        packed: dict[str, Any] = codec.pack({k: returned[k] for k in ("status", "content")}, field)
+        return packed
+    if _is_content(returned):
+        return {"status": "success", "content": codec.pack(returned, field)}
+    if isinstance(returned, Mapping):
+        return {"status": "success", "content": [{"json": codec.pack(returned, field)}]}
+    if isinstance(returned, bytes):
+        raise UnstorableError(f"{field} is bytes; return text, JSON data or a content block.")
+    if isinstance(returned, str):
+        text = codec.pack(returned, field)
+    else:
+        text = codec.dump_json(codec.plain(codec.pack(returned, field))).decode()
+    return {"status": "success", "content": [{"text": text}]}
+
+
+def is_result(value: Any) -> bool:
+    """Whether a value has the shape of a tool result."""
+    return (
+        isinstance(value, Mapping)
+        and value.get("status") in STATUSES
+        and isinstance(value.get("content"), list)
+    )
+
+
+def _is_content(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(block, Mapping) and len(block) == 1 and block.keys() <= BLOCKS for block in value)
+    )
+
+
+def replaced_result(value: Any, name: str) -> dict[str, JSON]:
+    """Check a result that a callback put in the place of a tool's.
+
+    Raises:
+        UsageError: it has not the shape of a tool result.
+    """
+    if not is_result(value):
+        raise UsageError(f"a callback gave tool {name} a result without status and content.")
+    return result_of(value, name)
+
+
+# -- what a model reads of a function ----------------------------------------------------------------
+
+SECTIONS = re.compile(
+    r"^\s*(#?\s*(Args|Arguments|Parameters|Params|Returns|Raises|Yields|Examples?|Notes?)\s*:|:\w+)",
+    re.MULTILINE,
+)
+GOOGLE = re.compile(r"^\s*#?\s*(?:Args|Arguments|Parameters|Params)\s*:\s*$")
+ENTRY = re.compile(r"^(?P<name>\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)$")
+SPHINX = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """Titles would repeat the names to the model, at the price of tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        del schema
+        return False
+
+
+class Signature:
+    """What a function takes from a model: `schema` describes it, `arguments` checks it."""
+
+    def __init__(self, function: Callable[..., Any], skip: Iterable[str] = ()) -> None:
+        """Read the function; parameters in `skip` are filled in by the runner.
+
+        Raises:
+            DefinitionError: a parameter can't be named in a call.
+        """
+        self._skip = frozenset(skip)
+        self._descriptions = _parameter_descriptions(inspect.getdoc(function) or "")
+        self._names: dict[str, str] = {}
+        self.model = self._model(function)
+
+    def _model(self, function: Callable[..., Any]) -> type[pydantic.BaseModel]:
+        fields: dict[str, Any] = {}
+        hints = self._hints(function)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in self._skip or parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise DefinitionError(
+                    f"{function.__qualname__}: a model passes arguments by name, and {parameter} does "
+                    "not take one; use a plain parameter."
+                )
+            # Fields have names of their own, because a parameter may be called `schema` or `_x`.
+            field = f"p{len(fields)}"
+            self._names[field] = name
+            fields[field] = self._field(name, hints.get(name, Any), parameter)
+        try:
+            return pydantic.create_model(function.__name__, **fields)
+        except (TypeError, pydantic.errors.PydanticUserError) as error:
+            raise DefinitionError(
+                f"the parameters of {function.__qualname__} have no schema: {error}"
+            ) from error
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        # What a model does not pass, the context and the result, may have types that exist for type
+        # checkers only.
+        annotations = getattr(function, "__annotations__", {})
+        own = {key: hint for key, hint in annotations.items() if key not in self._skip and key != "return"}
+        holder = types.SimpleNamespace(__annotations__=own)
+        try:
+            return get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)
+        except NameError as error:
+            raise DefinitionError(f"{function.__qualname__}: {error}, so its input has no schema.") from error
+
+    def _field(self, name: str, hint: Any, parameter: inspect.Parameter) -> Any:
+        plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        text = next((extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name))
+        # Of several Fields pydantic lets the last one win, so what the user declares goes before this.
+        own = pydantic.Field(alias=name, description=text)
+        annotation: Any = Annotated.__class_getitem__((plain, own, *extras))  # type: ignore[attr-defined] # of variables
+        return annotation if parameter.default is parameter.empty else (annotation, parameter.default)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        schema = self.model.model_json_schema(by_alias=True, schema_generator=_WithoutTitles)
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        return schema
+
+    def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+        """Check an input and return the arguments, as the types that the function declares.
+
+        Raises:
+            pydantic.ValidationError: the input doesn't fit the schema.
+        """
+        checked = self.model.model_validate(tool_input)
+        return {name: getattr(checked, field) for field, name in self._names.items()}
+
+
+def description_of(docstring: str) -> str:
+    """Return the part of a docstring before its sections."""
+    section = SECTIONS.search(docstring)
+    return (docstring[: section.start()] if section else docstring).strip()
+
+
+def _parameter_descriptions(docstring: str) -> dict[str, str]:
+    """Read the description of each parameter, in Google's or Sphinx' style."""
+    lines = docstring.splitlines()
+    start = next((i + 1 for i, line in enumerate(lines) if GOOGLE.match(line)), None)
+    if start is not None:
+        return _entries(lines[start:], ENTRY)
+    return _entries([line for line in lines if line.strip()], SPHINX)
+
+
+def _entries(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Collect `name: text`; deeper lines continue the entry, a line further left ends the section."""
+    entries: dict[str, str] = {}
+    depth: int | None = None
+    name = ""
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        match = pattern.match(line.strip())
+        if not line.strip():
+            continue
+        if depth is not None and indent < depth:
+            break
+        if match and (depth is None or indent == depth):
+            depth, name = indent, match["name"].lstrip("*")
+            entries[name] = match["text"].strip()
+        elif name and depth is not None and indent > depth:
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries

@@ -1,50 +1,114 @@
-"""`runner config`: the settings that count here."""
+"""`runner config`: the effective settings, and where each comes from."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-from runner.cli.session import Session, pass_session, shared
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.output import without_password
+
+PREFIX = "RUNNER_"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An effective setting; `origin` is flag, environment, .env, pyproject.toml or default."""
+
+    name: str
+    value: Any
+    origin: str
 
 
 @click.group()
-@shared
+@common_options
 def config() -> None:
-    """Look at the settings, and where each comes from."""
+    """Show the settings and where each comes from."""
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Also show where each setting comes from.")
-@shared
-@pass_session
-def show(session: Session, *, origin: bool) -> None:
-    """Show the value of every setting in this folder, without passwords.
+@click.option("--origin", "with_origin", is_flag=True, help="Also show where each setting comes from.")
+@with_context
+def show(context: CommandContext, *, with_origin: bool) -> None:
+    """Show every effective setting, without passwords.
 
-    A setting may be given in several places, and the first of these counts: a flag such as --redis-url,
-    a variable such as RUNNER_REDIS_URL, the file .env of this folder, [tool.runner] in its
-    pyproject.toml, the default. Without a terminal: name, value and with --origin where it comes from,
-    separated by tabs.
+    The first of these that has a setting wins: a flag such as --redis-url, an environment variable such
+    as RUNNER_REDIS_URL, the file .env of the current folder, [tool.runner] in its pyproject.toml, the
+    default. Without a terminal: name, value and with --origin where it comes from, separated by tabs.
     """
-    from runner.cli.origins import origins, unknown
-
-    found = [(each.name, _shown(each.value), each.origin) for each in origins(session)]
-    if session.output.as_json:
-        keys = ("name", "value", "origin")
-        session.output.data({"settings": [dict(zip(keys, cells, strict=True)) for cells in found]})
+    settings = effective_settings(context)
+    if context.output.as_json:
+        context.output.data({"settings": settings})
+    elif with_origin:
+        rows = [(setting.name, _cell(setting.value), setting.origin) for setting in settings]
+        context.output.table(("NAME", "VALUE", "ORIGIN"), rows, "")
     else:
-        headings, width = (("NAME", "VALUE", "ORIGIN"), 3) if origin else (("NAME", "VALUE"), 2)
-        rows = [tuple(_cell(cell) for cell in cells[:width]) for cells in found]
-        session.output.table(headings, rows, "")
-    for line in unknown():
-        session.output.note(f"Warning: {line}")
+        context.output.table(("NAME", "VALUE"), [(item.name, _cell(item.value)) for item in settings], "")
+    for line in unknown_settings():
+        context.output.note(f"Warning: {line}")
 
 
-def _shown(value: Any) -> Any:
-    from runner.cli.doctor import place
+def effective_settings(context: CommandContext) -> list[Setting]:
+    """List all settings with their origin, URLs without passwords."""
+    flags = {name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None}
+    sources: dict[str, Mapping[str, Any]] = {"flag": flags, **_sources()}
+    values = {name: getattr(context.settings, name) for name in type(context.settings).model_fields}
+    return [
+        Setting(
+            name=f"{PREFIX}{name}".upper(),
+            value=without_password(value) if isinstance(value, str) and "://" in value else value,
+            origin=next((source for source, names in sources.items() if name in names), "default"),
+        )
+        for name, value in values.items()
+    ]
 
-    return place(value) if isinstance(value, str) and "://" in value else value
+
+def unknown_settings() -> list[str]:
+    """List the names that look like settings and are not, with what was probably meant."""
+    from runner.settings import Settings
+
+    known = list(Settings.model_fields)
+    problems = []
+    for source, names in _sources().items():
+        for name in sorted(set(names) - set(known)):
+            similar = difflib.get_close_matches(name, known, 1)
+            advice = f"; did you mean {PREFIX}{similar[0].upper()}?" if similar else ""
+            problems.append(f"{PREFIX}{name.upper()} ({source}) is not a setting{advice}")
+    return problems
+
+
+def _sources() -> dict[str, Mapping[str, Any]]:
+    return {"environment": _prefixed(os.environ), ".env": _dotenv(), "pyproject.toml": _pyproject()}
+
+
+def _prefixed(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    return {
+        name[len(PREFIX) :].lower(): value
+        for name, value in variables.items()
+        if name.upper().startswith(PREFIX)
+    }
+
+
+def _dotenv() -> dict[str, Any]:
+    from dotenv import dotenv_values
+
+    return _prefixed(dotenv_values(".env")) if Path(".env").is_file() else {}
+
+
+def _pyproject() -> dict[str, Any]:
+    try:
+        content = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return {}
+    section = content.get("tool", {}).get("runner", {})
+    return section if isinstance(section, dict) else {}
 
 
 def _cell(value: Any) -> str:

@@ -1,162 +1,150 @@
-"""`runner dead`: what could not be used, why, and what to do with it."""
+"""`runner dead`: the dead letters, their reasons, and how to send them again."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
-from runner.cli.output import clock_time, short, stamp, visible
-from runner.cli.session import Session, pass_session, shared
+from runner.cli.options import limit_option
+from runner.cli.output import clock_time, document, short, stamp, visible
 
 if TYPE_CHECKING:
-    from runner.cli.documents import LetterDocument
-    from runner.store.letters import Letter, Letters
+    from runner.store.redis.dead_letters import DeadLetter, DeadLetters
 
 
 @click.group()
-@shared
+@common_options
 def dead() -> None:
-    """Look at dead letters, and send them again or drop them.
+    """List dead letters, and send them again or delete them.
 
-    A dead letter is what could not be used and is kept with the reason: a message that nobody could read
-    or apply, or a node that was given up because each worker that took it died.
+    A dead letter is a message that could not be read or applied, or a node that failed because every
+    worker that ran it died. It is stored with the reason.
     """
 
 
 @dead.command("list")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most."
-)
-@shared
-@pass_session
-def list_letters(session: Session, limit: int) -> None:
-    """List dead letters, the newest first.
+@limit_option
+@with_context
+def list_letters(context: CommandContext, limit: int) -> None:
+    """List dead letters, newest first.
 
-    Without a terminal: id, time (UTC), where from and reason, separated by tabs.
+    Without a terminal: id, time (UTC), source and reason, separated by tabs.
     """
-    found, output = _letters(session).all(limit), session.output
+    letters, output = _letters(context).all(limit), context.output
     if output.as_json:
-        output.data({"letters": [_document(letter) for letter in found]})
-        return
-    if output.is_terminal:
-        rows = [(each.id, clock_time(each.at), _source(each), short(each.reason, 90)) for each in found]
-        output.table(("LETTER", "SINCE", "FROM", "REASON"), rows, "No dead letters.")
-        return
-    output.lines([(each.id, stamp(each.at), _source(each), each.reason) for each in found])
+        output.data({"letters": letters})
+    elif output.is_terminal:
+        rows = [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters]
+        output.table(("LETTER", "TIME", "SOURCE", "REASON"), rows, "No dead letters.")
+    else:
+        output.lines((item.id, stamp(item.at), _source(item), item.reason) for item in letters)
 
 
 @dead.command()
 @click.argument("letter_id", metavar="LETTER")
-@shared
-@pass_session
-def show(session: Session, letter_id: str) -> None:
-    """Show one dead letter, with the message as it came.
+@with_context
+def show(context: CommandContext, letter_id: str) -> None:
+    """Show one dead letter, with the message as it was received.
 
     Without a terminal: the name and the value of each part, separated by a tab.
     """
-    letter, output = _letters(session).get(letter_id), session.output
-    document = _document(letter)
-    if output.as_json:
-        output.data(document)
-    elif output.is_terminal:
+    letter, output = _letters(context).get(letter_id), context.output
+    parts = [(name, value) for name, value in document(letter).items() if value]
+    if output.is_terminal and not output.as_json:
         from rich.text import Text
 
-        lines = [f"{name}  {visible(str(value))}" for name, value in document.items() if value]
-        output.show(Text("\n".join(lines)))
+        output.show(Text("\n".join(f"{name}  {visible(str(value))}" for name, value in parts)))
     else:
-        output.lines([(name, value) for name, value in document.items() if value])
+        output.write(letter, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A dead letter, and where it was sent: a position in a stream, or the run of a node."""
+
+    id: str
+    sent: str
 
 
 @dead.command()
 @click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
-@shared
-@pass_session
-def replay(session: Session, letter_ids: tuple[str, ...]) -> None:
+@with_context
+def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     """Send messages again and retry nodes.
 
-    Do so when what was wrong is mended. A message goes back to the stream that it came from. Of a node,
-    the run is retried, as `runner runs retry` does. Neither is a dead letter any more. For each: letter
-    and its new place or run, separated by a tab. Exit codes: 0 all were sent; 2 a message can't be; 4
-    no such letter or run; 5 the run goes on or has completed. What comes after a letter that fails is
-    left as it is.
+    Do this after fixing the cause. A message is sent to the stream that it came from. For a node, its
+    run is retried, as `runner runs retry` does. Neither is a dead letter any more. For each: letter and
+    its new position or run, separated by a tab. Exit codes: 0 all were sent; 2 a message can't be sent;
+    4 no such letter or run; 5 the run is not over or has completed. If a letter fails, those after it
+    are not replayed.
     """
-    letters = _letters(session)
-    # All are looked up first, so that a typing error sends nothing.
-    found = [letters.get(each) for each in letter_ids]
-    sent: list[tuple[str, str]] = []
+    letters = _letters(context)
+    # All are read first, so that a mistyped id sends nothing.
+    selected = [letters.get(letter_id) for letter_id in letter_ids]
+    replayed: list[Replayed] = []
     retried: set[str] = set()
     try:
-        for letter in found:
-            place = _retry(session, letter, retried) if letter.kind == "node" else letters.replay(letter)
+        for letter in selected:
+            is_node = letter.kind == "node"
+            sent = _retry(context, letter, retried) if is_node else letters.replay(letter)
             letters.drop(letter.id)
-            sent.append((letter.id, place))
+            replayed.append(Replayed(letter.id, sent))
     finally:
-        # Also when one fails: what was sent before it was sent.
-        if session.output.as_json:
-            session.output.data({"replayed": [{"id": old, "sent": new} for old, new in sent]})
-        else:
-            session.output.lines(sent)
+        # Also when one fails: those before it were sent.
+        context.output.write({"replayed": replayed}, ((item.id, item.sent) for item in replayed))
 
 
-def _retry(session: Session, letter: Letter, retried: set[str]) -> str:
-    """Retry the run of a node, once for all its letters; a graph inside another goes on with that one."""
-    record = session.client.engine.store.peek(letter.run_id)
+def _retry(context: CommandContext, letter: DeadLetter, retried: set[str]) -> str:
+    """Retry the root run of a node, once for all its letters."""
+    record = context.store.peek(letter.run_id)
     if record is None:
         raise CommandError(
             Exit.NOT_FOUND,
-            f"The run {letter.run_id} of letter {letter.id} is not kept any more; nothing was retried.",
-            f"Start it again, then: runner dead drop {letter.id}.",
+            f"The run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried.",
+            f"Start a new run, then: runner dead drop {letter.id}.",
         )
     root = record.root or record.run_id
     if root not in retried:
-        session.client.run(root).retry()
+        context.client.run(root).retry()
         retried.add(root)
     return root
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A dead letter that was deleted; `status` is dropped, or unknown where there was none."""
+
+    id: str
+    status: str
+
+
 @dead.command()
 @click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Don't ask whether you mean it.")
-@shared
-@pass_session
-def drop(session: Session, letter_ids: tuple[str, ...], *, yes: bool) -> int:
-    """Delete dead letters for good.
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@with_context
+def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> int:
+    """Delete dead letters permanently.
 
-    It asks before. For each: letter, and dropped or unknown, separated by a tab. Exit code 4 if one was
-    not there.
+    It asks for confirmation. For each: letter, and dropped or unknown, separated by a tab. Exit code 4
+    if a letter does not exist.
     """
     if not yes:
-        click.confirm(f"Delete {len(letter_ids)} dead letters for good?", abort=True, err=True)
-    letters = _letters(session)
-    done = [(each, "dropped" if letters.drop(each) else "unknown") for each in letter_ids]
-    if session.output.as_json:
-        session.output.data({"dropped": [{"id": each, "status": word} for each, word in done]})
-    else:
-        session.output.lines(done)
-    return Exit.NOT_FOUND if any(word == "unknown" for _, word in done) else Exit.DONE
+        click.confirm(f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True)
+    letters = _letters(context)
+    dropped = [Dropped(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
+    context.output.write({"dropped": dropped}, ((item.id, item.status) for item in dropped))
+    return Exit.NOT_FOUND if any(item.status == "unknown" for item in dropped) else Exit.DONE
 
 
-def _letters(session: Session) -> Letters:
-    from runner.store.letters import Letters
+def _letters(context: CommandContext) -> DeadLetters:
+    from runner.store.redis.dead_letters import DeadLetters
 
-    return Letters(session.settings.redis_url)
+    return DeadLetters(context.settings.redis_url)
 
 
-def _source(letter: Letter) -> str:
+def _source(letter: DeadLetter) -> str:
     return f"{letter.run_id} {letter.node}" if letter.kind == "node" else letter.source
-
-
-def _document(letter: Letter) -> LetterDocument:
-    return {
-        "id": letter.id,
-        "kind": letter.kind,
-        "at": stamp(letter.at),
-        "reason": letter.reason,
-        "source": letter.source,
-        "body": letter.body.decode(errors="replace"),
-        "run_id": letter.run_id or None,
-        "node": letter.node or None,
-        "visit": letter.visit or None,
-    }

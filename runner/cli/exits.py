@@ -1,4 +1,4 @@
-"""How every command ends: the exit codes, and the one place where errors become them.
+"""The exit codes, and the one place where errors become them.
 
 The codes are part of the public interface; docs/reference/cli.md lists them.
 """
@@ -13,7 +13,7 @@ import click
 from runner import errors
 
 if TYPE_CHECKING:
-    from runner.interrupts import Receipt
+    from runner.records.interrupts import Receipt
 
 
 class Exit(enum.IntEnum):
@@ -28,12 +28,12 @@ class Exit(enum.IntEnum):
     NOT_ALLOWED = 6
     UNREACHABLE = 7
     TIMED_OUT = 8
-    FAULT = 70
+    INTERNAL_ERROR = 70
     STOPPED = 130
 
 
 class CommandError(Exception):
-    """A command can't do what it was asked: one line, one hint, and the code to leave with."""
+    """A command failed: a one-line message, an optional hint and the exit code."""
 
     def __init__(self, code: Exit, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -41,9 +41,9 @@ class CommandError(Exception):
 
 
 HINTS = {
-    Exit.NOT_FOUND: "See what there is: `runner runs list`, `interrupts list`, `graphs list` or `dead list`.",
-    Exit.UNREACHABLE: "`runner dev` starts a store and a worker here, and says how to reach them.",
-    Exit.FAULT: "This is a fault of the program. Repeat with --debug to see where, and report it.",
+    Exit.NOT_FOUND: "List what exists: `runner runs list`, `interrupts list`, `graphs list` or `dead list`.",
+    Exit.UNREACHABLE: "`runner dev` starts a store and a worker on this machine and prints its address.",
+    Exit.INTERNAL_ERROR: "This is a bug in runner. Repeat with --debug for the traceback, and report it.",
 }
 
 CODES: tuple[tuple[type[BaseException], Exit], ...] = (
@@ -56,20 +56,20 @@ CODES: tuple[tuple[type[BaseException], Exit], ...] = (
 )
 
 
-def translated(error: BaseException) -> CommandError:
-    """Say in one line what went wrong, with the code that belongs to it."""
+def command_error(error: BaseException) -> CommandError:
+    """Turn any error into a one-line message with its exit code."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, click.ClickException):
         return CommandError(Exit.USAGE, error.format_message(), _help_hint(error))
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return CommandError(Exit.STOPPED, "Stopped before the end.")
+        return CommandError(Exit.STOPPED, "Interrupted before the command finished.")
     if type(error).__module__.startswith("pydantic"):
-        return CommandError(Exit.USAGE, f"A setting can't be used: {_settings_line(error)}")
+        return CommandError(Exit.USAGE, f"Invalid setting: {_settings_problem(error)}")
     if isinstance(error, UnicodeEncodeError):
-        return CommandError(Exit.USAGE, "An argument holds bytes that are no text in UTF-8.")
-    code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAULT)
-    message = str(error) if code is not Exit.FAULT else f"{type(error).__name__}: {error}"
+        return CommandError(Exit.USAGE, "An argument contains bytes that are not valid UTF-8.")
+    code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.INTERNAL_ERROR)
+    message = f"{type(error).__name__}: {error}" if code is Exit.INTERNAL_ERROR else str(error)
     return CommandError(code, message, HINTS.get(code, ""))
 
 
@@ -78,8 +78,8 @@ def _help_hint(error: click.ClickException) -> str:
     return f"See `{context.command_path} --help`." if context is not None else ""
 
 
-def _settings_line(error: BaseException) -> str:
-    """Pydantic's own text has many lines; the first problem is enough to go on."""
+def _settings_problem(error: BaseException) -> str:
+    """Pydantic's own text has many lines; the first problem is enough."""
     problems = getattr(error, "errors", None)
     if not callable(problems):
         return str(error).partition("\n")[0]
@@ -88,17 +88,18 @@ def _settings_line(error: BaseException) -> str:
     return f"RUNNER_{name}: {first['msg']} (got {first['input']!r})."
 
 
-def of_run(status: str) -> Exit:
-    """Give the code for a run that was waited for."""
-    known = {"completed": Exit.DONE, "interrupted": Exit.WAITING, "needs_migration": Exit.WAITING}
-    return known.get(status, Exit.RUN_FAILED)
+def exit_of_run(status: str) -> Exit:
+    """Return the exit code for the status of a run that the command waited for."""
+    codes = {"completed": Exit.DONE, "interrupted": Exit.WAITING, "needs_migration": Exit.WAITING}
+    return codes.get(status, Exit.RUN_FAILED)
 
 
-def of_receipt(receipt: Receipt) -> Exit:
-    """Give the code for an answer that was sent."""
-    return {
+def exit_of_receipt(receipt: Receipt) -> Exit:
+    """Return the exit code for the receipt of an answer."""
+    codes = {
         "accepted": Exit.DONE,
         "rejected": Exit.USAGE,
         "unknown": Exit.NOT_FOUND,
         "forbidden": Exit.NOT_ALLOWED,
-    }.get(receipt.status, Exit.CONFLICT)
+    }
+    return codes.get(receipt.status, Exit.CONFLICT)

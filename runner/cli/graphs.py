@@ -1,130 +1,329 @@
-"""`runner graphs`: which graphs the workers have, and which this folder has."""
+"""`runner graphs`: list, show, check and draw the graphs of the workers and of this folder."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.check import check
-from runner.cli.draw import draw
-from runner.cli.session import Session, pass_session, shared
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.exits import CommandError, Exit
+from runner.cli.ids import complete_run
 
 if TYPE_CHECKING:
-    from runner.cli.documents import GraphDocument, GraphEdge, GraphLine, GraphNode
-    from runner.registry import Plan
+    from rich.tree import Tree
+
+    from runner.authoring.lint import Problem
+    from runner.cli.views import RunView
+    from runner.definition.registry import Plan
+    from runner.operations.deploys import AffectedNode
 
 
 @click.group()
-@shared
+@common_options
 def graphs() -> None:
-    """Look at the graphs of the workers and of this folder."""
+    """List, check and draw graphs."""
 
 
-graphs.add_command(check)
-graphs.add_command(draw)
+@dataclass(frozen=True, slots=True)
+class GraphLine:
+    """A graph of the list; `fingerprint` is the one in the store, `fingerprint_here` that of this folder."""
+
+    name: str
+    place: str
+    fingerprint: str | None
+    fingerprint_here: str | None
 
 
 @graphs.command("list")
-@shared
-@pass_session
-def list_graphs(session: Session) -> None:
-    """List the graphs that workers have told the store, and those here.
+@with_context
+def list_graphs(context: CommandContext) -> None:
+    """List the graphs in the store and those of this folder.
 
-    Those here are the graphs of RUNNER_GRAPHS, as this folder has them. The place is "same" where both
-    are equal, "differs" where they only have the name in common, else "store" or "here". A fingerprint
-    is a short code for a graph's nodes and edges. Without a terminal: name, place, fingerprint in the
-    store, fingerprint here, separated by tabs.
+    Workers publish their graphs in the store. The graphs of this folder are those of RUNNER_GRAPHS. The
+    place is "same" where both are equal, "differs" where only the name is, "store" or "here" where there
+    is only one. A fingerprint is a hash of a graph's nodes and edges. Without a terminal: name, place,
+    fingerprint in the store, fingerprint here, separated by tabs.
     """
-    from runner.registry import registry
+    from runner.definition.registry import registry
 
-    session.load_graphs()
+    context.load_graphs()
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
-    stored = {name: known for name, known in session.client.engine.store.graphs().items() if "/" not in name}
-    names = sorted(here.keys() | stored.keys())
-    found = [_line(name, here.get(name), stored.get(name)) for name in names]
-    if session.output.as_json:
-        session.output.data({"graphs": found})
+    published = context.store.graphs()
+    stored = {name: fingerprint for name, fingerprint in published.items() if "/" not in name}
+    lines = [_line(name, here.get(name), stored.get(name)) for name in sorted(here.keys() | stored.keys())]
+    if context.output.as_json:
+        context.output.data({"graphs": lines})
         return
-    rows = [tuple(cell or "" for cell in graph.values()) for graph in found]
-    nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name them with --graphs."
-    session.output.table(("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
+    rows = [tuple(cell or "" for cell in astuple(line)) for line in lines]
+    nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name their modules with --graphs."
+    context.output.table(("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
 
 
 def _line(name: str, here: str | None, stored: str | None) -> GraphLine:
-    return {"name": name, "place": _place(here, stored), "fingerprint": stored, "fingerprint_here": here}
-
-
-def _place(here: str | None, stored: str | None) -> str:
+    place = "here" if here else "store"
     if here and stored:
-        return "same" if here == stored else "differs"
-    return "here" if here else "store"
+        place = "same" if here == stored else "differs"
+    return GraphLine(name, place, fingerprint=stored, fingerprint_here=here)
+
+
+# -- show --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A node of a graph; `entry` is whether a run starts there."""
+
+    id: str
+    kind: str
+    join: str
+    queue: str
+    priority: int
+    entry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """An edge of a graph; `kind` is forward, exit (of a loop) or back.
+
+    `condition` is whether it has one; `on_expire` whether it is taken when a question expires.
+    """
+
+    source: str
+    target: str
+    kind: str
+    condition: bool
+    on_expire: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphView:
+    """A graph of this folder."""
+
+    name: str
+    fingerprint: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
 
 
 @graphs.command()
 @click.argument("name", metavar="GRAPH")
-@shared
-@pass_session
-def show(session: Session, name: str) -> None:
+@with_context
+def show(context: CommandContext, name: str) -> None:
     """Show the nodes and edges of a graph.
 
-    It is a graph of RUNNER_GRAPHS, as this folder has it. Without a terminal, lines of tab-separated
-    cells: each node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is
-    "all" where a node waits for all edges that lead to it, "any" where the first one is enough; the
-    queue is that of the Celery workers that run it; an edge of the kind "back" closes a loop.
+    It is a graph of RUNNER_GRAPHS, as this folder has it. Without a terminal, tab-separated lines: each
+    node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is "all" where a
+    node waits for all its incoming edges, "any" where the first one is enough; the queue is that of the
+    Celery workers that run the node; an edge of the kind "back" closes a loop.
     """
-    from runner.registry import registry
+    from runner.definition.registry import registry
 
-    session.load_graphs()
-    found = _document(registry.get(name))
-    if session.output.as_json:
-        session.output.data(found)
-    elif session.output.is_terminal:
-        _draw(session, found)
-    else:
-        nodes = [("node", each["id"], each["kind"], each["join"], each["queue"]) for each in found["nodes"]]
-        edges = [("edge", each["source"], each["target"], each["kind"]) for each in found["edges"]]
-        session.output.lines([*nodes, *edges])
+    context.load_graphs()
+    view = _view(registry.get(name))
+    if context.output.is_terminal and not context.output.as_json:
+        context.output.show(_tree(view))
+        return
+    nodes = [("node", node.id, node.kind, node.join, node.queue) for node in view.nodes]
+    edges = [("edge", edge.source, edge.target, edge.kind) for edge in view.edges]
+    context.output.write(view, [*nodes, *edges])
 
 
-def _document(plan: Plan) -> GraphDocument:
-    shape, definition = plan.topology, plan.definition
-    nodes: list[GraphNode] = [
-        {
-            "id": name,
-            "kind": spec.kind,
-            "join": str(spec.join),
-            "queue": shape.nodes[name].queue,
-            "priority": shape.nodes[name].priority,
-            "entry": name in shape.entries,
-        }
-        for name, spec in definition.nodes.items()
-    ]
-    edges: list[GraphEdge] = [
-        {
-            "source": source,
-            "target": out.target,
-            "kind": str(out.kind),
-            "condition": spec.condition is not None,
-            "on_expire": spec.on_expire,
-        }
+def _view(plan: Plan) -> GraphView:
+    shape = plan.topology
+    nodes = (
+        GraphNode(
+            id=name,
+            kind=spec.kind,
+            join=str(spec.join),
+            queue=shape.nodes[name].queue,
+            priority=shape.nodes[name].priority,
+            entry=name in shape.entries,
+        )
+        for name, spec in plan.definition.nodes.items()
+    )
+    edges = (
+        GraphEdge(source, out.target, str(out.kind), spec.condition is not None, spec.on_expire)
         for source, specs in plan.edges.items()
         for spec, out in zip(specs, shape.outgoing[source], strict=True)
-    ]
-    return {"name": shape.graph_id, "fingerprint": shape.fingerprint, "nodes": nodes, "edges": edges}
+    )
+    return GraphView(shape.graph_id, shape.fingerprint, tuple(nodes), tuple(edges))
 
 
-def _draw(session: Session, found: GraphDocument) -> None:
+def _tree(view: GraphView) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
-    tree = Tree(Text.assemble((found["name"], "bold"), f"  {found['fingerprint']}"), guide_style="dim")
-    for node in found["nodes"]:
-        start = "  starts here" if node["entry"] else ""
-        branch = tree.add(Text(f"{node['id']}  {node['kind']}{start}"))
-        for edge in (edge for edge in found["edges"] if edge["source"] == node["id"]):
-            condition = "  if its condition holds" if edge["condition"] else ""
-            condition = "  if nobody answers" if edge["on_expire"] else condition
-            again = "  again" if edge["kind"] == "back" else ""
-            branch.add(Text(f"→ {edge['target']}{condition}{again}"))
-    session.output.show(tree)
+    tree = Tree(Text.assemble((view.name, "bold"), f"  {view.fingerprint}"), guide_style="dim")
+    for node in view.nodes:
+        branch = tree.add(Text(f"{node.id}  {node.kind}{'  starts here' if node.entry else ''}"))
+        for edge in (edge for edge in view.edges if edge.source == node.id):
+            condition = "  if its condition holds" if edge.condition else ""
+            condition = "  if no answer comes in time" if edge.on_expire else condition
+            again = "  again" if edge.kind == "back" else ""
+            branch.add(Text(f"→ {edge.target}{condition}{again}"))
+    return tree
+
+
+# -- check -------------------------------------------------------------------------------------------
+
+
+@graphs.command()
+@click.argument("names", metavar="[GRAPH]...", nargs=-1)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@click.option(
+    "--against-waiting", is_flag=True, help="Also list the nodes of stored runs that this code can't resume."
+)
+@with_context
+def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, against_waiting: bool) -> int:
+    """Check graphs for mistakes before they run.
+
+    It checks the named graphs of RUNNER_GRAPHS as this folder has them (default: all of them). Nothing
+    is run. With --against-waiting, the unfinished runs of the store are compared with these graphs: a
+    node that this code can't resume would be held for migration after a deploy. Otherwise no store is
+    needed.
+
+    Without a terminal, tab-separated lines: severity, code, graph, node, message, advice; for a node that
+    would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
+    is no graph; 5 there are no errors, but a node would be held.
+    """
+    from runner.cli.views import GraphCheck
+    from runner.definition.registry import registry
+
+    context.load_graphs()
+    checked = names or tuple(registry.names())
+    if not checked:
+        # A deploy must not pass because its settings are missing.
+        raise CommandError(
+            Exit.USAGE,
+            "There is no graph here, so nothing was checked.",
+            "Name the modules that register your graphs, with --graphs or in RUNNER_GRAPHS.",
+        )
+    problems = tuple(problem for name in checked for problem in _problems(name))
+    broken = {problem.graph for problem in problems if problem.code == "not-built"}
+    held = (
+        tuple(_held(context, [name for name in checked if name not in broken])) if against_waiting else None
+    )
+    if context.output.as_json:
+        context.output.data(GraphCheck(problems, held))
+    else:
+        _write_check(context, problems, held)
+    failing = {"error", "warning"} if strict else {"error"}
+    if any(str(problem.severity) in failing for problem in problems):
+        return Exit.RUN_FAILED
+    return Exit.CONFLICT if held else Exit.DONE
+
+
+def _problems(name: str) -> list[Problem]:
+    """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
+    from runner.authoring.lint import Problem, Severity
+    from runner.authoring.lint import check as lint
+    from runner.definition.registry import registry
+    from runner.errors import DefinitionError
+
+    try:
+        return [problem for plan in registry.family(name) for problem in lint(plan)]
+    except DefinitionError as error:
+        advice = "Fix what the message names; no worker can run this graph."
+        return [Problem("not-built", Severity.ERROR, name, "", str(error), advice)]
+
+
+def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNode]:
+    from runner.definition.registry import registry
+    from runner.operations.deploys import held
+
+    return held(context.store, registry, names)
+
+
+def _write_check(
+    context: CommandContext, problems: Sequence[Problem], held: Sequence[AffectedNode] | None
+) -> None:
+    context.output.table(
+        ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),
+        [(item.severity, item.code, item.graph, item.node, item.message, item.advice) for item in problems],
+        "No problems.",
+    )
+    if held is not None:
+        context.output.table(
+            ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "REASON"),
+            [
+                ("held", node.run_id, node.graph_id, node.node, node.visit, node.status, node.reason)
+                for node in held
+            ],
+            "No node would be held.",
+        )
+
+
+# -- draw --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDrawing:
+    """A drawing of a graph; `run_id` is the run whose statuses it shows, null for none."""
+
+    name: str
+    run_id: str | None
+    format: str
+    drawing: str
+
+
+@graphs.command()
+@click.argument("name", metavar="GRAPH")
+@click.option(
+    "-o",
+    "--output",
+    "format_",
+    type=click.Choice(("text", "svg", "mermaid")),
+    default="text",
+    show_default=True,
+    help="The format.",
+)
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Show the statuses of this run (default: of none).",
+)
+@with_context
+def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -> None:
+    """Draw a graph: its nodes, edges, conditions and loops.
+
+    It is a graph of RUNNER_GRAPHS, as this folder has it. The drawing goes to stdout: redirect it into
+    a file, such as `-o svg > refund.svg`.
+    """
+    from runner.authoring.drawing import draw as draw_graph
+    from runner.definition.registry import registry
+
+    context.load_graphs()
+    definition = registry.get(name).definition
+    text = draw_graph(definition, format_, _statuses_of(context, name, run_id) if run_id else None)
+    if context.output.as_json:
+        context.output.data(GraphDrawing(name, run_id, format_, text))
+    else:
+        sys.stdout.write(text)
+
+
+def _statuses_of(context: CommandContext, name: str, run_id: str) -> dict[str, str]:
+    from runner.cli.views import read_run
+
+    run = read_run(context.store, run_id)
+    if run.graph != name:
+        raise CommandError(
+            Exit.USAGE,
+            f"Run {run_id} is a run of the graph {run.graph!r}, not of {name!r}.",
+            f"Draw it with `runner graphs draw {run.graph} --run {run_id}`.",
+        )
+    return _statuses(run, "")
+
+
+def _statuses(run: RunView, prefix: str) -> dict[str, str]:
+    statuses: dict[str, str] = {}
+    for node in run.nodes:
+        statuses[f"{prefix}{node.id}"] = node.status
+        if node.run is not None:
+            statuses |= _statuses(node.run, f"{prefix}{node.id}/")
+    return statuses

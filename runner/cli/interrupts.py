@@ -1,26 +1,35 @@
-"""`runner interrupts`: the questions that wait for people, and how to answer them."""
+"""`runner interrupts`: the open questions of runs, and how to answer them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli import exits, questions
-from runner.cli.output import compact, stamp
-from runner.cli.pages import gather, paged, tell_next
-from runner.cli.session import Session, pass_session, shared
-from runner.cli.values import read_json, read_length
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.exits import CommandError, Exit, exit_of_receipt
+from runner.cli.form import ask_for_answer, ask_for_responder, resolved
+from runner.cli.ids import complete_interrupt, complete_run
+from runner.cli.options import paged, read_duration, read_json, read_pages, without_comments
+from runner.cli.output import Output, block, clock_time, compact, document, short, span, stamp, style, times
+from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from runner.interrupts import Interrupt, Receipt
-    from runner.listings import Page
+    from runner.cli.views import Question
+    from runner.records.interrupts import Receipt
 
 
 @click.group()
-@shared
+@common_options
 def interrupts() -> None:
-    """Look at open questions and answer them.
+    """List questions that wait for people, and answer them.
 
     An interrupt is a question that a node of a run has asked a person. The branch behind that node waits
     for the answer; no worker does.
@@ -28,16 +37,23 @@ def interrupts() -> None:
 
 
 @interrupts.command("list")
-@click.option("--run", "run_id", metavar="RUN", help="Only those of this run and of graphs inside it.")
-@click.option("--graph", metavar="GRAPH", help="Only those of this graph and of graphs inside it.")
-@click.option("--name", metavar="NAME", help="Only those that the node gave this name.")
-@click.option("--assignee", metavar="WHO", help="Only those that are assigned to this person.")
-@click.option("--older-than", metavar="TIME", help="Only those open for longer: 90s, 30m, 2h, 7d.")
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Filter by run, including child runs (default: any).",
+)
+@click.option("--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any).")
+@click.option("--name", metavar="NAME", help="Filter by the name of the question (default: any).")
+@click.option("--assignee", metavar="WHO", help="Filter by a person who may answer (default: any).")
+@click.option(
+    "--older-than", metavar="TIME", help="Open for longer than 90s, 30m, 2h, 7d (default: any age)."
+)
 @paged
-@shared
-@pass_session
+@with_context
 def list_interrupts(
-    session: Session,
+    context: CommandContext,
     *,
     run_id: str | None,
     graph: str | None,
@@ -47,193 +63,379 @@ def list_interrupts(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """List open questions, the oldest first.
+    """List open questions, oldest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
-    tabs. Where more follow, stderr says how to go on.
+    tabs. If there are more, stderr has the cursor of the next page.
     """
-    client = session.client
+    from runner.cli.views import question_of
+
+    client, output = context.client, context.output
     if run_id is not None:
-        client.run(run_id)  # no such run is an error, and not an empty list
-    waited = read_length(older_than) if older_than is not None else None
-    if older_than is not None and waited is None:
-        raise click.UsageError(f"--older-than {older_than!r} is no length of time; write 90s, 30m, 2h or 7d.")
-    page = gather(
-        lambda few, after: client.interrupts(
-            run=run_id,
-            graph=graph,
-            name=name,
-            assignee=assignee,
-            older_than=waited,
-            limit=few,
-            cursor=after,
-        ),
+        client.run(run_id)  # raises if there is no such run
+    age = read_duration(older_than) if older_than is not None else None
+    if older_than is not None and age is None:
+        raise click.UsageError(f"--older-than {older_than!r} is not a duration; use 90s, 30m, 2h or 7d.")
+    filters: dict[str, Any] = {"run": run_id, "graph": graph, "name": name, "assignee": assignee}
+    page = read_pages(
+        lambda number, after: client.interrupts(**filters, older_than=age, limit=number, cursor=after),
         limit,
         cursor,
     )
-    _write(session, page)
-
-
-def _write(session: Session, page: Page[Interrupt]) -> None:
-    from runner.cli.documents import interrupt_document
-    from runner.cli.view import shown
-    from runner.cli.watch import wall_clock
-
-    output, found = session.output, list(page)
+    questions = [question_of(interrupt) for interrupt in page]
     if output.as_json:
-        output.data({"interrupts": [interrupt_document(asked) for asked in found], "next": page.next})
+        output.data({"interrupts": questions, "next": page.next})
         return
     if output.is_terminal:
-        questions.pile(output, found, wall_clock())
-        tell_next(output, page.next)
-        return
-    output.lines(
-        [
-            (
-                asked.id,
-                asked.run_id,
-                asked.node_id,
-                asked.name,
-                ",".join(asked.assignees),
-                stamp(asked.asked_at),
-                compact(shown(asked.reason)),
-            )
-            for asked in found
-        ]
-    )
-    tell_next(output, page.next)
-
-
-@interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT")
-@shared
-@pass_session
-def show(session: Session, interrupt_id: str) -> None:
-    """Show a question, which answers it takes, and its answer.
-
-    The digest is a short code for exactly what is shown: give it with the answer, and the answer holds
-    for nothing else.
-    """
-    asked = session.client.interrupt(interrupt_id)
-    if session.output.as_json:
-        from runner.cli.documents import interrupt_document
-
-        session.output.data(interrupt_document(asked))
+        _show_list(output, questions)
     else:
-        session.output.lines(_facts(asked)) if not session.output.is_terminal else questions.page(
-            session.output, asked
-        )
+        output.lines(_row(question) for question in questions)
+    output.next_page(page.next)
 
 
-def _facts(asked: Interrupt) -> list[tuple[str, str]]:
-    from runner.cli.documents import interrupt_document
-
-    return [(key, compact(value)) for key, value in interrupt_document(asked).items() if value is not None]
+def _row(question: Question) -> tuple[object, ...]:
+    people, asked_at = ",".join(question.assignees), stamp(question.asked_at)
+    reason = compact(question.reason)
+    return question.id, question.run_id, question.node_id, question.name, people, asked_at, reason
 
 
 @interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT")
-@click.option("--response", metavar="JSON", help="The answer: JSON, @file, or - for standard input.")
+@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@with_context
+def show(context: CommandContext, interrupt_id: str) -> None:
+    """Show a question, the answers it accepts, and its answer.
+
+    The digest is a hash of the question as it is shown. An answer with --digest is accepted only if the
+    question still has that digest. Without a terminal: name and value of each part, separated by a tab.
+    """
+    from runner.cli.views import question_of
+
+    question, output = question_of(context.client.interrupt(interrupt_id)), context.output
+    if output.as_json:
+        output.data(question)
+    elif output.is_terminal:
+        _show_whole(output, question)
+    else:
+        parts = document(question).items()
+        output.lines((name, compact(value)) for name, value in parts if value not in (None, "", []))
+
+
+def _answer_of(text: str) -> Any:
+    from runner.records import codec
+
+    answer = read_json(text, "--response", commented=True)
+    if answer is None:
+        raise click.UsageError(
+            'null is not an answer; nothing was sent. Use false, 0 or "" if you mean that.'
+        )
+    codec.pack(answer, "response")  # raises what can't be stored
+    return answer
+
+
+@interrupts.command()
+@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@click.option(
+    "--response",
+    metavar="JSON",
+    # While the command line is read: a malformed answer is refused before the store is needed.
+    callback=lambda _context, _option, text: None if text is None else _answer_of(text),
+    help="The answer: JSON, @file, or - for standard input.",
+)
 @click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
-@click.option("--responder", metavar="NAME", help="Who answers; else nobody is named.")
-@click.option("--digest", metavar="DIGEST", help="Refuse unless the question still has this digest.")
-@click.option("--idempotency-key", metavar="TEXT", help="Sent again with this TEXT, it is one answer.")
-@shared
-@pass_session
+@click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
+@click.option("--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any).")
+@click.option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Repeating the command with the same key sends one answer (default: no key).",
+)
+@with_context
 def respond(
-    session: Session,
+    context: CommandContext,
     *,
     interrupt_id: str,
-    response: str | None,
+    response: Any,
     edit: bool,
     responder: str | None,
     digest: str | None,
     idempotency_key: str | None,
 ) -> int:
-    """Answer a question, and write what became of the answer.
+    """Answer a question and write the receipt.
 
-    That is a receipt: status, interrupt id, run id and detail, separated by tabs without a terminal. The
-    status is accepted, rejected (it doesn't fit), duplicate (answered before), superseded (withdrawn, or
-    the run ended), expired, unknown or forbidden. `interrupts show` says which answers fit, and the
-    digest: a short code for exactly what is asked, so that nobody approves what was changed since.
+    The receipt has status, interrupt id, run id and detail, separated by tabs without a terminal. The
+    status is accepted, rejected (the answer doesn't fit), duplicate (answered before), superseded
+    (withdrawn, or the run ended), expired, unknown or forbidden. `interrupts show` shows which answers
+    fit, and the digest: a hash of the question, so that nothing else than what was shown is approved.
 
-    \b
     Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
-    question; 5 already answered, expired, withdrawn, or not what the digest names; 6 not yours.
+    question; 5 already answered, expired, withdrawn, or another digest; 6 you may not answer it.
+
+    On a terminal, without --response and --edit, it shows the question and asks for the answer field by
+    field, as the schema says.
 
     \b
     Example:
+      runner interrupts respond ID
       runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
       runner interrupts respond ID --edit
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    if edit == (response is not None):
-        raise click.UsageError("Give the answer with --response, or --edit it: one of the two.")
-    more = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
+    if edit and response is not None:
+        raise click.UsageError("Write the answer with --response or with --edit: one of the two.")
+    options = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
     if response is not None:
-        return _respond(session, interrupt_id, response, more)
-    return _respond_edited(session, interrupt_id, more)
+        return _respond(context, interrupt_id, response, options)
+    if edit:
+        return _respond_with_editor(context, interrupt_id, options)
+    if not (sys.stdin.isatty() and context.output.is_terminal):
+        raise click.UsageError("Without a terminal, write the answer with --response or with --edit.")
+    return _respond_with_form(context, interrupt_id, options)
 
 
-def _respond(session: Session, interrupt_id: str, given: str, more: dict[str, str | None]) -> int:
-    value = read_json(given, "--response", commented=True)
-    if value is None:
-        raise click.UsageError('null is no answer; nothing was sent. Write false, 0 or "" if you mean that.')
-    receipt = session.client.respond(interrupt_id, value, **more)
-    if session.output.as_json:
-        from runner.cli.documents import receipt_document
-
-        session.output.data(receipt_document(receipt))
-    elif session.output.is_terminal:
-        questions.receipt(session.output, receipt)
+def _respond(context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]) -> Exit:
+    receipt = context.client.respond(interrupt_id, answer, **options)
+    if context.output.is_terminal and not context.output.as_json:
+        _show_receipt(context.output, receipt)
     else:
-        session.output.lines([(receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)])
-    return _code(session, receipt, more["digest"])
-
-
-def _respond_edited(session: Session, interrupt_id: str, more: dict[str, str | None]) -> int:
-    from runner.cli.editing import edited
-
-    asked = session.client.interrupt(interrupt_id)
-    path = edited(asked)
-    # Who writes in the editor answers what the editor showed, and nothing else.
-    more = {**more, "digest": more["digest"] or asked.digest}
-    code: int | None = None
-    try:
-        code = _respond(session, interrupt_id, f"@{path}", more)
-    finally:
-        if code == exits.Exit.DONE:
-            path.unlink(missing_ok=True)
-        else:
-            again = f"runner interrupts respond {interrupt_id} --response @{path}"
-            session.output.note(f"The answer is kept in {path}. When it is mended, send it with: {again}")
+        row = (receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)
+        context.output.write(receipt, [row])
+    code, digest = exit_of_receipt(receipt), options["digest"]
+    # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
+    if code is Exit.USAGE and digest is not None and context.client.interrupt(interrupt_id).digest != digest:
+        return Exit.CONFLICT
     return code
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A question that was withdrawn."""
+
+    interrupt_id: str
+    status: str = "withdrawn"
 
 
 @interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT")
-@click.option(
-    "--reason", default="", metavar="TEXT", help="Why, for whoever reads the run's events; else nothing."
-)
-@click.option("--reask", is_flag=True, help="Let the node ask anew; the question has a new id.")
-@shared
-@pass_session
-def withdraw(session: Session, interrupt_id: str, *, reason: str, reask: bool) -> None:
-    """Take an open question back.
+@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@click.option("--reason", default="", metavar="TEXT", help="Why; the run's events have it (default: none).")
+@click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
+@with_context
+def withdraw(context: CommandContext, interrupt_id: str, *, reason: str, reask: bool) -> None:
+    """Withdraw an open question.
 
-    Answers to it are refused from now on. The node that asked goes on with an error, or asks anew with
-    --reask. Exit codes: 0 it is withdrawn; 4 no such question; 5 it is not open any more.
+    Answers to it are refused from now on. The node that asked resumes with an error, or asks again with
+    --reask. Exit codes: 0 it was withdrawn; 4 no such question; 5 it is no longer open.
     """
-    session.client.withdraw(interrupt_id, reason, reask=reask)
-    if session.output.as_json:
-        session.output.data({"interrupt_id": interrupt_id, "status": "withdrawn"})
-    else:
-        session.output.lines([("withdrawn", interrupt_id)])
+    context.client.withdraw(interrupt_id, reason, reask=reask)
+    context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
 
 
-def _code(session: Session, receipt: Receipt, digest: str | None) -> exits.Exit:
-    code = exits.of_receipt(receipt)
-    if code is exits.Exit.USAGE and digest is not None:
-        # A receipt has one word for both; a script must know whether to look again or to mend the answer.
-        asked = session.client.interrupt(receipt.interrupt_id)
-        return exits.Exit.CONFLICT if asked.digest != digest else code
+# -- on a terminal -----------------------------------------------------------------------------------
+
+
+def _show_list(output: Output, questions: Iterable[Question]) -> None:
+    """Draw a list of questions. The id has a line of its own: it is long, and it is copied."""
+    from rich.text import Text
+
+    from runner.cli.tree import people
+    from runner.cli.watch import wall_clock
+
+    now, empty = wall_clock(), True
+    for question in questions:
+        empty = False
+        line = Text.assemble(
+            (one_line(question.name), "bold yellow"), f"  asked by {one_line(question.node_id)}"
+        )
+        line.append(f" of {people(question)}, {span(now - question.asked_at)} ago")
+        line.append(f", reminded {times(question.reminded)}" if question.reminded else "")
+        line.append(f"\n  {short(question.reason, 90)}" if question.reason is not None else "")
+        line.append(f"\n  {question.id}", style="dim")
+        output.show(line)
+    if empty:
+        output.note("No open questions.")
+
+
+def _show_whole(output: Output, question: Question, *, hint: bool = True) -> None:
+    from rich.text import Text
+
+    from runner.cli.tree import people
+
+    parts: list[str | tuple[str, str]] = [
+        (f"{one_line(question.name)}  {question.status}\n", "bold"),
+        f"asked by node {one_line(question.node_id)} of run {question.run_id}, ",
+        f"{clock_time(question.asked_at)}, of {people(question)}\n",
+        f"reminded {times(question.reminded)}\n" if question.reminded else "",
+        _expiry(question),
+        ("reason\n", "bold"),
+        block(question.reason) + "\n",
+    ]
+    if question.response_schema is not None:
+        parts += [("schema of the answer\n", "bold"), block(question.response_schema) + "\n"]
+    if question.response is not None:
+        responder = one_line(question.responder or "unnamed")
+        parts += [
+            (f"answered by {responder}, {clock_time(question.answered_at)}\n", "bold"),
+            block(question.response) + "\n",
+        ]
+    parts += [(f"digest {question.digest}\n{question.id}", "dim")]
+    output.show(Text.assemble(*parts))
+    if question.is_open and hint:
+        output.note(f"Answer with: runner interrupts respond {question.id}")
+
+
+def _expiry(question: Question) -> str:
+    """Say when a question expires and what happens then."""
+    if not question.expires_at:
+        return ""
+    return f"expires {clock_time(question.expires_at)}: {compact(question.on_expire or 'reject')}\n"
+
+
+def _show_receipt(output: Output, receipt: Receipt) -> None:
+    from rich.text import Text
+
+    line = Text(f"{receipt.status}  ", style=style(receipt.status))
+    line.append(one_line(receipt.detail), "default")
+    output.show(line.append(f"\n  {one_line(receipt.interrupt_id)}", "dim"))
+
+
+# -- field by field ----------------------------------------------------------------------------------
+
+
+def _respond_with_form(context: CommandContext, interrupt_id: str, options: dict[str, str | None]) -> Exit:
+    """Show the question, and ask for its answer on the terminal."""
+    question = _open_question(context, interrupt_id)
+    _show_whole(context.output, question, hint=False)
+    answer = ask_for_answer(question, context.output)
+    # As with the editor: the answer is to what was shown.
+    options = {
+        **options,
+        "responder": options["responder"] or ask_for_responder(question),
+        "digest": options["digest"] or question.digest,
+    }
+    return _respond(context, interrupt_id, answer, options)
+
+
+def _open_question(context: CommandContext, interrupt_id: str) -> Question:
+    from runner.cli.views import question_of
+
+    question = question_of(context.client.interrupt(interrupt_id))
+    if not question.is_open:
+        raise CommandError(
+            Exit.CONFLICT,
+            f"The question is {question.status}, so it accepts no answer.",
+            f"See its answer: runner interrupts show {question.id}.",
+        )
+    return question
+
+
+# -- in an editor ------------------------------------------------------------------------------------
+
+SCHEMA_WORDS = (
+    "type",
+    "enum",
+    "const",
+    "format",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "items",
+)
+"""The parts of a field's schema that are written above it."""
+
+
+def _respond_with_editor(context: CommandContext, interrupt_id: str, options: dict[str, str | None]) -> Exit:
+    """Let a person edit a file with the question in comments, and send what was written.
+
+    The file is deleted only when the answer is accepted, so that what was written is never lost.
+    """
+    question = _open_question(context, interrupt_id)
+    path = _edit(answer_template(question))
+    # The answer is to what the editor showed, and to nothing else.
+    options = {**options, "digest": options["digest"] or question.digest}
+    code: Exit | None = None
+    try:
+        code = _respond(context, interrupt_id, _answer_of(f"@{path}"), options)
+    finally:
+        if code is Exit.DONE:
+            path.unlink(missing_ok=True)
+        else:
+            command = f"runner interrupts respond {interrupt_id} --response @{path}"
+            context.output.note(
+                f"The answer is saved in {path}. After correcting it, send it with: {command}"
+            )
     return code
+
+
+def _edit(template: str) -> Path:
+    """Open an editor on a new file, and return the file.
+
+    Raises:
+        CommandError: nothing was written. ClickException: the editor failed.
+    """
+    handle, name = tempfile.mkstemp(prefix="runner-answer-", suffix=".json")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(template)
+    path = Path(name)
+    click.edit(filename=name)
+    try:
+        answer = without_comments(path.read_text(encoding="utf-8")).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(Exit.USAGE, f"{path} can't be read: {error}; nothing was sent.") from error
+    if not answer or answer == without_comments(template).strip():
+        path.unlink()
+        problem = "was not changed" if answer else "is empty"
+        raise CommandError(
+            Exit.USAGE,
+            f"The answer {problem}; nothing was sent.",
+            "The question stays open: use --edit again.",
+        )
+    return path
+
+
+def answer_template(question: Question) -> str:
+    """Write the question as comments, and an answer to fill in.
+
+    Lines that begin with // are comments. JSON has none, so they are removed when the file is read.
+    """
+    head = [f"{question.name}, asked by node {question.node_id} of run {question.run_id}"]
+    if question.reason is not None:
+        head += ["Reason:", *block(question.reason).split("\n")]
+    schema = question.response_schema or {}
+    fields = list(_fields(schema))
+    if question.response_schema is not None and not fields:
+        head += ["The answer must fit this JSON Schema:", *block(schema).split("\n")]
+    head += [
+        "",
+        "Write the answer below, as JSON. Lines that begin with // are ignored.",
+        "Nothing is sent if the answer stays empty or unchanged.",
+    ]
+    return "\n".join([*map(_comment, head), *fields, ""])
+
+
+def _comment(line: str, indent: str = "") -> str:
+    # What agents write may contain anything: escaped, it can't continue on a line that looks like the answer.
+    return f"{indent}// {one_line(line)}".rstrip()
+
+
+def _fields(schema: dict[str, Any]) -> Iterator[str]:
+    """Write an object with one commented line for each field; nothing for any other schema."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return
+    yield "{"
+    for index, (name, declared) in enumerate(properties.items(), 1):
+        field = resolved(declared, schema)
+        yield _comment(_description(field, required=name in schema.get("required", ())), "  ")
+        comma = "," if index < len(properties) else ""
+        yield f"  {json.dumps(name)}: {json.dumps(field.get('default'))}{comma}"
+    yield "}"
+
+
+def _description(field: dict[str, Any], *, required: bool) -> str:
+    parts = [str(field["description"])] if "description" in field else []
+    parts.append("required" if required else "optional")
+    words = [word for word in SCHEMA_WORDS if word in field] or [
+        word for word in ("anyOf", "oneOf", "allOf") if word in field
+    ]
+    parts += [f"{word} {json.dumps(field[word], ensure_ascii=False)}" for word in words]
+    return "; ".join(parts)

@@ -7,40 +7,39 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.session import Session, pass_session, shared
+from runner.cli.context import CommandContext, with_context
 
 if TYPE_CHECKING:
-    from runner.store.gauges import Gauge
+    from runner.store.redis.server_info import Metric
 
 
 @click.command()
-@shared
-@pass_session
-def metrics(session: Session) -> None:
-    """Write numbers about runs, questions and workers for Prometheus.
+@with_context
+def metrics(context: CommandContext) -> None:
+    """Write metrics of runs, questions and workers for Prometheus.
 
-    Prometheus is a widely used monitoring program. The format is its text format; the numbers are the
-    store's, so one program asks for all workers. A program like the node exporter can read them from a
-    file:
+    The format is the text format of Prometheus, a widely used monitoring program. The numbers are read
+    from the store, so one process reports for all workers. A textfile collector such as that of the
+    node exporter can read them from a file:
 
     \b
       runner metrics > runner.prom.new && mv runner.prom.new runner.prom
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.store.gauges import gauges
+    from runner.store.redis.server_info import read_metrics
 
-    found = gauges(session.settings.redis_url)
-    if session.output.as_json:
-        shown = [{"name": each.name, "labels": dict(each.labels), "value": each.value} for each in found]
-        session.output.data({"metrics": shown})
+    numbers = read_metrics(context.settings.redis_url)
+    if context.output.as_json:
+        context.output.data({"metrics": numbers})
         return
-    told: set[str] = set()
-    for each in found:
-        if each.name not in told:
-            click.echo(f"# HELP {each.name} {each.help}\n# TYPE {each.name} gauge")
-        told.add(each.name)
-        click.echo(f"{each.name}{_labels(each)} {each.value:g}")
+    described: set[str] = set()
+    for metric in numbers:
+        family, kind = (metric.family, "histogram") if metric.family else (metric.name, "gauge")
+        if family not in described:
+            click.echo(f"# HELP {family} {metric.help}\n# TYPE {family} {kind}")
+        described.add(family)
+        click.echo(f"{metric.name}{_labels(metric)} {metric.value:g}")
 
 
-def _labels(gauge: Gauge) -> str:
-    shown = ",".join(f"{name}={json.dumps(value)}" for name, value in gauge.labels.items())
-    return f"{{{shown}}}" if shown else ""
+def _labels(metric: Metric) -> str:
+    labels = ",".join(f"{name}={json.dumps(value)}" for name, value in metric.labels.items())
+    return f"{{{labels}}}" if labels else ""

@@ -1,33 +1,66 @@
-"""Where a command's words go: data to stdout, everything else to stderr.
+"""What commands write: data to stdout, everything else to stderr.
 
-On a terminal people get tables and colours; in a pipe other programs get tab-separated lines; with
-`--json` both get JSON. Text from users and agents is shown with its control characters visible, so
-that it can't move the cursor or pose as ours.
+A terminal gets tables and colours, a pipe gets tab-separated lines, and `--json` gives JSON to both.
+Text from users and agents is written with its control characters escaped, so that it can't move the
+cursor or imitate output of this program.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from runner.records.validation import escaped, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 120
-"""Columns of a picture that no terminal shows."""
+"""Columns of a drawing that no terminal shows."""
 
-ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+NARROW = 60
+"""Columns of a terminal below which a table has a line for each cell."""
+
+JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
+"""Fields of records that JSON names as the messages and events do."""
+
+TIMES = frozenset({"at", "since", "seen", "started"})
+"""Fields of records that hold ms of the store's clock, besides those that end in `_at`."""
+
+
+def is_time(field: str) -> bool:
+    """Whether a record's field holds a time in ms; JSON has it as RFC 3339."""
+    return field in TIMES or field.endswith("_at")
+
+
+def document(value: Any) -> Any:
+    """Return the JSON form of a record, or of a list or mapping of records."""
+    if is_dataclass(value):
+        return {
+            JSON_NAMES.get(field.name, field.name): stamp(getattr(value, field.name))
+            if is_time(field.name)
+            else document(getattr(value, field.name))
+            for field in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): document(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [document(item) for item in value]
+    return value
 
 
 class Output:
-    """One command's two streams."""
+    """Stdout and stderr of one command."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        """`as_json` turns data into JSON, on a terminal, too."""
+        """`as_json` writes data as JSON, also on a terminal."""
         self.as_json = as_json
 
     @property
@@ -37,7 +70,7 @@ class Output:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether a live picture can be drawn on stderr."""
+        """Whether stderr is a terminal on which a live drawing can be updated."""
         return sys.stderr.isatty() and not self.errors.is_dumb_terminal
 
     @cached_property
@@ -54,33 +87,57 @@ class Output:
 
         return Console(stderr=True, highlight=False)
 
-    def data(self, document: Any) -> None:
-        """Write a document as JSON; ASCII, so that no terminal or encoding can misread it."""
-        print(json.dumps(document, indent=2))  # noqa: T201 - this is what printing is for
+    def write(self, record: Any, rows: Iterable[Sequence[object]]) -> None:
+        """Write a record as JSON, or these rows as tab-separated lines, on a terminal too."""
+        if self.as_json:
+            self.data(record)
+        else:
+            self.lines(rows)
 
-    def record(self, document: Any) -> None:
-        """Write a document as one line of JSON, at once: others read on while we look on."""
-        print(json.dumps(document), flush=True)  # noqa: T201 - as above
+    def data(self, record: Any) -> None:
+        """Write a record as JSON; ASCII, so that no terminal or encoding can misread it."""
+        print(json.dumps(document(record), indent=2), flush=True)  # noqa: T201 - this is what printing is for
+
+    def event(self, record: Any) -> None:
+        """Write a record as one line of JSON and flush it: a reader follows while the command runs."""
+        print(json.dumps(document(record)), flush=True)  # noqa: T201 - as above
 
     def line(self, *cells: object) -> None:
-        """Write one tab-separated line at once."""
-        print("\t".join(one_line(cell) for cell in cells), flush=True)  # noqa: T201 - as above
+        """Write one tab-separated line and flush it."""
+        self.lines([cells])
 
-    def lines(self, rows: Sequence[Sequence[object]]) -> None:
-        """Write tab-separated lines."""
+    def lines(self, rows: Iterable[Sequence[object]]) -> None:
+        """Write tab-separated lines; a narrow terminal gets the cells of a long row wrapped at words."""
+        wraps = self.is_terminal and self.console.width < NARROW
         for row in rows:
-            print("\t".join(one_line(cell) for cell in row))  # noqa: T201 - as above
+            cells = [one_line(cell) for cell in row]
+            if wraps and len("  ".join(cells)) > self.console.width and len(cells) > 1:
+                from rich.padding import Padding
+                from rich.text import Text
 
-    def show(self, picture: RenderableType) -> None:
-        """Draw something for a person on stdout."""
-        self.console.print(picture)
+                # Only rows of several cells: what is copied whole, as a command, stays in one piece.
+                first, *rest = cells
+                self.show(Text(first, overflow="fold"))
+                self.show(Padding(Text("  ".join(filter(None, rest)), overflow="fold"), (0, 0, 0, 2)))
+            else:
+                print("\t".join(cells))  # noqa: T201 - as above
+        sys.stdout.flush()
+
+    def show(self, drawing: RenderableType) -> None:
+        """Write a drawing for a person to stdout."""
+        self.console.print(drawing)
 
     def note(self, *cells: object) -> None:
         """Write one line of progress or advice to stderr."""
         print("\t".join(one_line(cell) for cell in cells), file=sys.stderr, flush=True)  # noqa: T201 - as above
 
+    def next_page(self, cursor: str | None) -> None:
+        """Print on stderr how to continue a list that has more items."""
+        if cursor is not None:
+            self.note(f"More follow: --cursor {cursor}")
+
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
-        """Write rows: a table for a person, lines for a program."""
+        """Write rows: a table for a person, lines for a program; `nothing` is the note for no rows."""
         if not self.is_terminal:
             self.lines(rows)
             return
@@ -90,14 +147,25 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
+        cells = [[Text(one_line(cell), style=style(cell), overflow="fold") for cell in row] for row in rows]
+        if self.console.width < NARROW:
+            for row in cells:
+                for heading, cell in zip(headings, row, strict=True):
+                    if cell:
+                        self.show(Text.assemble((f"{heading}  ".lstrip(), "bold"), cell))
+                self.show("")
+            return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for index, heading in enumerate(headings):
-            # Ids are copied by hand: they must be whole, so they are folded and never cut.
-            table.add_column(heading, overflow="fold", no_wrap=False, min_width=8 if index else 12)
-        for row in rows:
-            table.add_row(*(Text(one_line(cell), style=style(cell)) for cell in row))
+            # The first column has ids, which are copied by hand: they are not broken where there is room.
+            widest = max(cell_row[index].cell_len for cell_row in cells)
+            table.add_column(heading, overflow="fold", min_width=min(widest, 8 if index else 32))
+        for row in cells:
+            table.add_row(*row)
         self.show(table)
 
+
+# -- text --------------------------------------------------------------------------------------------
 
 STYLES = {
     "completed": "green",
@@ -125,55 +193,53 @@ STYLES = {
 }
 
 
-def style(word: object) -> str:
-    """Give the colour of a status; the word is always shown as well."""
-    return STYLES.get(str(word), "")
+def style(status: object) -> str:
+    """Return the colour of a status; the word itself is always written as well."""
+    return STYLES.get(str(status), "")
 
 
 def visible(text: str) -> str:
-    """Show control, direction and zero-width characters as escapes; line ends stay."""
-    return "".join(each if each.isprintable() or each == "\n" else _escape(each) for each in text)
-
-
-def one_line(value: object) -> str:
-    """Show a value in one line of text."""
-    text = value if isinstance(value, str) else str(value)
-    return "".join(each if each.isprintable() else _escape(each) for each in text)
-
-
-def _escape(character: str) -> str:
-    return ESCAPES.get(character) or character.encode("unicode_escape").decode("ascii")
+    """Escape control, direction and zero-width characters; line ends stay."""
+    return "".join(char if char == "\n" else escaped(char) for char in text)
 
 
 def compact(value: Any) -> str:
-    """Show a JSON value in one line: text as it is, the rest as JSON."""
+    """Return a JSON value in one line: text without quotes, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def short(value: Any, width: int = 60) -> str:
-    """Show the beginning of a JSON value in one line."""
+    """Return the beginning of a JSON value in one line."""
     text = one_line(compact(value)) if value is not None else ""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def block(value: Any) -> str:
+    """Return a JSON value as indented lines: text as it is, anything else as indented JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return "\n".join(f"  {line}" for line in visible(text).split("\n"))
+
+
+def times(number: int) -> str:
+    """Return "once" or "3 times"."""
+    return "once" if number == 1 else f"{number} times"
+
+
 def stamp(milliseconds: int) -> str | None:
-    """Write a time of the store as RFC 3339 in UTC; None when it has not come."""
+    """Return a time of the store as RFC 3339 in UTC; None for 0."""
     if not milliseconds:
         return None
-    return (
-        datetime.fromtimestamp(milliseconds / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock_time(milliseconds: int) -> str:
-    """Write a time of the store for a person, in local time."""
+    """Return a time of the store for a person, in local time."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(milliseconds: float) -> str:
-    """Write a length of time for a person."""
+    """Return a duration for a person."""
     seconds = max(0.0, milliseconds / 1000)
     if seconds < 1:
         return f"{round(milliseconds)} ms"
@@ -184,3 +250,17 @@ def span(milliseconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
+
+
+def without_password(url: str) -> str:
+    """Return a URL with its password replaced by ***."""
+    from urllib.parse import parse_qsl, urlencode, urlsplit
+
+    parts = urlsplit(url)
+    if parts.password is not None:
+        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
+        parts = parts._replace(netloc=f"{user}:***@{host}")
+    query = [(name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)]
+    safe = parts._replace(query=urlencode(query, safe="*/")).geturl()
+    # urlsplit drops the empty host of unix:///path.
+    return safe if "://" in safe else safe.replace(":", "://", 1)

@@ -1,4 +1,4 @@
-"""A worker process beside this one, which can't outlive it; `runner dev` and the examples use it."""
+"""A worker process that can't outlive this one; `runner dev`, tests and examples start workers with it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.cli.worker import worker_command
+from runner.cli.workers import worker_command
+from runner.dev.supervised_process import SupervisedProcess
 from runner.errors import RunnerError
-from runner.guard import Guard
 
-READY_WITHIN = 30.0
-"""Seconds for a worker to boot; usually two."""
+BOOT_TIMEOUT = 30.0
+"""Seconds for a worker to start; usually two."""
 
 GRACE = 5.0
-"""Seconds for the nodes that run to finish; what is cut off runs again elsewhere, by design."""
+"""Seconds for running nodes to finish; a node that is cut off runs again on another worker."""
 
 READY = "worker.ready:"
-"""What the worker logs once the store knows its graphs and can ring it."""
+"""What the worker logs once the store has its graphs and can wake it."""
 
 
 class WorkerEnded(RunnerError):
@@ -28,13 +28,13 @@ class WorkerEnded(RunnerError):
 
 
 class WorkerProcess:
-    """A running worker; what it logs is read from its file, line by line."""
+    """A running worker; its log is a file, read line by line."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         log.touch()
         self._log = log.open(encoding="utf-8", errors="replace")
-        self._guard = Guard(list(command), log=log, folder=log.parent, environment=environment)
-        self._rest = ""
+        self._guard = SupervisedProcess(list(command), log=log, folder=log.parent, environment=environment)
+        self._partial = ""
 
     @property
     def pid(self) -> int:
@@ -42,36 +42,36 @@ class WorkerProcess:
         return self._guard.pid
 
     def lines(self) -> list[str]:
-        """Give the lines that it has logged since the last call."""
-        *whole, self._rest = (self._rest + self._log.read()).split("\n")
+        """Return the lines that it has logged since the last call."""
+        *whole, self._partial = (self._partial + self._log.read()).split("\n")
         return whole
 
     def alive(self, seconds: float = 0) -> bool:
-        """Whether it still runs after that time at most."""
+        """Whether it is still running, after waiting for its end for at most this long."""
         return self._guard.alive(seconds)
 
-    def wait_ready(self, each_line: Callable[[str], object] | None = None) -> None:
-        """Return when it takes work; `each_line` gets what it logs until then.
+    def wait_ready(self, on_line: Callable[[str], object] | None = None) -> None:
+        """Return when it accepts work; `on_line` is called with each line that it logs until then.
 
         Raises:
             WorkerEnded: it ended, or took too long.
         """
-        said: list[str] = []
-        for _ in range(round(READY_WITHIN / 0.05)):
+        logged: list[str] = []
+        for _ in range(round(BOOT_TIMEOUT / 0.05)):
             running = self.alive(0.05)
             for line in self.lines():
-                said.append(line)
-                if each_line is not None:
-                    each_line(line)
+                logged.append(line)
+                if on_line is not None:
+                    on_line(line)
                 if READY in line:
                     return
             if not running:
                 break
-        last = "\n".join(line for line in said[-15:] if line.strip())
-        raise WorkerEnded(f"the worker did not get ready and was stopped. Its log ends:\n{last}")
+        last = "\n".join(line for line in logged[-15:] if line.strip())
+        raise WorkerEnded(f"the worker did not become ready and was stopped. The end of its log:\n{last}")
 
     def stop(self, grace: float = GRACE) -> None:
-        """Let it finish what runs, for so many seconds at most; then end it."""
+        """Wait for running nodes to finish, at most this many seconds, and end it."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
             self.alive(grace)
@@ -87,7 +87,7 @@ def worker_process(
     more: Sequence[str] = (),
     grace: float = GRACE,
 ) -> Iterator[WorkerProcess]:
-    """Run a worker for the length of a `with` block, with that environment besides our own."""
+    """Run a worker for the length of a `with` block, with these variables added to the environment."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
         command = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
         worker = WorkerProcess(command, Path(folder) / "worker.log", environment)

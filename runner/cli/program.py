@@ -1,94 +1,191 @@
-"""The command tree, and what happens around every command: errors become one line and a code."""
+"""The command tree, and what happens around every command: errors become one line and an exit code."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
+from click.formatting import wrap_text
 
-from runner.cli.completion import completion
 from runner.cli.config import config
+from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.dead import dead
 from runner.cli.dev import dev
 from runner.cli.doctor import doctor
-from runner.cli.exits import Exit, translated
+from runner.cli.exits import Exit, command_error
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.metrics import metrics
-from runner.cli.migrate import migrate
-from runner.cli.output import one_line
-from runner.cli.runs import runs
-from runner.cli.session import Session, shared
-from runner.cli.start import run
-from runner.cli.steering import again, cancel, fork, remove, retry
-from runner.cli.version import version
-from runner.cli.worker import worker
-from runner.cli.workers import workers
+from runner.cli.operations import again, cancel, fork, migrate, remove, retry
+from runner.cli.output import NARROW
+from runner.cli.runs import run, runs
+from runner.cli.workers import worker, workers
+from runner.records.validation import one_line
+
+DISTRIBUTION = "celery-graph-runner"
+
+
+class HelpFormatter(click.HelpFormatter):
+    """Writes help; on a narrow terminal each explanation stands below its option or command."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write a list of options or commands with their explanations."""
+        if self.width >= NARROW:
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        for name, text in rows:
+            for line, indent in ((name, 0), (text, 4)):
+                margin = " " * (self.current_indent + indent)
+                self.write(wrap_text(line, self.width, margin, margin) + "\n")
+
+
+class HelpContext(click.Context):
+    """The context of every command here."""
+
+    formatter_class = HelpFormatter
 
 
 class Program(click.Group):
-    """The outermost group: it alone leaves the process."""
+    """The outermost group: it alone exits the process."""
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         """Run one command and exit with its code; an error is one line and a hint on stderr."""
         extra.pop("standalone_mode", None)
-        session = extra.setdefault("obj", Session())
+        context = extra.setdefault("obj", CommandContext())
+        if (columns := shutil.get_terminal_size().columns) < NARROW:
+            extra.setdefault("terminal_width", columns)  # click itself stops at 50
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has seen enough, as in `runner runs list | head`. Python would complain when
+            # The reader has closed the pipe, as in `runner runs list | head`. Python would complain when
             # it flushes stdout at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.DONE
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
-            code = report(error, session)
+            code = report(error, context)
         sys.exit(int(code or 0))
 
 
-def report(error: BaseException, session: Session) -> Exit:
-    """Say on stderr what went wrong, and return the code to leave with."""
-    said = translated(error)
-    if session.debug:
+def report(error: BaseException, context: CommandContext) -> Exit:
+    """Print an error and its hint on stderr, and return the exit code."""
+    if context.debug:
         traceback.print_exception(error)
-    print(f"Error: {one_line(said.message)}", file=sys.stderr)  # noqa: T201 - the last words
-    if said.hint:
-        print(f"Hint: {one_line(said.hint)}", file=sys.stderr)  # noqa: T201 - as above
-    return said.code
+    failure = command_error(error)
+    print(f"Error: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201 - the console may not exist
+    if failure.hint:
+        print(f"Hint: {one_line(failure.hint)}", file=sys.stderr)  # noqa: T201 - as above
+    return failure.code
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@shared
+@click.version_option(package_name=DISTRIBUTION, prog_name="runner", message="%(prog)s %(version)s")
+@common_options
 def runner() -> None:
     """Run graphs of agents and functions on Celery workers, and answer their questions.
 
     A graph is nodes, which are functions or agents, and edges between them. A run is one execution of a
-    graph; the store, a Redis or Valkey server, keeps all runs. Workers are the processes that run nodes.
+    graph; the store, a Redis or Valkey server, holds all runs. Workers are the processes that run nodes.
     The broker carries the messages that wake them: it is the same Redis, unless RUNNER_BROKER_URL names
     another one. A node that needs a person asks a question, called an interrupt, and only the branch
     behind it waits for the answer.
 
     \b
     To begin:
-      runner init my-project    write a small project: a graph and its tests
+      runner init my-project    create a small project: a graph and its tests
       runner dev                start a store and a worker on this machine
 
-    On a terminal, commands write for people. Without one, in a pipe or into a file, they write lines of
-    cells that are separated by tabs; with --json they write JSON.
+    On a terminal, commands write tables and trees. Without one, in a pipe or into a file, they write
+    tab-separated lines; with --json they write JSON.
 
-    \b
-    Exit codes: 0 done, 1 run failed, 2 wrong use, 3 waiting for a person, 4 not found, 5 conflict: it
-    is too late, or something stands in the way, 6 not allowed, 7 store or broker unreachable,
-    8 timed out, 70 a fault of this program, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 1 run failed, 2 wrong usage, 3 waiting for a person, 4 not found, 5 conflict: the
+    request came too late, or something exists already, 6 not allowed, 7 store or broker unreachable,
+    8 timed out, 70 internal error, 130 stopped by Ctrl-C.
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
 
+
+# -- about the program -------------------------------------------------------------------------------
+
+COMPLETION_SETUP = {
+    "bash": 'eval "$(runner completion bash)"  # in ~/.bashrc',
+    "zsh": 'eval "$(runner completion zsh)"  # in ~/.zshrc',
+    "fish": "runner completion fish > ~/.config/fish/completions/runner.fish",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The completion script of a shell."""
+
+    shell: str
+    script: str
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(sorted(COMPLETION_SETUP)))
+@with_context
+def completion(context: CommandContext, shell: str) -> None:
+    """Write the script for completing commands by Tab.
+
+    \b
+    For bash, in ~/.bashrc:  eval "$(runner completion bash)"
+    For zsh, in ~/.zshrc:    eval "$(runner completion zsh)"
+    For fish, once:          runner completion fish > ~/.config/fish/completions/runner.fish
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    if complete is None:
+        raise click.UsageError(f"there is no completion for {shell}.")
+    script = complete(runner, {}, "runner", "_RUNNER_COMPLETE").source()
+    if context.output.as_json:
+        context.output.data(Completion(shell, script))
+        return
+    click.echo(script)
+    if context.output.is_terminal:
+        context.output.note(f"To install it: {COMPLETION_SETUP[shell]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The installed versions."""
+
+    version: str
+    python: str
+    celery: str
+    kombu: str
+    redis: str
+
+
+@click.command()
+@with_context
+def version(context: CommandContext) -> None:
+    """Show the installed versions."""
+    from importlib.metadata import version as installed
+
+    names = ("celery", "kombu", "redis")
+    versions = Versions(installed(DISTRIBUTION), platform.python_version(), *map(installed, names))
+    context.output.write(
+        versions,
+        [
+            (DISTRIBUTION, versions.version),
+            ("python", versions.python),
+            *((name, getattr(versions, name)) for name in names),
+        ],
+    )
+
+
+# -- the tree ----------------------------------------------------------------------------------------
 
 for _command in (
     init,
@@ -111,19 +208,20 @@ for _command in (cancel, retry, migrate, fork, again, remove):
     runs.add_command(_command)
 
 WORDS = {
-    "RUN": "RUN is the id of a run: `runner run` and `runner runs list` write it.",
-    "GRAPH": "GRAPH is the name of a graph: `runner graphs list` writes it.",
-    "INTERRUPT": "INTERRUPT is the id of a question: `runner interrupts list` writes it.",
-    "LETTER": "LETTER is the id of a dead letter: `runner dead list` writes it.",
+    "RUN": "RUN is the id of a run or a unique prefix: `runner run` and `runner runs list` print it.",
+    "GRAPH": "GRAPH is the name of a graph: `runner graphs list` prints it.",
+    "INTERRUPT": "INTERRUPT is the id of a question or a unique prefix: `runner interrupts list` prints it.",
+    "LETTER": "LETTER is the id of a dead letter: `runner dead list` prints it.",
 }
 
 
-def _explain(command: click.Command) -> None:
-    """Let every help end with what its words in capitals stand for."""
+def _explain_words(command: click.Command) -> None:
+    """End the help of each command with what its words in capitals mean, and format it as above."""
     for inner in getattr(command, "commands", {}).values():
-        _explain(inner)
-    named = {str(each.metavar or each.name).strip("[].").upper() for each in command.params}
-    command.epilog = "\n\n".join(line for word, line in WORDS.items() if word in named) or None
+        _explain_words(inner)
+    command.context_class = HelpContext
+    names = {str(parameter.metavar or parameter.name).strip("[].").upper() for parameter in command.params}
+    command.epilog = "\n\n".join(line for word, line in WORDS.items() if word in names) or None
 
 
-_explain(runner)
+_explain_words(runner)

@@ -1,48 +1,174 @@
-"""`runner runs`: what runs and what ran."""
+"""`runner run` and `runner runs`: start runs, list, show, watch and export them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.output import Output, clock_time, compact, stamp
-from runner.cli.pages import gather, paged, tell_next
-from runner.cli.session import Session, pass_session, shared
-from runner.cli.values import read_tags, to_ms
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.exits import CommandError, Exit, exit_of_run
+from runner.cli.ids import complete_run
+from runner.cli.options import input_option, paged, read_json, read_pages, read_tags, tag_option, to_ms
+from runner.cli.output import NARROW, Output, clock_time, compact, stamp
 
 if TYPE_CHECKING:
-    from runner.cli.view import NodeView, RunView
-    from runner.listings import Page, RunSummary
+    from runner.cli.views import NodeView, RunView
+    from runner.client import Run
+    from runner.records.listings import RunSummary
 
 STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
 
 
+class StatusWord(click.Choice[str]):
+    """A status of a run, written as any output shows it: `Needs migration` is `needs_migration`."""
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        """Ignore case, and take spaces and hyphens for underscores."""
+        words = str(value).replace("-", " ").lower().split()
+        return super().convert("_".join(words), parameter, context)
+
+
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Maximum seconds to wait (default: no limit).",
+)
+
+
+# -- starting ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was started."""
+
+    run_id: str
+    graph: str
+    status: str
+
+
+@click.command()
+@click.argument("graph")
+@input_option("The task of the run", "null")
+@click.option("--wait", is_flag=True, help="Watch the run until it has ended, or waits only for people.")
+@timeout_option
+@click.option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Repeating the command with the same key returns the existing run (default: no key).",
+)
+@tag_option("A tag to find the run by")
+@with_context
+def run(
+    context: CommandContext,
+    *,
+    graph: str,
+    input_text: str | None,
+    wait: bool,
+    timeout: float | None,
+    idempotency_key: str | None,
+    tags: tuple[str, ...],
+) -> int:
+    """Start a run of GRAPH and write its id.
+
+    With --wait, the run is watched on stderr and stdout has what `runner runs show` writes. The exit
+    code is then 0 for completed, 1 for failed or cancelled, 3 for waiting for a person, and 8 if it is
+    still running after --timeout.
+
+    \b
+    Examples:
+      runner run refund --input '{"order": 1042}'
+      runner run refund --input @order.json --wait
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout limits --wait; use both.")
+    task = read_json(input_text, "--input") if input_text is not None else None
+    started = _start(context, graph, task, idempotency_key=idempotency_key, tags=read_tags(tags))
+    if wait:
+        return _wait(context, started, timeout)
+    if context.output.as_json:
+        context.output.data(StartedRun(started.id, graph, str(started.status)))
+    else:
+        context.output.line(started.id)
+    return Exit.DONE
+
+
+def _start(context: CommandContext, graph: str, task: Any, **options: Any) -> Run:
+    """Start a run of a graph in the store, which is what the workers run; if it has none, of this folder."""
+    from runner.errors import NotFoundError
+
+    try:
+        return context.client.start(graph, task, **options)
+    except NotFoundError:
+        if context.graphs or not context.settings.graphs:
+            raise
+    context.load_graphs()
+    return context.client.start(graph, task, **options)
+
+
+def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
+    from runner.cli.views import read_run
+    from runner.cli.watch import watch_until_idle
+
+    output = context.output
+    output.note("run", started.id)
+    try:
+        watch_until_idle(context.store, started.id, output, timeout=timeout)
+    except KeyboardInterrupt as error:
+        raise _stopped_watching(started.id) from error
+    view = read_run(context.store, started.id)
+    _show(output, view)
+    code = exit_of_run(view.status)
+    if code is Exit.WAITING:
+        first = next(iter(view.interrupts), None)
+        command = f"interrupts respond {first.id} --response JSON" if first else f"runs migrate {view.run_id}"
+        output.note(f"The run waits. To continue: runner {command}")
+    return code
+
+
+def _stopped_watching(run_id: str) -> CommandError:
+    return CommandError(
+        Exit.STOPPED,
+        f"Stopped watching; run {run_id} is still running.",
+        f"Watch it again: runner runs watch {run_id}",
+    )
+
+
+# -- looking at runs ---------------------------------------------------------------------------------
+
+
 @click.group()
-@shared
+@common_options
 def runs() -> None:
-    """Look at runs; each is one execution of a graph."""
+    """List, show and control runs.
+
+    A run is one execution of a graph.
+    """
 
 
 @runs.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs that stand so.")
-@click.option("--graph", metavar="GRAPH", help="Only runs of this graph.")
 @click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Only runs with this tag. May be given more than once.",
+    "--status", type=StatusWord(STATUSES), metavar="STATUS", help="Filter by status (default: any)."
+)
+@click.option("--graph", metavar="GRAPH", help="Filter by graph (default: any).")
+@tag_option("Filter by tag")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=to_ms,
+    help="Started at this time or later: 2h or 7d ago, or RFC 3339 (default: any time).",
 )
 @click.option(
-    "--since", metavar="TIME", callback=to_ms, help="Only runs begun since: 2h, 7d, or a time in RFC 3339."
+    "--until", metavar="TIME", callback=to_ms, help="Started before this time; see --since (default: now)."
 )
-@click.option("--until", metavar="TIME", callback=to_ms, help="Only runs begun before: as --since.")
 @paged
-@shared
-@pass_session
+@with_context
 def list_runs(
-    session: Session,
+    context: CommandContext,
     *,
     status: str | None,
     graph: str | None,
@@ -52,166 +178,180 @@ def list_runs(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
-    A run is executing, interrupted (it waits for people only), needs_migration (a deploy changed its
-    graph too much), completed, failed or cancelled. Without a terminal: run id, graph, status, time of
-    start (UTC) and tags, separated by tabs. Where more follow, stderr says how to go on.
+    A run is executing, interrupted (it waits only for people), needs_migration (a deploy changed a node
+    that it needs), completed, failed or cancelled. Without a terminal: run id, graph, status, start time
+    (UTC), tags and the parent of a child run, separated by tabs. If there are more, stderr has the cursor
+    of the next page.
+
+    A child run, which is the run of a node that is a graph, stands below its parent if both are on the
+    page.
     """
-    wanted: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
-    client = session.client
-    named = read_tags(tags)
-    page = gather(
-        lambda few, after: client.runs(**wanted, tags=named, limit=few, cursor=after), limit, cursor
-    )
-    _write(session.output, page)
-
-
-def _write(output: Output, page: Page[RunSummary]) -> None:
-    from runner.cli.documents import run_line
-
+    filters: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
+    filters["tags"] = read_tags(tags)
+    client, output = context.client, context.output
+    page = read_pages(lambda number, after: client.runs(**filters, limit=number, cursor=after), limit, cursor)
     if output.as_json:
-        output.data({"runs": [run_line(run) for run in page], "next": page.next})
+        output.data({"runs": list(page), "next": page.next})
         return
-    when = clock_time if output.is_terminal else stamp
-    rows = [
-        (
-            run.run_id,
-            run.graph_id,
-            run.status,
-            when(run.created_at),
-            " ".join(f"{k}={v}" for k, v in run.tags.items()),
-        )
-        for run in page
-    ]
-    output.table(
-        ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, "No such runs. `runner run GRAPH` starts one."
-    )
-    tell_next(output, page.next)
+    rows: list[tuple[object, ...]] = []
+    for depth, summary in _families(page):
+        tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
+        if output.is_terminal:
+            graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
+            started = clock_time(summary.created_at)
+            rows.append((summary.run_id, graph_text, summary.status, started, tags_text))
+        else:
+            started_at = stamp(summary.created_at)
+            rows.append(
+                (summary.run_id, summary.graph_id, summary.status, started_at, tags_text, summary.parent)
+            )
+    nothing = "No matching runs. `runner run GRAPH` starts one."
+    output.table(("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
+    output.next_page(page.next)
+
+
+def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
+    """Put each child run below its parent, the oldest first; the number is how deep a run is nested."""
+    listed = {run.run_id: run for run in page}
+    children: dict[str, list[RunSummary]] = {}
+    for run in reversed(listed.values()):
+        children.setdefault(run.parent, []).append(run)
+
+    def below(run: RunSummary, depth: int) -> Iterator[tuple[int, RunSummary]]:
+        yield depth, run
+        for child in children.get(run.run_id, ()):
+            yield from below(child, depth + 1)
+
+    for run in listed.values():
+        if run.parent not in listed:
+            yield from below(run, 0)
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN")
-@shared
-@pass_session
-def show(session: Session, run_id: str) -> None:
-    """Show a run: its nodes, what they gave, what waits and for whom.
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@with_context
+def show(context: CommandContext, run_id: str) -> None:
+    """Show a run: its nodes, their outputs, and its open questions.
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
-    lines of tab-separated cells: first the run (run, id, graph, status, reason), then each node (node,
-    id, status, visit, attempts, milliseconds, output or error), then each open question (interrupt, id,
-    node, name, people, reason).
+    tab-separated lines: first the run (run, id, graph, status, reason), then each node (node, id, status,
+    visit, attempts, milliseconds, output or error), then each open question (interrupt, id, node, name,
+    people, reason).
     """
-    from runner.cli.view import read_run
+    from runner.cli.views import read_run
 
-    show_run(session.output, read_run(session.client.engine.store, run_id))
+    _show(context.output, read_run(context.store, run_id))
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--follow", is_flag=True, help="Watch on while it waits for people, until it has ended.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most; else any time."
-)
-@shared
-@pass_session
-def watch(session: Session, run_id: str, *, follow: bool, timeout: float | None) -> int:
-    """Watch a run until it has ended, or waits for people only.
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--follow", is_flag=True, help="Keep watching while it waits for people, until it has ended.")
+@timeout_option
+@with_context
+def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float | None) -> int:
+    """Watch a run until it has ended, or waits only for people.
 
-    On a terminal it is a live tree: what each node does and for how long, what waits and for whom,
-    graphs inside included. Without one, a line for each event: time since the start, kind, node, and
-    what it is about. With --json, an event a line.
+    On a terminal it is a live tree: what each node does and for how long, and the open questions,
+    including those of child runs. Without one, a line for each event: time since the start, kind, node
+    and details. With --json, one JSON document a line.
 
-    Exit codes: 0 completed, 1 failed or cancelled, 3 waiting for a person, 8 still going on.
+    Exit codes: 0 completed, 1 failed or cancelled, 3 waiting for a person, 8 still running.
     """
-    from runner.cli import exits
-    from runner.cli.watch import look_on
+    from runner.cli.watch import watch_on_stdout
 
-    run = session.client.run(run_id)
+    watched = context.client.run(run_id)
     try:
-        look_on(session.client.engine.store, run_id, session.output, follow=follow, timeout=timeout)
+        watch_on_stdout(context.store, run_id, context.output, follow=follow, timeout=timeout)
     except KeyboardInterrupt as error:
-        raise exits.CommandError(exits.Exit.STOPPED, f"Stopped looking on; run {run_id} goes on.") from error
-    return exits.of_run(run.status)
+        raise _stopped_watching(run_id) from error
+    return exit_of_run(watched.status)
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--after", default="", metavar="POSITION", help="Only what came after this event; else all.")
-@click.option("--follow", is_flag=True, help="Wait for more, until the run has ended.")
-@shared
-@pass_session
-def events(session: Session, run_id: str, *, after: str, follow: bool) -> None:
-    """Write what happened in a run, in order, graphs inside it included.
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option(
+    "--after", default="", metavar="POSITION", help="Only events after this position (default: all)."
+)
+@click.option("--follow", is_flag=True, help="Wait for more events until the run has ended.")
+@with_context
+def events(context: CommandContext, run_id: str, *, after: str, follow: bool) -> None:
+    """List the events of a run in order, including those of child runs.
 
-    A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json
-    it is a document. To go on later, give the last position as --after.
+    A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json it
+    is one JSON document. To continue later, pass the last position as --after.
     """
-    from runner.cli.documents import event_document
+    from runner.cli.views import event_of
 
     if after and not after.isdecimal():
-        raise click.BadParameter(f"{after!r} is no position; it is a number.", param_hint="--after")
-    output = session.output
-    for event in session.client.run(run_id).events(after, follow=follow):
-        found = event_document(event)
+        raise click.BadParameter(
+            f"{after!r} is not a position; a position is a number.", param_hint="--after"
+        )
+    output = context.output
+    for event in map(event_of, context.client.run(run_id).events(after, follow=follow)):
         if output.as_json:
-            output.record(found)
+            output.event(event)
         else:
-            data = compact(found["data"]) if found["data"] is not None else ""
-            output.line(event.position, found["at"], event.kind, event.node, event.visit, event.detail, data)
+            data = compact(event.data) if event.data is not None else ""
+            output.line(
+                event.position, stamp(event.at), event.kind, event.node, event.visit, event.detail, data
+            )
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN")
-@shared
-@pass_session
-def export(session: Session, run_id: str) -> None:
-    """Write all that is kept of a run as one JSON document.
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@with_context
+def export(context: CommandContext, run_id: str) -> None:
+    """Write everything that is stored of a run as one JSON document.
 
-    That is its task and state, every visit's output or error, all questions and answers, the agents'
-    messages, the events, and the same of each graph inside.
+    That is its task and state, the output or error of every visit, all questions and answers, the agents'
+    messages and the events, and the same for each child run.
     """
-    from runner.cli.export import export_document
+    from runner.cli.views import read_export
 
-    session.client.run(run_id)
-    session.output.data(export_document(session.client.engine.store, run_id))
+    context.output.data(read_export(context.store, run_id))
 
 
-def show_run(output: Output, run: RunView) -> None:
-    """Write a run to stdout in the form that the reader wants."""
+def _show(output: Output, view: RunView) -> None:
     if output.as_json:
-        from runner.cli.documents import run_document
-
-        output.data(run_document(run))
+        output.data(view)
     elif output.is_terminal:
         from runner.cli.tree import draw
         from runner.cli.watch import wall_clock
 
-        output.show(draw(run, wall_clock()))
+        output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
     else:
-        output.lines(_lines(run))
+        output.line("run", view.run_id, view.graph, view.status, view.reason)
+        output.lines(_node_rows(view))
+        output.lines(
+            [
+                (
+                    "interrupt",
+                    question.id,
+                    question.node_id,
+                    question.name,
+                    ",".join(question.assignees),
+                    compact(question.reason),
+                )
+                for question in view.interrupts
+            ]
+        )
 
 
-def _lines(run: RunView) -> list[tuple[object, ...]]:
-    from runner.cli.view import shown
+def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
+    from runner.cli.views import with_items
 
-    asked = [
-        ("interrupt", each.id, each.node_id, each.name, ",".join(each.assignees), compact(shown(each.reason)))
-        for each in run.questions()
-    ]
-    return [("run", run.id, run.graph, run.status, run.reason), *_node_lines(run), *asked]
-
-
-def _node_lines(run: RunView, path: str = "") -> list[tuple[object, ...]]:
-    lines: list[tuple[object, ...]] = []
-    for node in (each for one in run.nodes for each in one.family()):
-        lines.append(("node", path + node.id, node.status, node.visit, node.attempts, node.ms, _gave(node)))
-        if node.inner is not None:
-            lines += _node_lines(node.inner, f"{path}{node.id}/")
-    return lines
+    rows: list[tuple[object, ...]] = []
+    for node in with_items(view.nodes):
+        name = path + node.id
+        rows.append(("node", name, node.status, node.visit, node.attempts, node.execution_ms, _outcome(node)))
+        if node.run is not None:
+            rows += _node_rows(node.run, f"{name}/")
+    return rows
 
 
-def _gave(node: NodeView) -> str:
+def _outcome(node: NodeView) -> str:
     if node.error is not None:
-        return str(node.error)
+        return node.error.summary
     return compact(node.output) if node.output is not None else ""

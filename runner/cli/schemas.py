@@ -1,4 +1,7 @@
-"""The JSON Schemas of what commands write with `--json`; docs/reference/cli-schemas holds them as files."""
+"""The JSON Schemas of what commands write with `--json`; docs/reference/cli-schemas has them as files.
+
+They are generated from the records and views that the commands write. Commands don't import this module.
+"""
 
 from __future__ import annotations
 
@@ -7,62 +10,83 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.cli import documents, export, forms
-
-DRAFT = GenerateJsonSchema.schema_dialect
+from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, operations, program, runs
+from runner.cli.output import JSON_NAMES, is_time
+from runner.cli.views import Export, GraphCheck, MigratedRun, Question, RunView, WorkerView
+from runner.records.interrupts import Receipt
+from runner.records.listings import RunSummary
+from runner.store.interface import Event
+from runner.store.redis.dead_letters import DeadLetter
+from runner.store.redis.server_info import Metric
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
-    "completion": ("", forms.CompletionForm),
-    "config show": ("settings", forms.SettingForm),
-    "dead drop": ("dropped", forms.DroppedForm),
-    "dead list": ("letters", documents.LetterDocument),
-    "dead replay": ("replayed", forms.ReplayedForm),
-    "dead show": ("", documents.LetterDocument),
-    "dev": ("", forms.ReadyForm),
-    "doctor": ("checks", forms.CheckForm),
-    "graphs check": ("", forms.CheckedForm),
-    "graphs draw": ("", documents.DrawingDocument),
-    "graphs list": ("graphs", documents.GraphLine),
-    "graphs show": ("", documents.GraphDocument),
-    "init": ("", forms.WrittenForm),
-    "interrupts list": ("interrupts", documents.InterruptDocument),
-    "interrupts respond": ("", documents.ReceiptDocument),
-    "interrupts show": ("", documents.InterruptDocument),
-    "interrupts withdraw": ("", forms.WithdrawnForm),
-    "metrics": ("metrics", forms.GaugeForm),
-    "run": ("", forms.StartedForm | documents.RunDocument),
-    "runs again": ("", forms.StandingForm),
-    "runs cancel": ("", forms.StandingForm),
-    "runs events": ("", documents.EventDocument),
-    "runs export": ("", export.ExportDocument),
-    "runs fork": ("", forms.StandingForm),
-    "runs list": ("runs", documents.RunLine),
-    "runs migrate": ("runs", forms.MigratedForm),
-    "runs remove": ("", forms.RemovedForm),
-    "runs retry": ("", forms.RetriedForm),
-    "runs show": ("", documents.RunDocument),
-    "runs watch": ("", documents.EventDocument),
-    "version": ("", forms.VersionForm),
-    "workers list": ("workers", documents.WorkerDocument),
+    "completion": ("", program.Completion),
+    "config show": ("settings", config.Setting),
+    "dead drop": ("dropped", dead.Dropped),
+    "dead list": ("letters", DeadLetter),
+    "dead replay": ("replayed", dead.Replayed),
+    "dead show": ("", DeadLetter),
+    "dev": ("", dev.Ready),
+    "doctor": ("checks", doctor.Check),
+    "graphs check": ("", GraphCheck),
+    "graphs draw": ("", graphs.GraphDrawing),
+    "graphs list": ("graphs", graphs.GraphLine),
+    "graphs show": ("", graphs.GraphView),
+    "init": ("", init.Project),
+    "interrupts list": ("interrupts", Question),
+    "interrupts respond": ("", Receipt),
+    "interrupts show": ("", Question),
+    "interrupts withdraw": ("", interrupts.Withdrawn),
+    "metrics": ("metrics", Metric),
+    "run": ("", runs.StartedRun | RunView),
+    "runs again": ("", operations.RunStatus),
+    "runs cancel": ("", operations.RunStatus),
+    "runs events": ("", Event),
+    "runs export": ("", Export),
+    "runs fork": ("", operations.RunStatus),
+    "runs list": ("runs", RunSummary),
+    "runs migrate": ("runs", MigratedRun),
+    "runs remove": ("", operations.RunStatus),
+    "runs retry": ("", operations.RetriedRun),
+    "runs show": ("", RunView),
+    "runs watch": ("", Event),
+    "version": ("", program.Versions),
+    "workers list": ("workers", WorkerView),
 }
-"""By command: the key of its list, or "" where it writes one document, and the form of each."""
+"""By command: the key of its list, or "" where it writes one document, and the type of each."""
 
 PAGED = {"interrupts list", "runs list"}
-"""Commands whose list goes on: `next` is what `--cursor` takes, empty or null at the end."""
+"""Commands whose lists have a key `next`: what `--cursor` takes to continue, null at the end."""
+
+TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}
 
 
 def schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of what a command writes."""
-    key, form = DOCUMENTS[command]
-    made = TypeAdapter(form).json_schema(ref_template="#/$defs/{model}")
+    key, kind = DOCUMENTS[command]
+    body = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}", mode="serialization")
+    types = body.pop("$defs", {})
+    for part in (body, *types.values()):
+        _as_written(part)
     if key:
-        parts = made.pop("$defs", {})
-        properties = {key: {"type": "array", "items": made}}
+        properties = {key: {"type": "array", "items": body}}
         properties |= {"next": {"type": ["string", "null"]}} if command in PAGED else {}
-        listed = {"type": "object", "properties": properties, "required": list(properties)}
-        made = {**listed, "$defs": parts} if parts else listed
-    return {
-        "$schema": DRAFT,
-        "title": f"runner {command} --json",
-        **{k: v for k, v in made.items() if k != "title"},
-    }
+        body = {"type": "object", "properties": properties, "required": list(properties)}
+    title = {"$schema": GenerateJsonSchema.schema_dialect, "title": f"runner {command} --json"}
+    return {**title, **{name: value for name, value in body.items() if name != "title"}} | (
+        {"$defs": types} if types else {}
+    )
+
+
+def _as_written(part: dict[str, Any]) -> None:
+    """Change the schema of a dataclass to what `output.document` writes: its names and times, all keys."""
+    if "properties" in part:
+        part["properties"] = {
+            JSON_NAMES.get(name, name): TIME if is_time(name) else value
+            for name, value in part["properties"].items()
+        }
+        for value in part["properties"].values():
+            # Pydantic's titles have the names of the fields; the defaults are of no use in an output.
+            value.pop("title", None), value.pop("default", None)
+        part["required"] = list(part["properties"])
+        part.pop("additionalProperties", None)

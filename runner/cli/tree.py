@@ -1,4 +1,4 @@
-"""A run drawn for a person: a line for each node, and below it what it asks and of whom."""
+"""A run drawn for a person: a line for each node, and below it its open questions."""
 
 from __future__ import annotations
 
@@ -10,120 +10,144 @@ from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
-from runner.cli.output import one_line, short, span, style
-from runner.cli.view import shown
-from runner.drawing.picture import SIGNS
+from runner.authoring.drawing.diagram import SIGNS
+from runner.cli.output import short, span, style, times
+from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from runner.cli.view import NodeView, RunView
-    from runner.interrupts import Interrupt
+    from runner.cli.views import NodeView, Question, RunView
+    from runner.records.interrupts import Interrupt
 
 QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
-"""What is left out first, as a count, when there are more nodes than lines."""
+"""Statuses of the nodes that are only counted when there are more nodes than lines."""
 
 BUSY = frozenset({"ready", "running", "retrying"})
 
-ITEMS = 20
-"""How many waiting or failed items of a map are shown; more are counted."""
+MAX_ITEMS = 20
+"""How many waiting or failed items of a map are shown; the rest are counted."""
 
 
-def draw(run: RunView, now: int, lines: int = 0) -> Tree:
-    """Draw a run. `now` is in milliseconds; with `lines` set, quiet nodes are counted, not shown."""
+def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
+    """Draw a run. `now` is in ms; with `lines` set, quiet nodes that don't fit are only counted.
+
+    A line that is too long is cut off; with `wrap`, for narrow terminals, it continues on the next line.
+    """
     tree = Tree(_heading(run, now), guide_style="dim")
-    _branches(tree, run, now, lines)
+    _add_nodes(tree, run, now, lines)
+    if wrap:
+        _wrap(tree)
     return tree
 
 
+def _wrap(tree: Tree) -> None:
+    label = tree.label
+    for text in label.renderables if isinstance(label, Group) else [label]:
+        if isinstance(text, Text):
+            text.no_wrap, text.overflow = False, "fold"
+    for branch in tree.children:
+        _wrap(branch)
+
+
+def people(interrupt: Interrupt) -> str:
+    """Name the people who may answer."""
+    return one_line(", ".join(interrupt.assignees)) or "anyone"
+
+
 def _heading(run: RunView, now: int) -> Text:
-    spent = span((run.ended_at or now) - run.created_at)
+    elapsed = span((run.ended_at or now) - run.created_at)
     heading = Text.assemble(
-        (one_line(run.graph), "bold"), "  ", (run.status, style(run.status)), f"  {spent}  ", (run.id, "dim")
+        (one_line(run.graph), "bold"),
+        "  ",
+        (run.status, style(run.status)),
+        f"  {elapsed}  ",
+        (run.run_id, "dim"),
     )
     if run.reason:
         heading.append(f"  {one_line(run.reason)}", style="red")
     return heading
 
 
-def _branches(tree: Tree, run: RunView, now: int, lines: int) -> None:
-    shown_nodes, left_out = _fitting(run, lines)
-    width = min(32, max((len(node.id) for node in shown_nodes), default=0))
-    for node in shown_nodes:
+def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
+    nodes, omitted = _fitting(run, lines)
+    questions: dict[str, list[Question]] = {}
+    for question in run.interrupts:
+        if question.run_id == run.run_id:
+            questions.setdefault(question.node_id, []).append(question)
+    width = min(32, max((len(node.id) for node in nodes), default=0))
+    for node in nodes:
         branch = tree.add(_line(node, now, width))
-        for asked in node.questions:
-            branch.add(_question(asked, now))
-        if node.inner is not None:
-            _branches(branch, node.inner, now, 0)
-        _items(branch, node, now)
-    if left_out:
-        counted = ", ".join(f"{number} {status}" for status, number in left_out.items())
-        tree.add(Text(f"… and {counted}", style="dim"))
+        for question in questions.get(node.id, ()):
+            branch.add(_question(question, now))
+        if node.run is not None:
+            _add_nodes(branch, node.run, now, 0)
+        _add_items(branch, node, questions, now)
+    if omitted:
+        counts = ", ".join(f"{number} {status}" for status, number in omitted.items())
+        tree.add(Text(f"… and {counts}", style="dim"))
 
 
-def _items(branch: Tree, node: NodeView, now: int) -> None:
-    """Below a map: the items that people may want to look at, the others only count."""
-    shown_items = [item for item in node.items if item.status != "completed" and _is_worth(item)]
-    for item in shown_items[:ITEMS]:
+def _add_items(branch: Tree, node: NodeView, questions: dict[str, list[Question]], now: int) -> None:
+    """Add the items of a map that need attention; the map's own line counts the others."""
+    items = [
+        item
+        for item in node.items
+        if item.status != "completed" and (item.id in questions or item.run or item.status == "failed")
+    ]
+    for item in items[:MAX_ITEMS]:
         line = branch.add(_line(item, now, 0))
-        for asked in item.questions:
-            line.add(_question(asked, now))
-        if item.inner is not None and item.inner.status != "completed":
-            _branches(line, item.inner, now, 0)
-    if len(shown_items) > ITEMS:
-        branch.add(Text(f"… and {len(shown_items) - ITEMS} more", style="dim"))
-
-
-def _is_worth(item: NodeView) -> bool:
-    return bool(item.questions) or item.inner is not None or item.status == "failed"
+        for question in questions.get(item.id, ()):
+            line.add(_question(question, now))
+        if item.run is not None and item.run.status != "completed":
+            _add_nodes(line, item.run, now, 0)
+    if len(items) > MAX_ITEMS:
+        branch.add(Text(f"… and {len(items) - MAX_ITEMS} more", style="dim"))
 
 
 def _counts(node: NodeView) -> str:
-    """Say how far a map is: "3 of 5 items done, 1 waiting"."""
-    counted = Counter(_word(item) for item in node.items)
+    """Count the items of a map: "3 of 5 items done, 1 waiting"."""
+    counts = Counter(_status(item) for item in node.items)
     rest = [
-        f"{counted[word]} {word}" for word in ("running", "waiting", "retrying", "failed") if counted[word]
+        f"{counts[status]} {status}"
+        for status in ("running", "waiting", "retrying", "failed")
+        if counts[status]
     ]
-    return ", ".join([f"{counted['completed']} of {node.total} items done", *rest])
+    return ", ".join([f"{counts['completed']} of {node.total} items done", *rest])
 
 
 def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
-    needed = len(run.nodes) + sum(1 for _ in run.questions())
-    if not lines or needed <= lines:
+    """Choose the nodes to show, and count the others by status."""
+    if not lines or len(run.nodes) + len(run.interrupts) <= lines:
         return list(run.nodes), {}
-    kept = [node for node in run.nodes if node.status not in QUIET][: max(1, lines - 1)]
-    left_out: dict[str, int] = {}
-    for node in run.nodes:
-        if node not in kept:
-            left_out[node.status] = left_out.get(node.status, 0) + 1
-    return kept, left_out
+    shown = [node for node in run.nodes if node.status not in QUIET][: max(1, lines - 1)]
+    return shown, dict(Counter(node.status for node in run.nodes if node not in shown))
 
 
 def _line(node: NodeView, now: int, width: int) -> Text:
-    status = _word(node)
-    sign = SIGNS.get(status, "·")
+    status = _status(node)
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{sign} ", style=style(status)).append(f"{one_line(node.id):<{width}}  ")
+    line.append(f"{SIGNS.get(status, '·')} ", style=style(status)).append(f"{one_line(node.id):<{width}}  ")
     line.append(f"{status:<9}", style=style(status))
-    for part in _remarks(node, now):
-        line.append(f"  {part}")
+    for detail in _details(node, now):
+        line.append(f"  {detail}")
     if node.error is not None:
-        line.append(f"  {short(str(node.error), 90)}", style="red")
+        line.append(f"  {short(node.error.summary, 90)}", style="red")
     elif node.status == "completed" and node.output is not None:
         line.append(f"  {short(node.output)}", style="dim")
     return line
 
 
-def _word(node: NodeView) -> str:
-    """A node that waits for a graph inside it or for items runs, as far as people can see, while they do."""
-    busy = node.inner is not None and node.inner.status == "executing"
-    busy = busy or any(_word(item) in BUSY for item in node.items)
+def _status(node: NodeView) -> str:
+    """A node that waits for a child run or for items is shown as running while they run."""
+    busy = node.run is not None and node.run.status == "executing"
+    busy = busy or any(_status(item) in BUSY for item in node.items)
     return "running" if node.status == "waiting" and busy else node.status
 
 
-def _remarks(node: NodeView, now: int) -> Iterator[str]:
+def _details(node: NodeView, now: int) -> Iterator[str]:
     if node.status in {"running", "waiting", "retrying"}:
         yield span(now - node.since)
     elif node.status in {"completed", "failed"}:
-        yield span(node.ms)
+        yield span(node.execution_ms)
     if node.total:
         yield _counts(node)
     if node.visit > 1:
@@ -134,24 +158,14 @@ def _remarks(node: NodeView, now: int) -> Iterator[str]:
         yield one_line(node.progress)
 
 
-def _question(asked: Interrupt, now: int) -> Group:
+def _question(question: Question, now: int) -> Group:
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"asks {one_line(asked.name)}", style="yellow").append(f" of {people(asked)}")
-    line.append(f"  {short(shown(asked.reason), 50)}", style="dim")
-    if asked.expires_in:
-        left = asked.asked_at + asked.expires_in * 1000 - now
+    line.append(f"asks {one_line(question.name)}", style="yellow").append(f" of {people(question)}")
+    line.append(f"  {short(question.reason, 50)}", style="dim")
+    if question.expires_at:
+        left = question.expires_at - now
         line.append(f"  expires in {span(left)}" if left > 0 else "  expires now")
-    if asked.reminded:
-        line.append(f"  reminded {times(asked.reminded)}")
+    if question.reminded:
+        line.append(f"  reminded {times(question.reminded)}")
     # The id is there to be copied, so it is never cut.
-    return Group(line, Text(asked.id, style="dim", overflow="fold"))
-
-
-def times(number: int) -> str:
-    """Say how often."""
-    return "once" if number == 1 else f"{number} times"
-
-
-def people(asked: Interrupt) -> str:
-    """Say whom a question waits for."""
-    return one_line(", ".join(asked.assignees)) or "anybody"
+    return Group(line, Text(question.id, style="dim", overflow="fold"))

@@ -1,4 +1,4 @@
-"""Looking on while a run goes: a live tree on a terminal, a line for each event without one."""
+"""Watching a run: a live tree on a terminal, a line for each event without one."""
 
 from __future__ import annotations
 
@@ -7,93 +7,106 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from runner.cli.output import Output, compact, span
-from runner.cli.view import RunView, read_run
+from runner.cli.output import NARROW, Output, compact, span
+from runner.cli.views import RunView, event_of, read_run
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from runner.ports import Event, Store
+    from runner.store.interface import Event, Store
 
-LOOK = 0.5
-"""Seconds of one blocking look at the events; then the store is asked again whether the run goes on."""
+POLL = 0.5
+"""Seconds of one blocking read of events, after which the run's status is read again."""
 
 PAUSE = 0.1
-"""Seconds between two drawings, so that a quick run doesn't spend its time on pictures."""
+"""Seconds between two drawings, so that a quick run doesn't spend its time on drawing."""
 
-SHARE = 3
-"""A run that takes long to read is read less often: it rests so many times as long in between."""
+REST = 3
+"""A run that takes long to read is read less often: after each read, a pause of this many times as long."""
 
-Tell = Callable[["Sequence[Event]"], None]
+ShowEvents = Callable[["Sequence[Event]"], None]
 
 
-def watch(store: Store, run_id: str, output: Output, *, timeout: float | None = None) -> None:
-    """Show on stderr how a run goes until it has ended or only people can go on; `timeout` in seconds.
+def watch_until_idle(store: Store, run_id: str, output: Output, *, timeout: float | None = None) -> None:
+    """Show a run on stderr until it has ended or waits only for people; `timeout` in seconds.
 
     Raises:
-        TimeoutError: it was still executing then; the run goes on.
+        TimeoutError: it was still executing then; it continues.
         CommandError: there is no such run.
     """
-    _look(store, run_id, teller(store, run_id, output), timeout=timeout)
+    _watch(store, run_id, progress(store, run_id, output), timeout=timeout)
 
 
-def teller(store: Store, run_id: str, output: Output) -> AbstractContextManager[Tell]:
-    """Choose how events are told on stderr: as a live picture, or line by line."""
+def watch_on_stdout(
+    store: Store, run_id: str, output: Output, *, follow: bool, timeout: float | None = None
+) -> None:
+    """Show a run on stdout; with `follow` until it has ended, also while it waits for people.
+
+    Raises:
+        TimeoutError, CommandError: as `watch_until_idle`.
+    """
+    if output.as_json:
+        display = _documents(output)
+    elif output.is_terminal and not output.console.is_dumb_terminal:
+        display = _live(store, run_id, output.console, stays=True)
+    else:
+        display = _lines(store, run_id, output.line)
+    _watch(store, run_id, display, timeout=timeout, follow=follow)
+
+
+def progress(store: Store, run_id: str, output: Output) -> AbstractContextManager[ShowEvents]:
+    """Choose how events are shown on stderr: as a live tree, or as lines."""
     if output.shows_progress and not output.as_json:
         return _live(store, run_id, output.errors)
     return _lines(store, run_id, output.note)
 
 
-def look_on(store: Store, run_id: str, output: Output, *, follow: bool, timeout: float | None = None) -> None:
-    """Show on stdout how a run goes; with `follow` until it has ended, also while it waits for people.
+def until_idle(
+    store: Store, run_id: str, deadline: float | None = None, after: str = "", *, follow: bool = False
+) -> Iterator[Sequence[Event]]:
+    """Return a run's events as they come, sometimes none, until it waits for people or has ended.
 
-    Raises:
-        TimeoutError, CommandError: as with `watch`.
+    `deadline` is in seconds of the monotonic clock. With `follow`, only the end of the run counts.
     """
-    if output.as_json:
-        shown = _documents(output)
-    elif output.is_terminal and not output.console.is_dumb_terminal:
-        shown = _live(store, run_id, output.console, stays=True)
-    else:
-        shown = _lines(store, run_id, output.line)
-    _look(store, run_id, shown, timeout=timeout, follow=follow)
+    while True:
+        is_active = _is_active(store, run_id, follow=follow)
+        left = POLL if deadline is None else min(POLL, deadline - time.monotonic())
+        events = store.events(run_id, after, wait=max(0.0, left) if is_active else 0)
+        if events:
+            after = events[-1].position
+        elif not is_active or left <= 0:
+            return
+        yield events
 
 
-def _look(
+def event_line(event: Event, began: int) -> tuple[str, ...]:
+    """Return an event as the cells of one line: time since the start, kind, node, details."""
+    data = compact(event.data) if event.data is not None else ""
+    return span(event.at - began), str(event.kind), event.node, f"{event.detail} {data}".strip()
+
+
+def wall_clock() -> int:
+    """Return this machine's time in ms, which people can't tell from the store's."""
+    return time.time_ns() // 1_000_000
+
+
+def _watch(
     store: Store,
     run_id: str,
-    shown: AbstractContextManager[Tell],
+    display: AbstractContextManager[ShowEvents],
     *,
     timeout: float | None,
     follow: bool = False,
 ) -> None:
-    ends = None if timeout is None else time.monotonic() + timeout
-    with shown as tell:
-        for events in until_idle(store, run_id, ends, follow=follow):
-            tell(events)
-    if _goes_on(store, run_id, follow=follow):
-        raise TimeoutError(f"run {run_id} still executes after {timeout:g} s; it goes on.")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with display as show_events:
+        for events in until_idle(store, run_id, deadline, follow=follow):
+            show_events(events)
+    if _is_active(store, run_id, follow=follow):
+        raise TimeoutError(f"run {run_id} is still running after {timeout:g} s; it continues.")
 
 
-def until_idle(
-    store: Store, run_id: str, ends: float | None = None, after: str = "", *, follow: bool = False
-) -> Iterator[Sequence[Event]]:
-    """Give a run's events as they come, none now and then, until it rests or the time is over.
-
-    With `follow` it rests only when it has ended.
-    """
-    while True:
-        goes_on = _goes_on(store, run_id, follow=follow)
-        left = LOOK if ends is None else min(LOOK, ends - time.monotonic())
-        found = store.events(run_id, after, wait=max(0.0, left) if goes_on else 0)
-        if found:
-            after = found[-1].position
-        elif not goes_on or left <= 0:
-            return
-        yield found
-
-
-def _goes_on(store: Store, run_id: str, *, follow: bool) -> bool:
+def _is_active(store: Store, run_id: str, *, follow: bool) -> bool:
     record = store.peek(run_id)
     if record is None:
         return False
@@ -101,54 +114,46 @@ def _goes_on(store: Store, run_id: str, *, follow: bool) -> bool:
 
 
 @contextmanager
-def _lines(store: Store, run_id: str, write: Callable[..., None]) -> Iterator[Tell]:
+def _lines(store: Store, run_id: str, write: Callable[..., None]) -> Iterator[ShowEvents]:
     began = read_run(store, run_id).created_at
 
-    def tell(events: Sequence[Event]) -> None:
+    def show_events(events: Sequence[Event]) -> None:
         for event in events:
             write(*event_line(event, began))
 
-    yield tell
+    yield show_events
 
 
 @contextmanager
-def _documents(output: Output) -> Iterator[Tell]:
-    from runner.cli.documents import event_document
-
-    def tell(events: Sequence[Event]) -> None:
+def _documents(output: Output) -> Iterator[ShowEvents]:
+    def show_events(events: Sequence[Event]) -> None:
         for event in events:
-            output.record(event_document(event))
+            output.event(event_of(event))
 
-    yield tell
-
-
-def event_line(event: Event, began: int) -> tuple[str, ...]:
-    """Write an event in the cells of one line: time since the start, kind, node, detail."""
-    data = compact(event.data) if event.data is not None else ""
-    return span(event.at - began), str(event.kind), event.node, f"{event.detail} {data}".strip()
+    yield show_events
 
 
 @contextmanager
-def _live(store: Store, run_id: str, console: Console, *, stays: bool = False) -> Iterator[Tell]:
+def _live(store: Store, run_id: str, console: Console, *, stays: bool = False) -> Iterator[ShowEvents]:
     from rich.live import Live
 
-    picture = Picture(read_run(store, run_id), console)
+    drawing = LiveTree(read_run(store, run_id), console)
 
-    def tell(events: Sequence[Event]) -> None:
+    def show_events(events: Sequence[Event]) -> None:
         if not events:
-            return  # nothing has happened, in the graphs inside neither; the times go on by themselves
+            return  # nothing has changed, in child runs either; the times continue by themselves
         began = time.monotonic()
-        picture.run = read_run(store, run_id)
-        time.sleep(max(PAUSE, SHARE * (time.monotonic() - began)))
+        drawing.run = read_run(store, run_id)
+        time.sleep(max(PAUSE, REST * (time.monotonic() - began)))
 
-    with Live(get_renderable=picture.draw, console=console, refresh_per_second=4, transient=not stays):
-        yield tell
-        picture.run = read_run(store, run_id)
-        picture.whole = stays
+    with Live(get_renderable=drawing.draw, console=console, refresh_per_second=4, transient=not stays):
+        yield show_events
+        drawing.run = read_run(store, run_id)
+        drawing.whole = stays
 
 
-class Picture:
-    """What the live display shows now."""
+class LiveTree:
+    """The drawing that the live display updates."""
 
     def __init__(self, run: RunView, console: Console) -> None:
         self.run = run
@@ -156,12 +161,10 @@ class Picture:
         self._console = console
 
     def draw(self) -> RenderableType:
-        """Draw the run as last read; the times go on."""
+        """Draw the run as last read, with the times of now."""
         from runner.cli.tree import draw
 
-        return draw(self.run, wall_clock(), lines=0 if self.whole else self._console.height - 3)
-
-
-def wall_clock() -> int:
-    """This machine's clock in milliseconds, which is the store's as far as a person can see."""
-    return time.time_ns() // 1_000_000
+        lines = 0 if self.whole else self._console.height - 3
+        # The last drawing stays on the screen, so nothing of it is cut off.
+        wrap = self.whole and self._console.width < NARROW
+        return draw(self.run, wall_clock(), lines=lines, wrap=wrap)

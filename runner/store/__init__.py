@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.store.redis import RedisStore
+    from runner.store.redis.store import RedisStore
 
 
 def open_store(url: str, **settings: Any) -> RedisStore:
     """Open the store at a Redis URL; `settings` are those of `RedisStore`. Connects when first used."""
-    from runner.store.redis import RedisStore  # noqa: PLC0415 - not needed by graphs in memory
+    from runner.store.redis.store import RedisStore  # noqa: PLC0415 - not needed by graphs in memory
 
     return RedisStore(url, **settings)

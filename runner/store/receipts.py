@@ -1,7 +1,7 @@
-"""Which answers of a set can be applied, and what each sender is told.
+"""Which answers of a set can be applied, and the receipt of each.
 
-A set is checked as one: when any of it can't be applied none is, and the answers that were fine
-are told so. Repeating a request (same nonce or idempotency key) gets its first receipt again.
+A set is checked as one: when any of it can't be applied none is, and the receipts of the good ones
+say so. Repeating a request (same nonce or idempotency key) gets its first receipt again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from runner.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
 CRASHED: Final[dict[str, Any]] = {
     "type": "runner.errors:NodeFailed",
@@ -22,7 +22,7 @@ CRASHED: Final[dict[str, Any]] = {
 
 def receipts_for(
     answers: Sequence[Answer],
-    found: Sequence[Interrupt | None],
+    questions: Sequence[Interrupt | None],
     winner: Callable[[str], str],
     nonce: str,
     now: int,
@@ -30,7 +30,7 @@ def receipts_for(
     """Judge a set of answers; the second value lists those to apply, empty when any is refused."""
     receipts, fresh = [], []
     seen: set[str] = set()
-    for answer, interrupt in zip(answers, found, strict=True):
+    for answer, interrupt in zip(answers, questions, strict=True):
         receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
         if answer.interrupt_id in seen:
             receipt = _receipt(answer, ReceiptStatus.REJECTED, "the set answers this question twice")
@@ -50,7 +50,7 @@ def receipts_for(
 
 
 def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
-    """Say what becomes of one answer to a question as it stands."""
+    """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return _receipt(answer, ReceiptStatus.UNKNOWN, "no such question was asked")
     same_key = answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
@@ -58,7 +58,7 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
         case InterruptStatus.ANSWERED if repeated or same_key:
             return _receipt(answer, ReceiptStatus.ACCEPTED, "")
         case InterruptStatus.ANSWERED:
-            who = interrupt.responder or "somebody"
+            who = interrupt.responder or "another person"
             return _receipt(answer, ReceiptStatus.DUPLICATE, f"already answered by {who}")
         case InterruptStatus.EXPIRED:
             return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
@@ -73,17 +73,20 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
     if answer.digest is not None and answer.digest != interrupt.digest:
         return _receipt(answer, ReceiptStatus.REJECTED, "the digest is not that of the open question")
     if interrupt.assignees and answer.responder not in interrupt.assignees:
-        return _receipt(answer, ReceiptStatus.FORBIDDEN, "the question is assigned to other people")
+        detail = "the question is assigned to other people"
+        if answer.responder is None:
+            detail = "the question is assigned to certain people, and the answer names no responder"
+        return _receipt(answer, ReceiptStatus.FORBIDDEN, detail)
     return _receipt(answer, ReceiptStatus.ACCEPTED, "")
 
 
 def by_visit(answers: Sequence[Answer]) -> dict[tuple[str, str, int], list[Answer]]:
     """Group answers by the run, node and visit that asked."""
     groups: dict[tuple[str, str, int], list[Answer]] = {}
-    for each in answers:
-        address = address_of(each.interrupt_id)
+    for answer in answers:
+        address = address_of(answer.interrupt_id)
         if address is not None:
-            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(each)
+            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(answer)
     return groups
 
 

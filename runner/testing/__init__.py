@@ -1,4 +1,4 @@
-"""What tests of graphs, agents and stores need: a scripted model, a clock to turn, a contract.
+"""What tests of graphs, agents and stores need: a scripted model, a manual clock, a contract.
 
 Names are imported when first used, so that a program without pytest can use the others.
 """
@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value

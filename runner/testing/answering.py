@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from runner.errors import UsageError
-from runner.interrupts import Interrupt
+from runner.records.interrupts import Interrupt
 
 
 class Asks(Protocol):
@@ -17,7 +17,7 @@ class Asks(Protocol):
         """The open questions."""
 
 
-def answer(asked: Interrupt | Asks, response: object, name: str | None = None) -> list[dict[str, Any]]:
+def answer(question: Interrupt | Asks, response: object, name: str | None = None) -> list[dict[str, Any]]:
     """Write an answer to a question, or to the only open one of a result; `name` chooses among several.
 
     Answers are lists: `answer(a, True) + answer(b, False)` is a set, which is applied whole or not at all.
@@ -25,17 +25,17 @@ def answer(asked: Interrupt | Asks, response: object, name: str | None = None) -
     Raises:
         UsageError: no question fits, or more than one.
     """
-    found = asked if isinstance(asked, Interrupt) else _only(asked.interrupts, name)
-    return [{"interruptResponse": {"interruptId": found.id, "response": response}}]
+    interrupt = question if isinstance(question, Interrupt) else _only(question.interrupts, name)
+    return [{"interruptResponse": {"interruptId": interrupt.id, "response": response}}]
 
 
 def _only(questions: Sequence[Interrupt], name: str | None) -> Interrupt:
-    fitting = [each for each in questions if name in (None, each.name)]
+    fitting = [question for question in questions if name in (None, question.name)]
     if len(fitting) == 1:
         return fitting[0]
-    known = ", ".join(repr(each.name) for each in questions) or "none"
-    wanted = "one question" if name is None else f"one question named {name!r}"
+    names = ", ".join(repr(question.name) for question in questions) or "none"
+    expected = "one question" if name is None else f"one question named {name!r}"
     raise UsageError(
-        f"{wanted} should be open, but {len(fitting)} are (open: {known}), so nothing was answered. "
-        "Name one, or give the Interrupt itself."
+        f"{expected} should be open, but {len(fitting)} are (open: {names}), so nothing was answered. "
+        "Name one, or pass the Interrupt itself."
     )

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.errors import UsageError
-from runner.interrupts import Interrupt
-from runner.outcomes import Saved
-from runner.ports import Claim, Reply, Settlement, Token
-from runner.store.memory import MemoryStore
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Saved
+from runner.records.run import VisitEntry
+from runner.store.interface import Claim, Reply, Settlement, Token
+from runner.store.memory.store import MemoryStore
 
 
 class CrashPoint(enum.StrEnum):
@@ -22,7 +23,7 @@ class CrashPoint(enum.StrEnum):
 
     `start`: before the node's code. `after_effect`: a function given to `once` has run, and its result
     is not recorded. `after_record`: it is recorded. `before_commit`: the node's code has ended, and the
-    store does not know. `after_commit`: the store knows, and nobody has rung for the nodes behind.
+    store does not know. `after_commit`: the store knows, and no doorbell was rung for the nodes behind.
     """
 
     START = "start"
@@ -33,7 +34,7 @@ class CrashPoint(enum.StrEnum):
 
 
 class WorkerDied(BaseException):
-    """Ends a node's code where its worker is said to have died; code that catches errors lets it pass."""
+    """Ends a node's code where its worker dies; code that catches errors does not catch it."""
 
 
 class Crashes:
@@ -44,27 +45,27 @@ class Crashes:
         self._left: dict[tuple[str, CrashPoint], int] = {}
 
     def plan(self, node: str, point: str, times: int) -> None:
-        """Let the worker of a node die at a point, so many times in a row.
+        """Make the worker of a node die at a point, so many times in a row.
 
         Raises:
             UsageError: there is no such point.
         """
-        known = ", ".join(CrashPoint)
+        points = ", ".join(CrashPoint)
         if point not in list(CrashPoint):
             raise UsageError(
-                f"there is no crash point {point!r}, so nothing will crash; choose one of {known}."
+                f"there is no crash point {point!r}, so nothing will crash; choose one of {points}."
             )
         self._left[node, CrashPoint(point)] = times
 
     def missed(self) -> list[str]:
         """Name the crashes that have not come, each as "node at point"."""
-        return [f"{node} at {point}" for (node, point), left in self._left.items() if left]
+        return [f"{node} at {point}" for (node, point), times in self._left.items() if times]
 
     def strikes(self, node: str, point: CrashPoint) -> bool:
-        """Tell whether the worker dies here, and count it."""
-        left = self._left.get((node, point), 0)
-        self._left[node, point] = max(0, left - 1)
-        return left > 0
+        """Return whether the worker dies here, and count it."""
+        remaining = self._left.get((node, point), 0)
+        self._left[node, point] = max(0, remaining - 1)
+        return remaining > 0
 
 
 class CrashingStore(MemoryStore):
@@ -78,10 +79,10 @@ class CrashingStore(MemoryStore):
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
         """Take a visit; the worker may die before its code."""
-        found = super().claim(run_id, node, visit, attempt, nonce)
-        if isinstance(found, Claim):
-            self._reach(found.token, CrashPoint.START)
-        return found
+        claim = super().claim(run_id, node, visit, attempt, nonce)
+        if isinstance(claim, Claim):
+            self._reach(claim.token, CrashPoint.START)
+        return claim
 
     def save(self, token: Token, saved: Saved) -> Reply:
         """Write what a visit keeps; the worker may die before or after."""
@@ -103,14 +104,14 @@ class CrashingStore(MemoryStore):
         return reply
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        """Let a visit wait, unless its worker is dead."""
+        """Park a visit, unless its worker is dead."""
         return self._alive(token, lambda: super(CrashingStore, self).park(token, interrupts, saved))
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
         """Publish questions, unless the worker is dead."""
         return self._alive(token, lambda: super(CrashingStore, self).ask(token, interrupts, saved))
 
-    def retry(self, token: Token, delay_ms: int, entry: dict[str, Any] | None, saved: Saved | None) -> Reply:
+    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         """Run a visit again later, unless its worker is dead."""
         return self._alive(token, lambda: super(CrashingStore, self).retry(token, delay_ms, entry, saved))
 
@@ -130,7 +131,7 @@ class CrashingStore(MemoryStore):
 
 
 def _is_intent(saved: Saved) -> bool:
-    """Tell whether this is the note before an effect, which `on_unknown="raise"` writes."""
+    """Return whether this is the note before an effect, which `on_unknown="raise"` writes."""
     executor = saved.document.get("executor") if isinstance(saved.document, dict) else None
-    kept = executor.get("once") if isinstance(executor, dict) else None
-    return isinstance(kept, dict) and any("result" not in entry for entry in kept.values())
+    effects = executor.get("once") if isinstance(executor, dict) else None
+    return isinstance(effects, dict) and any("result" not in entry for entry in effects.values())

@@ -1,11 +1,13 @@
 """The pytest plugin: fixtures for tests of graphs. Installed with the package; imports only pytest.
 
-`run_graph`, `clock` and `crash_at` need nothing. `runner_store` and `runner_worker` start real
-processes; without a Valkey or Redis server they skip on a laptop and fail where `CI` is set.
+`run_graph`, `clock` and `crash_at` need nothing, `fake_store` the package fakeredis. `runner_store` and
+`runner_worker` start real processes, for which there must be a Valkey or Redis server. Where what a
+fixture needs is missing, its tests are skipped on a laptop and fail where `CI` is set.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,9 +17,10 @@ import pytest
 
 if TYPE_CHECKING:
     from runner.client import Client
-    from runner.embedded import EmbeddedStore
+    from runner.dev.embedded import EmbeddedStore
     from runner.testing.clock import ManualClock
-    from runner.testing.stage import Stage
+    from runner.testing.fake_redis import FakeStore
+    from runner.testing.in_process import InProcessRuns
 
 
 def absent(what: str) -> NoReturn:
@@ -33,8 +36,8 @@ def absent(what: str) -> NoReturn:
 
 @contextmanager
 def private_store() -> Iterator[EmbeddedStore]:
-    """Give a real, private Valkey or Redis, gone with the block."""
-    from runner.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
+    """Start a real, private Valkey or Redis, gone with the block."""
+    from runner.dev.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
     from runner.errors import StoreError  # noqa: PLC0415 - as above
 
     try:
@@ -46,41 +49,57 @@ def private_store() -> Iterator[EmbeddedStore]:
 
 
 @pytest.fixture
-def run_graph() -> Iterator[Stage]:
-    """Run graphs in process, one node at a time, by a clock that the test turns."""
-    from runner.testing.stage import Stage  # noqa: PLC0415 - only those pay who use it
+def run_graph() -> Iterator[InProcessRuns]:
+    """Run graphs in process, one node at a time, by a clock that the test advances."""
+    from runner.testing.in_process import InProcessRuns  # noqa: PLC0415 - only those pay who use it
 
-    stage = Stage()
-    yield stage
-    if missed := stage.missed():
+    runs = InProcessRuns()
+    yield runs
+    if missed := runs.missed():
         pytest.fail(f"crash_at planned crashes that never came: {', '.join(missed)}. Is the name right?")
 
 
 @pytest.fixture
-def clock(run_graph: Stage) -> ManualClock:
-    """Turn the time of the runs of `run_graph`: `clock.advance(seconds)`."""
+def clock(run_graph: InProcessRuns) -> ManualClock:
+    """The time of the runs of `run_graph`: `clock.advance(seconds)`."""
     return run_graph.clock
 
 
 @pytest.fixture
-def crash_at(run_graph: Stage) -> Callable[..., None]:
-    """Let workers die: `crash_at("node", "after_effect")`, before the run begins."""
+def crash_at(run_graph: InProcessRuns) -> Callable[..., None]:
+    """Make workers die: `crash_at("node", "after_effect")`, before the run begins."""
     return run_graph.crash_at
+
+
+@pytest.fixture
+def fake_store() -> Iterator[FakeStore]:
+    """Make an empty fake Redis in this process: `.url` is its address, `.client` looks at its keys.
+
+    A client, a store and the command line (but for `doctor`) work on it. No worker can: another process
+    does not see it. It keeps nothing on disk, has no replicas and no limit of memory, and is slower than
+    a real server.
+    """
+    if importlib.util.find_spec("fakeredis") is None or importlib.util.find_spec("lupa") is None:
+        absent("fake_store needs fakeredis: pip install 'fakeredis[lua]'")
+    from runner.testing import fake_redis  # noqa: PLC0415 - only those pay who use it
+
+    with fake_redis.fake_store() as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
 def runner_store() -> Iterator[EmbeddedStore]:
-    """Give a real, private Valkey or Redis for the tests of one module; `.url` is its address."""
+    """Start a real, private Valkey or Redis for the tests of one module; `.url` is its address."""
     with private_store() as store:
         yield store
 
 
 @pytest.fixture(scope="module")
 def runner_worker(runner_store: EmbeddedStore) -> Iterator[Callable[..., Client]]:
-    """Start a real worker with the graphs of the modules named, and give a client of its store.
+    """Start a real worker with the graphs of the modules named, and return a client of its store.
 
     `client = runner_worker("refunds")`. The tests of one module share it: the second call with the same
-    modules starts nothing. Settings are given like this: `runner_worker("refunds", RUNNER_LEASE="2")`.
+    modules starts nothing. Settings are keyword arguments: `runner_worker("refunds", RUNNER_LEASE="2")`.
     """
     from runner.testing.workers import Workers  # noqa: PLC0415 - only those pay who use it
 

@@ -1,4 +1,4 @@
-"""Whether today's graph would go on with a run that began with yesterday's: asked before a deploy.
+"""Whether today's graph would go on with a run that began with yesterday's: a check before a deploy.
 
 The rule is the workers' own: a node whose kind, version, join and edges are what they were goes on.
 Code is not compared, and nothing is run.
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.definition.model import HIDDEN, shape_name
+from runner.definition.registry import Plan, Registry
 from runner.errors import UsageError
-from runner.events import EventKind
-from runner.graph import HIDDEN
 from runner.local import Graph
-from runner.maps import shape_name
-from runner.registry import Plan, Registry
-from runner.run import FINAL, SETTLED
-from runner.testing.stage import built
+from runner.records.events import EventKind
+from runner.records.run import FINAL, SETTLED
+from runner.testing.in_process import built
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChangedNode:
     """A node that today's graph can't go on with, why, and the names of its open questions."""
 
     run_id: str
@@ -35,37 +34,37 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """What would become of the run; `held` is empty when it goes on to its end."""
 
     run_id: str
-    held: tuple[Held, ...] = ()
+    held: tuple[ChangedNode, ...] = ()
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether every node that the run still has before it is what it was."""
+        """Whether every node that the run still has before it is what it was."""
         return not self.held
 
     @property
     def nodes(self) -> list[str]:
-        """Name the nodes that need a migration."""
-        return [each.node for each in self.held]
+        """The names of the nodes that need a migration."""
+        return [changed.node for changed in self.held]
 
     @property
     def questions(self) -> list[str]:
-        """Name the open questions whose answers would be kept, and not be acted on."""
-        return [name for each in self.held for name in each.questions]
+        """The names of the open questions whose answers would be kept, and not be acted on."""
+        return [name for changed in self.held for name in changed.questions]
 
     def __str__(self) -> str:
-        """Say it in words, for the message of an assert."""
+        """Describe it, for the message of an assert."""
         if self.goes_on:
             return f"run {self.run_id} goes on: unchanged"
-        said = "; ".join(f"{each.node} {each.reason}" for each in self.held)
-        return f"run {self.run_id} needs migration: {said}"
+        changes = "; ".join(f"{changed.node} {changed.reason}" for changed in self.held)
+        return f"run {self.run_id} needs migration: {changes}"
 
 
-def replay(export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], Graph]) -> Replay:
-    """Tell whether a graph would go on with a run, given what `runner runs export` wrote of it.
+def replay(export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], Graph]) -> ReplayResult:
+    """Check whether a graph would go on with a run, by what `runner runs export` wrote of it.
 
     `export` is the document, or the path of a file that holds it.
 
@@ -75,10 +74,10 @@ def replay(export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], G
     document = _read(export) if isinstance(export, (str, Path)) else export
     if not isinstance(document, Mapping) or document.get("v") != VERSION or "graph" not in document:
         raise UsageError("this is no document of `runner runs export`, so nothing was compared.")
-    known = Registry()
+    registry = Registry()
     # An inner graph is found by the path below the name that its root run has.
-    known.add(document["graph"].split("/")[0], lambda: built(graph))
-    return Replay(document["run_id"], tuple(_held(document, known)))
+    registry.add(document["graph"].split("/")[0], lambda: built(graph))
+    return ReplayResult(document["run_id"], tuple(_held(document, registry)))
 
 
 def _read(file: str | Path) -> Any:
@@ -88,16 +87,16 @@ def _read(file: str | Path) -> Any:
         raise UsageError(f"{file} holds no JSON, so nothing was compared: {error}.") from error
 
 
-def _held(document: Mapping[str, Any], known: Registry) -> Iterator[Held]:
+def _held(document: Mapping[str, Any], registry: Registry) -> Iterator[ChangedNode]:
     if document["status"] in FINAL:
         return
-    plan = known.find(document["graph"])
+    plan = registry.find(document["graph"])
     if plan is None or plan.topology.fingerprint != document["fingerprint"]:
         for node in sorted(_ahead(document)):
             if reason := _change(document, plan, node):
-                yield Held(document["run_id"], node, reason, _questions(document, node))
+                yield ChangedNode(document["run_id"], node, reason, _questions(document, node))
     for inside in document["runs"]:
-        yield from _held(inside, known)
+        yield from _held(inside, registry)
 
 
 def _ahead(document: Mapping[str, Any]) -> set[str]:
@@ -105,23 +104,20 @@ def _ahead(document: Mapping[str, Any]) -> set[str]:
     latest = {visit["node"]: visit["status"] for visit in document["visits"]}
     over = {node for node, status in latest.items() if status in SETTLED}
     over |= {event["node"] for event in document["events"] if event["kind"] == EventKind.NODE_SKIPPED}
-    known = {node for node in document.get("signatures", {}) if not node.endswith("[]")}
-    return {node for node in {*latest, *known} - over if not node.startswith(HIDDEN)}
+    declared = {node for node in document["signatures"] if not node.endswith("[]")}
+    return {node for node in {*latest, *declared} - over if not node.startswith(HIDDEN)}
 
 
 def _change(document: Mapping[str, Any], plan: Plan | None, node: str) -> str:
     shape = plan.topology.nodes.get(shape_name(node)) if plan else None
     if shape is None:
         return "is gone"
-    signatures = document.get("signatures")
-    if signatures is None:
-        return "can't be compared: an older version wrote the export"
-    return "" if signatures.get(shape_name(node)) == shape.signature else "has changed"
+    return "" if document["signatures"].get(shape_name(node)) == shape.signature else "has changed"
 
 
 def _questions(document: Mapping[str, Any], node: str) -> tuple[str, ...]:
     return tuple(
-        asked["name"]
-        for asked in document["interrupts"]
-        if asked["node"] == node and asked["status"] == "open"
+        question["name"]
+        for question in document["interrupts"]
+        if question["node"] == node and question["status"] == "open"
     )

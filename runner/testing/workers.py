@@ -12,11 +12,11 @@ from runner.client import Client
 SLOTS = 4
 
 SETTINGS = {"RUNNER_LEASE": "5", "RUNNER_SWEEP_INTERVAL": "0.2"}
-"""Shorter than in production, so that what a lost worker left goes on while the test looks on."""
+"""Shorter than in production, so that the work of a lost worker goes on while the test waits."""
 
 
 class Workers:
-    """Starts a worker for each set of modules that is asked for, once."""
+    """Starts one worker for each set of modules."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         """The workers end with the stack."""
@@ -24,13 +24,13 @@ class Workers:
         self._clients: dict[tuple[object, ...], Client] = {}
 
     def client(self, *modules: str, **settings: str) -> Client:
-        """Have a worker with the graphs of these modules, and give a client of its store.
+        """Return a client of the store, with a worker that has the graphs of these modules.
 
         Raises:
             WorkerEnded: the worker did not get ready; the message has the end of its log.
         """
-        wanted = (*modules, *sorted(settings.items()))
-        if wanted not in self._clients:
+        key = (*modules, *sorted(settings.items()))
+        if key not in self._clients:
             environment = {
                 **SETTINGS,
                 "RUNNER_REDIS_URL": self._url,
@@ -40,5 +40,5 @@ class Workers:
             }
             worker = self._stack.enter_context(worker_process(environment, concurrency=SLOTS))
             worker.wait_ready()
-            self._clients[wanted] = Client(redis_url=self._url)
-        return self._clients[wanted]
+            self._clients[key] = Client(redis_url=self._url)
+        return self._clients[key]

@@ -9,11 +9,12 @@ from typing import Any
 import pydantic
 import pytest
 
-from runner.agent import Agent, AgentResult, ToolContext, broadcast, tool
+from runner import GraphBuilder
+from runner.agent import Agent, AgentResult, ToolContext, streaming, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.errors import ResponseError, UsageError
+from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeModelCallEvent, BeforeToolCallEvent
-from runner.outcomes import Interrupted
+from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
 
 
@@ -69,7 +70,7 @@ def test_an_interrupted_agent_takes_answers() -> None:
     ],
 )
 def test_answers_that_cannot_be_used_change_nothing(wrong: Any) -> None:
-    """G40, A13: refused as a whole, nothing is applied, and a later correct answer works."""
+    """Refused as a whole, nothing is applied, and a later correct answer works."""
     agent = asking()
     key = agent("go").interrupts[0].id
     with pytest.raises(ResponseError):
@@ -79,8 +80,8 @@ def test_answers_that_cannot_be_used_change_nothing(wrong: Any) -> None:
     assert agent.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "person: late"}]
 
 
-def test_answers_are_refused_where_nobody_asked() -> None:
-    """A14: an answer to a finished agent is an error, so a second delivery can't run anything."""
+def test_answers_are_refused_where_nothing_was_asked() -> None:
+    """An answer to a finished agent is an error, so a second delivery can't run anything."""
     agent = asking()
     blocks = [answer(agent("go").interrupts[0].id, 1)]
     agent(blocks)
@@ -109,9 +110,9 @@ def test_an_error_of_the_model_is_raised_as_itself() -> None:
     """A direct call raises the live exception, and the agent can be called again."""
     error = ConnectionError("gone")
     agent = Agent("a", ScriptedModel([error]))
-    with pytest.raises(ConnectionError) as found:
+    with pytest.raises(ConnectionError) as raised:
         agent("go")
-    assert found.value is error
+    assert raised.value is error
     with pytest.raises(ConnectionError):
         agent("again")
 
@@ -247,7 +248,7 @@ def judge(*replies: Any, **options: Any) -> Node:
 
 
 def test_a_model_gives_the_structured_output_through_its_tool() -> None:
-    """M12: the checked object is the result, its JSON the output; the loop ends there."""
+    """The checked object is the result, its JSON the output; the loop ends there."""
     node = judge(use("Verdict", approved=True), "never")
     outcome = done(node.run())
     assert outcome.output == {"approved": True, "why": ""}
@@ -258,7 +259,7 @@ def test_a_model_gives_the_structured_output_through_its_tool() -> None:
 
 
 def test_a_model_that_forgets_is_made_to_give_it() -> None:
-    """M12: one more turn with the forced tool, and only that tool offered."""
+    """One more turn with the forced tool, and only that tool offered."""
     seen: list[Any] = []
 
     class Forced(ScriptedModel):
@@ -275,11 +276,11 @@ def test_a_model_that_forgets_is_made_to_give_it() -> None:
 
 
 def test_a_model_that_refuses_twice_fails_the_node() -> None:
-    """M12: without the structured output there is no result to pass on."""
+    """Without the structured output there is no result to pass on."""
     assert failed(judge("text", "text again").run()).error.name == "StructuredOutputMissing"
 
 
-def test_a_wrong_structured_output_is_told_to_the_model() -> None:
+def test_the_model_reads_what_is_wrong_with_its_structured_output() -> None:
     """The model reads what is wrong and tries again."""
     node = judge(use("Verdict", approved="perhaps"), use("Verdict", approved=True))
     assert done(node.run()).output["approved"] is True
@@ -330,7 +331,7 @@ def test_limits_end_the_invocation_between_turns(limits: Any, reason: str, turns
 
 
 def test_limits_hold_over_a_pause() -> None:
-    """A resume doesn't begin to count anew."""
+    """A resume doesn't count from the start."""
     node = Node(lambda: Agent("a", ScriptedModel([use("ask")]), [ask], max_turns=2))
     node.run()
     node.resume(q=1)
@@ -359,12 +360,12 @@ def test_a_cancelled_call_ends_before_the_next_call() -> None:
 
 
 def test_cancelled_in_a_stream_the_partial_reply_is_thrown_away() -> None:
-    """M10: nothing of the reply is in the conversation; an empty resume makes the same call again."""
+    """Nothing of the reply is in the conversation; an empty resume makes the same call again."""
     announced: list[int] = []
 
     class Slow:
         async def stream(self, *args: Any, **kwargs: Any) -> Any:
-            """Give a chunk, then be cancelled the first time."""
+            """Yield a chunk, then be cancelled the first time."""
             yield {"contentBlockDelta": {"delta": {"text": "half a"}}}
             if len(announced) == 1:
                 agent.cancel()
@@ -381,7 +382,7 @@ def test_cancelled_in_a_stream_the_partial_reply_is_thrown_away() -> None:
 
 
 def test_cancelled_during_a_replay_the_parked_state_is_intact() -> None:
-    """T21, A22: a cancel while an answer takes effect loses neither the question nor the tool's result."""
+    """A cancel while an answer takes effect loses neither the question nor the tool's result."""
     ran: list[str] = []
 
     @tool
@@ -409,11 +410,94 @@ def test_cancelled_during_a_replay_the_parked_state_is_intact() -> None:
     assert len(agent.messages) == 4
 
 
+# -- options of one call -----------------------------------------------------------------------------
+
+
+class Reason(pydantic.BaseModel):
+    """The reason."""
+
+    text: str
+
+
+def test_limits_of_one_call_replace_the_agents() -> None:
+    """A limit that is given with a call holds for it alone; the others are the agent's."""
+    agent = Agent("a", ScriptedModel([use("work"), use("work"), use("work"), "end"]), [work], max_turns=2)
+
+    assert agent("go", limits={"turns": 1}).stop_reason == "limit_turns"
+    assert len(agent.messages) == 3
+    assert agent("go on", limits={"output_tokens": 1}).stop_reason == "limit_output_tokens"
+    assert agent("go on").stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("limits", [{"turns": 0}, {"turns": True}, {"turns": "3"}, {"seconds": 3}])
+def test_limits_of_a_call_are_checked(limits: dict[str, Any]) -> None:
+    """A limit that could not be one is refused before anything runs."""
+    agent = Agent("a", ScriptedModel(["end"]))
+
+    with pytest.raises(
+        DefinitionError, match="can't be used: turns, output_tokens and total_tokens are whole"
+    ):
+        agent("go", limits=limits)
+    assert agent.messages == []
+
+
+def test_the_output_model_of_one_call_replaces_the_agents() -> None:
+    """A call may ask for a structured output of its own; the next one has the agent's again."""
+    replies = [use("Reason", text="so"), use("Verdict", approved=True)]
+    agent = Agent("a", ScriptedModel(replies), structured_output_model=Verdict)
+
+    assert agent("why?", structured_output_model=Reason).structured_output == Reason(text="so")
+    assert agent("and?").structured_output == Verdict(approved=True)
+    assert list(agent.config.tools) == ["Verdict"]
+
+
+def test_a_waiting_call_keeps_its_options() -> None:
+    """The call that brings the answers goes on with the output model and limits of the first."""
+    agent = Agent("a", ScriptedModel([use("ask"), use("Reason", text="so")]), [ask])
+
+    result = agent("why?", structured_output_model=Reason)
+    assert result.stop_reason == "interrupt"
+    result = agent([answer(result.interrupts[0].id, "yes")])
+
+    assert result.structured_output == Reason(text="so")
+
+
+# -- code around a call ------------------------------------------------------------------------------
+
+
+class Logged(Agent):
+    async def invoke_async(self, prompt: Any = None, **options: Any) -> AgentResult:
+        result = await super().invoke_async(prompt, **options)
+        result.stop_reason = "logged"
+        return result
+
+
+class Quiet(Agent):
+    """An agent with methods of its own, none of which a node would skip."""
+
+    def say(self) -> str:
+        return "nothing"
+
+
+def test_an_overridden_call_is_used_or_refused() -> None:
+    """A direct call runs what a subclass put around it; a node or a tool, which would skip it, is refused."""
+    agent = Logged("a", ScriptedModel(["end"]))
+
+    assert agent("go").stop_reason == "logged"
+    with pytest.raises(
+        DefinitionError, match="agent 'a' overrides invoke_async, which only direct calls use"
+    ):
+        agent.as_tool()
+    with pytest.raises(DefinitionError, match="overrides invoke_async"):
+        GraphBuilder().add_node(agent)
+    assert GraphBuilder().add_node(Quiet("b", ScriptedModel(["end"]))).kind == "agent"
+
+
 # -- streams -----------------------------------------------------------------------------------------
 
 
 def test_a_stream_gives_the_text_as_it_comes_and_the_result_last() -> None:
-    """M14: chunks, text pieces, messages, and one result at the end."""
+    """Chunks, text pieces, messages, and one result at the end."""
 
     async def collect() -> list[dict[str, Any]]:
         agent = Agent("a", ScriptedModel([use("work"), "all is well"]), [work])
@@ -447,19 +531,42 @@ def test_a_stream_shows_questions_and_errors() -> None:
         asyncio.run(broken())
 
 
+def test_an_agent_is_free_when_its_stream_was_closed() -> None:
+    """A stream that is left early ends its invocation; `aclose` returns when the agent can run again."""
+    began = threading.Event()
+
+    @tool
+    async def endless() -> None:
+        """Work for ever."""
+        began.set()
+        await asyncio.Event().wait()
+
+    async def leave() -> AgentResult:
+        agent = Agent("a", ScriptedModel([use("endless"), "second"]), [endless])
+        stream = agent.stream_async("go")
+        async for _ in stream:
+            if began.is_set():
+                break
+            await asyncio.sleep(0)
+        await stream.aclose()
+        return await agent.invoke_async("go on")
+
+    assert str(asyncio.run(leave())) == "second\n"
+
+
 def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text comes in pieces and in order; a reply that is quick costs the store nothing."""
     quick = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
     done(quick.run())
     assert quick.emitted == []
-    monkeypatch.setattr(broadcast, "PIECE", 0)
+    monkeypatch.setattr(streaming, "PIECE", 0)
     slow = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
     done(slow.run())
     assert slow.emitted == [("agent", {"text": text}) for text in ("one", " two", " three")]
 
 
 def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of each call and its progress are told in order, of agents that serve as tools, too."""
+    """The end of each call and its progress are written in order, of subagents, too."""
 
     @tool(context=True)
     def load(tool_context: ToolContext) -> str:
@@ -472,9 +579,9 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
         """Fail."""
         raise OSError
 
-    inner = Agent("inner", ScriptedModel([use("load", "t2"), "ok"]), [load])
+    subagent = Agent("inner", ScriptedModel([use("load", "t2"), "ok"]), [load])
     model = ScriptedModel([use("load", "t1"), use("inner", "t2", input="x"), use("crash", "t3"), "done"])
-    node = Node(lambda: Agent("a", model, [load, inner, crash], tool_executor="sequential"))
+    node = Node(lambda: Agent("a", model, [load, subagent, crash], tool_executor="sequential"))
     done(node.run())
 
     half = {"fraction": 0.5, "note": "half"}
@@ -487,22 +594,22 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
         ("agent", {"tool": "crash", "id": "t3", "status": "error"}),
     ]
 
-    monkeypatch.setattr(broadcast, "PIECE", 0)
+    monkeypatch.setattr(streaming, "PIECE", 0)
     gate = threading.Event()
 
     @tool
     def wait() -> str:
-        """Run until somebody has seen that it runs."""
+        """Run until its start was written."""
         return str(gate.wait(5))
 
-    slow = Node(lambda: Agent("a", ScriptedModel([use("wait", "t1"), said_last]), [wait]))
+    slow = Node(lambda: Agent("a", ScriptedModel([use("wait", "t1"), last_result]), [wait]))
     slow.on_emit = lambda data: gate.set() if data.get("status") == "started" else None
     assert done(slow.run()).output == "True"
-    told = [data["status"] for _, data in slow.emitted if "tool" in data]
-    assert told == ["started", "success"]
+    statuses = [data["status"] for _, data in slow.emitted if "tool" in data]
+    assert statuses == ["started", "success"]
 
 
-def said_last(messages: Any) -> str:
+def last_result(messages: Any) -> str:
     """End with the last tool result."""
     return str(messages[-1]["content"][0]["toolResult"]["content"][0]["text"])
 
@@ -510,11 +617,11 @@ def said_last(messages: Any) -> str:
 # -- agents as tools ---------------------------------------------------------------------------------
 
 
-def team(inner_replies: list[Any], inner_tools: list[Any], **options: Any) -> Node:
+def team(replies: list[Any], tools: list[Any], **options: Any) -> Node:
     """A node whose agent has another agent as its tool."""
 
     def make() -> Agent:
-        helper = Agent("helper", ScriptedModel(inner_replies), inner_tools, description="Helps.")
+        helper = Agent("helper", ScriptedModel(replies), tools, description="Helps.")
         return Agent("boss", ScriptedModel([use("helper", "h1", input="do it"), "done"]), [helper], **options)
 
     return Node(make)
@@ -529,7 +636,7 @@ def test_an_agent_can_be_a_tool() -> None:
     assert len(node.messages) == 4
 
 
-def test_what_an_inner_agent_asks_is_carried_up_and_answered_there() -> None:
+def test_what_a_subagent_asks_is_a_question_of_the_node() -> None:
     """Its questions are the node's, named below the call; no model is asked twice, and usage adds up once."""
     ran: list[str] = []
 
@@ -551,8 +658,8 @@ def test_what_an_inner_agent_asks_is_carried_up_and_answered_there() -> None:
     assert outcome.usage["totalTokens"] == 60
 
 
-def test_an_inner_agents_finished_tools_survive_a_crash() -> None:
-    """A crash in the inner agent's second tool runs neither its first tool nor any model again."""
+def test_a_subagents_finished_tools_survive_a_crash() -> None:
+    """A crash in the subagent's second tool runs neither its first tool nor any model again."""
     ran: list[str] = []
     calls: list[str] = []
     deaths = [True]
@@ -591,14 +698,14 @@ def test_an_inner_agents_finished_tools_survive_a_crash() -> None:
     assert calls == ["1"]
 
 
-def test_an_inner_agent_that_fails_is_an_error_result() -> None:
-    """Its error is told to the caller's model as any tool's is."""
+def test_a_subagent_that_fails_is_an_error_result() -> None:
+    """The caller's model reads its error as any tool's."""
     node = team([RuntimeError("no idea")], [])
     done(node.run())
     assert node.results[0]["content"] == [{"text": "Error: RuntimeError - no idea"}]
 
 
-def test_two_calls_of_one_inner_agent_ask_apart() -> None:
+def test_two_calls_of_one_subagent_ask_apart() -> None:
     """The same tool use ids inside two calls of an agent are different questions."""
 
     def make() -> Agent:
@@ -618,8 +725,8 @@ def test_two_calls_of_one_inner_agent_ask_apart() -> None:
     done(node.run())
 
 
-def test_a_retried_call_of_an_inner_agent_begins_anew_and_asks_anew() -> None:
-    """T12: the second attempt has a conversation and questions of its own."""
+def test_a_retried_call_of_a_subagent_begins_again_and_asks_again() -> None:
+    """The second attempt has a conversation and questions of its own."""
 
     def again(event: AfterToolCallEvent) -> None:
         event.retry = event.attempt == 1
@@ -634,8 +741,8 @@ def test_a_retried_call_of_an_inner_agent_begins_anew_and_asks_anew() -> None:
     assert len(node.results) == 1
 
 
-def test_a_question_of_an_inner_agent_is_published_while_a_sibling_runs() -> None:
-    """It is out before the slow tool beside the inner agent has ended."""
+def test_a_question_of_a_subagent_is_published_while_a_sibling_runs() -> None:
+    """It is out before the slow tool beside the subagent has ended."""
     published = threading.Event()
 
     @tool

@@ -1,4 +1,4 @@
-"""Models: what a provider is given, how its chunks become a message, and what its errors do (rules M)."""
+"""Models: what a provider is given, how its chunks become a message, and what its errors do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(**use_fields: Any) -> dict[str, Any]:
 
 
 def test_chunks_become_a_message_with_its_blocks_in_order() -> None:
-    """M3, M4: text, tool use with input in pieces, reasoning with signature, redacted bytes, citations."""
+    """Text, tool use with input in pieces, reasoning with signature, redacted bytes, citations."""
     message, reason = assembled(
         {"messageStart": {"role": "assistant"}},
         start(),
@@ -77,13 +77,13 @@ def test_chunks_become_a_message_with_its_blocks_in_order() -> None:
 
 @pytest.mark.parametrize(("text", "parsed"), [("", {}), ("  ", {}), ('{"a": ', {}), ('{"a": 1}', {"a": 1})])
 def test_a_tool_input_that_cannot_be_read_is_empty(text: str, parsed: Any) -> None:
-    """M4: blank or broken JSON becomes an empty input, which the tool's schema judges."""
+    """Blank or broken JSON becomes an empty input, which the tool's schema judges."""
     message, _ = assembled(start(toolUseId="t", name="x"), delta(toolUse={"input": text}), STOP)
     assert message["content"][0]["toolUse"]["input"] == parsed
 
 
 def test_stop_reasons_follow_the_content() -> None:
-    """M4: tool uses make it tool_use, their absence end_turn; an unfinished tool use is dropped."""
+    """Tool uses make it tool_use, their absence end_turn; an unfinished tool use is dropped."""
     called = (start(toolUseId="t", name="x"), delta(toolUse={"input": "{}"}), STOP)
     assert assembled(*called, {"messageStop": {"stopReason": "end_turn"}})[1] == "tool_use"
     assert assembled(delta(text="hi"), STOP, {"messageStop": {"stopReason": "tool_use"}})[1] == "end_turn"
@@ -95,8 +95,8 @@ def test_stop_reasons_follow_the_content() -> None:
     assert (message["content"], reason) == ([], "end_turn")
 
 
-def test_a_provider_is_given_clean_copies() -> None:
-    """M2: role and content only, blank text replaced or dropped, invalid tool names replaced, deep copies."""
+def test_a_provider_gets_clean_copies() -> None:
+    """Role and content only, blank text replaced or dropped, invalid tool names replaced, deep copies."""
     messages = [
         {"role": "user", "content": [{"text": "hi"}], "metadata": {"x": 1}},
         {"role": "assistant", "content": []},
@@ -130,7 +130,7 @@ class Recording:
 
 
 def test_a_provider_is_called_as_strands_calls_it() -> None:
-    """M1, M9: three positional arguments, the rest by name; what it keeps in model_state comes back to it."""
+    """Three positional arguments, the rest by name; what it keeps in model_state comes back to it."""
 
     @tool
     def act() -> None:
@@ -153,14 +153,14 @@ def test_a_provider_is_called_as_strands_calls_it() -> None:
     assert [call[1]["model_state"] for call in model.calls] == [{}, {"response_id": "r1"}]
 
 
-def test_a_model_never_hears_the_user_twice_in_a_row() -> None:
+def test_a_model_never_gets_two_user_messages_in_a_row() -> None:
     """After an invocation that ended at a limit, its last results and the next input are one message."""
-    heard: list[Any] = []
+    shown: list[Any] = []
 
     class Listening(ScriptedModel):
-        def stream(self, messages: Any, *given: Any, **options: Any) -> Any:
-            heard.append([(m["role"], [next(iter(block)) for block in m["content"]]) for m in messages])
-            return super().stream(messages, *given, **options)
+        def stream(self, messages: Any, *args: Any, **options: Any) -> Any:
+            shown.append([(m["role"], [next(iter(block)) for block in m["content"]]) for m in messages])
+            return super().stream(messages, *args, **options)
 
     @tool
     def act() -> str:
@@ -173,12 +173,12 @@ def test_a_model_never_hears_the_user_twice_in_a_row() -> None:
     node.next_visit("two")
     done(node.run())
 
-    assert heard[1] == [("user", ["text"]), ("assistant", ["toolUse"]), ("user", ["toolResult", "text"])]
+    assert shown[1] == [("user", ["text"]), ("assistant", ["toolUse"]), ("user", ["toolResult", "text"])]
     assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "user", "assistant"]
 
 
-def test_without_tools_no_specs_are_given() -> None:
-    """M1: an empty list of tools is given as None."""
+def test_without_tools_there_are_no_specs() -> None:
+    """An empty list of tools becomes None."""
     model = Recording()
     done(Node(lambda: Agent("a", model)).run())
     assert model.calls[0][0][1] is None
@@ -196,7 +196,7 @@ def failing(times: int, error: Exception, then: Any = "end") -> Any:
 
 
 def test_a_throttled_model_is_called_again() -> None:
-    """M8: callbacks see each refusal, the call is repeated, and the conversation shows nothing of it."""
+    """Callbacks see each refusal, the call is repeated, and the conversation shows nothing of it."""
     seen: list[Any] = []
 
     def watch(event: AfterModelCallEvent) -> None:
@@ -210,7 +210,7 @@ def test_a_throttled_model_is_called_again() -> None:
 
 
 def test_a_model_that_stays_throttled_fails_the_node() -> None:
-    """M8: after `model_attempts` calls the error is the node's."""
+    """After `model_attempts` calls the error is the node's."""
     calls: list[int] = []
 
     def refuse(messages: Any) -> Any:
@@ -224,16 +224,16 @@ def test_a_model_that_stays_throttled_fails_the_node() -> None:
 
 def long_talk(rounds: int) -> list[Any]:
     """A conversation in which every round calls a tool."""
-    found: list[Any] = []
+    messages: list[Any] = []
     for n in range(rounds):
         result = {"toolUseId": f"t{n}", "status": "success", "content": [{"text": "ok"}]}
-        found += [
+        messages += [
             {"role": "user", "content": [{"text": f"q{n}"}]},
             {"role": "assistant", "content": [use("act", f"t{n}")]},
             {"role": "user", "content": [{"toolResult": result}]},
             {"role": "assistant", "content": [{"text": f"a{n}"}]},
         ]
-    return found
+    return messages
 
 
 class Seeing:
@@ -265,7 +265,7 @@ def test_the_window_never_cuts_a_call_from_its_result(size: int) -> None:
 
 
 def test_a_conversation_too_long_for_the_model_is_made_shorter_until_it_fits() -> None:
-    """M8: an overflow makes the window smaller and the call is repeated; the next visit keeps the window."""
+    """An overflow makes the window smaller and the call is repeated; the next visit keeps the window."""
     model = Seeing(longest=6)
     node = Node(lambda: Agent("a", model, messages=long_talk(8)))
     done(node.run())
@@ -277,13 +277,13 @@ def test_a_conversation_too_long_for_the_model_is_made_shorter_until_it_fits() -
 
 
 def test_an_overflow_that_nothing_can_be_cut_from_is_the_nodes_error() -> None:
-    """M8: with a single exchange left the error is raised, not repeated for ever."""
+    """With a single exchange left the error is raised, not repeated for ever."""
     node = Node(lambda: Agent("a", Seeing(longest=0)))
     assert failed(node.run()).error.name == "ContextWindowOverflowException"
 
 
 class Fixed:
-    """A provider with one reply, given as chunks."""
+    """A provider with one reply, in chunks."""
 
     def __init__(self, *chunks: Any) -> None:
         self.chunks = chunks
@@ -295,7 +295,7 @@ class Fixed:
 
 
 def test_a_reply_that_was_cut_off_fails_with_its_text_kept() -> None:
-    """M8: `max_tokens` is an error; the cut tool use becomes a text, so that the conversation stays valid."""
+    """`max_tokens` is an error; the cut tool use becomes a text, so that the conversation stays valid."""
     model = Fixed(
         delta(text="I will"),
         STOP,
@@ -317,7 +317,7 @@ def test_other_stop_reasons_end_the_invocation(reason: str) -> None:
 
 
 def test_a_redacted_input_is_replaced_in_the_store() -> None:
-    """M3: what a provider found unfit is stored as the text that it gave."""
+    """What a provider found unfit is stored as the text that it gave."""
     redact = {"redactContent": {"redactUserContentMessage": "[removed]"}}
     node = Node(lambda: Agent("a", Fixed(redact, delta(text="no"), STOP)), task="something unfit")
     done(node.run())
@@ -339,7 +339,7 @@ def test_a_script_counts_the_replies_in_the_conversation() -> None:
 
 
 def test_reasoning_keeps_its_signature_in_the_store() -> None:
-    """M5: signatures and redacted bytes go back to the provider byte for byte."""
+    """Signatures and redacted bytes go back to the provider byte for byte."""
     blocks = [
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln/+=="}}},
         {"reasoningContent": {"redactedContent": b"\xff\x00"}},

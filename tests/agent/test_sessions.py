@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from runner import Agent, GraphBuilder, Status, ToolContext, tool
-from runner.failures import restore
 from runner.hooks import AfterInvocationEvent, AfterNodeCallEvent, BeforeInvocationEvent
-from runner.outcomes import Succeeded
-from runner.store.memory import MemoryStore
+from runner.records.failures import restore
+from runner.records.outcomes import Succeeded
+from runner.store.memory.store import MemoryStore
 from runner.testing import ScriptedModel
 from tests.agent.visits import Hooks, Node, done, failed, use
 
 
-def heard(messages):
-    """Say which texts of the user the model was given."""
+def user_texts(messages):
+    """Reply with the texts of the user that the model got."""
     blocks = [block for message in messages if message["role"] == "user" for block in message["content"]]
     return " ".join(block["text"] for block in blocks if "text" in block)
 
 
 def chatty(**options):
-    return Agent("a", ScriptedModel([heard] * 9), session_id="ann", **options)
+    return Agent("a", ScriptedModel([user_texts] * 9), session_id="ann", **options)
 
 
 def next_run(node, task):
     """Begin another run with the sessions that this one left."""
-    found = Node(node.make, task)
-    found.sessions = node.sessions
-    return found
+    following = Node(node.make, task)
+    following.sessions = node.sessions
+    return following
 
 
 def texts(session):
@@ -35,7 +35,7 @@ def texts(session):
 
 
 def test_the_next_run_goes_on_with_the_conversation():
-    """What was said in one run is what the model sees first in the next."""
+    """The messages of one run are what the model sees first in the next."""
     first = Node(chatty, "one")
     done(first.run())
     second = next_run(first, "two")
@@ -46,7 +46,7 @@ def test_the_next_run_goes_on_with_the_conversation():
 
 def test_without_a_session_nothing_is_remembered():
     """Control: an agent without a session starts every run from what it was made with."""
-    first = Node(lambda: Agent("a", ScriptedModel([heard] * 9)), "one")
+    first = Node(lambda: Agent("a", ScriptedModel([user_texts] * 9)), "one")
     done(first.run())
 
     assert done(next_run(first, "two").run()).output == "two"
@@ -54,8 +54,8 @@ def test_without_a_session_nothing_is_remembered():
 
 def test_messages_that_the_agent_was_made_with_stay_in_front():
     """They come first in each run, and are no part of the session."""
-    given = [{"role": "user", "content": [{"text": "rules"}]}]
-    first = Node(lambda: chatty(messages=given), "one")
+    rules = [{"role": "user", "content": [{"text": "rules"}]}]
+    first = Node(lambda: chatty(messages=rules), "one")
     done(first.run())
 
     assert done(next_run(first, "two").run()).output == "rules one two"
@@ -106,7 +106,7 @@ def ask(tool_context: ToolContext) -> str:
 
 def asking():
     def reply(messages):
-        text = heard(messages)
+        text = user_texts(messages)
         return text if "toolResult" in messages[-1]["content"][0] or "ask" not in text else use("ask")
 
     return Agent("a", ScriptedModel([reply] * 9), [ask], session_id="ann")
@@ -120,8 +120,8 @@ def test_runs_that_overlap_both_add_what_they_said():
     done(quick.run())
     assert done(slow.resume(q="yes")).output == "ask"
 
-    said = [message["content"][0] for message in slow.sessions.read("ann").messages]
-    assert [block.get("text") or next(iter(block)) for block in said] == [
+    blocks = [message["content"][0] for message in slow.sessions.read("ann").messages]
+    assert [block.get("text") or next(iter(block)) for block in blocks] == [
         "quick", "quick", "ask", "toolUse", "toolResult", "ask"
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_a_call_that_was_left_open_is_closed_in_the_session():
         event.cancel = not event.messages
 
     hooks = [Hooks((BeforeInvocationEvent, stop))]
-    model = ScriptedModel([use("ask", "t1"), heard])
+    model = ScriptedModel([use("ask", "t1"), user_texts])
     node = Node(lambda: Agent("a", model, [ask], hooks=hooks, session_id="ann"), "one")
     node.run()
     done(node.resume(q="yes"))
@@ -152,10 +152,10 @@ def test_a_call_that_was_left_open_is_closed_in_the_session():
 
 
 def test_a_function_of_the_invocation_state_names_the_session():
-    """One agent serves many conversations: each run says which is its own, or that it has none."""
+    """One agent serves many conversations: each run names its own, or has none."""
 
     def make():
-        return Agent("a", ScriptedModel([heard] * 9), session_id=lambda state: state.get("customer"))
+        return Agent("a", ScriptedModel([user_texts] * 9), session_id=lambda state: state.get("customer"))
 
     first = Node(make, "one")
     first.invocation_state = {"customer": "bob"}
@@ -199,9 +199,9 @@ def test_a_graph_in_process_remembers_its_sessions():
     assert graph_of(chatty(), store=store)("two").results["a"].output == "one two"
 
 
-def test_in_process_an_agent_without_a_session_begins_anew():
+def test_in_process_an_agent_without_a_session_starts_fresh():
     """Its `messages` show the last run, and the next run does not see them."""
-    agent = Agent("a", ScriptedModel([heard] * 9))
+    agent = Agent("a", ScriptedModel([user_texts] * 9))
     graph = graph_of(agent)
     graph("one")
     assert [message["content"][0]["text"] for message in agent.messages] == ["one", "one"]

@@ -1,18 +1,20 @@
-"""Tools: what a model is told of a function, what the function is given, and what comes back."""
+"""Tools: what a model reads of a function, what the function gets, and what it returns."""
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from typing import Annotated, Any, Literal
 
+import annotated_types
 import pydantic
 import pytest
+from pydantic import Field
 
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.agent.results import content_of
+from runner.agent.tools import FunctionTool, result_of
 from runner.errors import DefinitionError, UnstorableError
 from tests.agent.visits import Node, done, use
 
@@ -29,15 +31,15 @@ class Address(pydantic.BaseModel):
     number: int = 1
 
 
-def run_tool(given: Any, **arguments: Any) -> Any:
+def run_tool(tool: Any, **arguments: Any) -> Any:
     """Run one call of a tool in an agent and return its result."""
-    node = Node(lambda: Agent("a", ScriptedModel([use(given.tool_name, **arguments), "end"]), [given]))
+    node = Node(lambda: Agent("a", ScriptedModel([use(tool.tool_name, **arguments), "end"]), [tool]))
     done(node.run())
     return node.results[0]
 
 
 def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
-    """Names, types, defaults and words of each parameter reach the model; titles don't."""
+    """Names, types, defaults and descriptions of each parameter reach the model; titles don't."""
 
     @tool
     def find(query: str, limit: int = 10, kind: Literal["a", "b"] = "a") -> str:
@@ -98,6 +100,85 @@ def test_a_sphinx_docstring_and_annotated_words_are_read_too() -> None:
     assert properties["how"]["description"] == "the means"
 
 
+def _assigned(n: int = Field(5, ge=1, description="how many")) -> int:
+    return n
+
+
+def _annotated(n: Annotated[int, Field(ge=1, description="how many")] = 5) -> int:
+    return n
+
+
+def _annotated_default(n: Annotated[int, Field(default=5, ge=1, description="how many")]) -> int:
+    return n
+
+
+def _both(n: Annotated[int, annotated_types.Ge(1)] = Field(default=5, description="how many")) -> int:
+    return n
+
+
+def _with_docstring(n: Annotated[int, "not this", Field(ge=1, description="how many")] = Field(5)) -> int:
+    """Count.
+
+    Args:
+        n: nor this
+    """
+    return n
+
+
+def _docstring_alone(n: int = Field(5, ge=1)) -> int:
+    """Count.
+
+    Args:
+        n: how many
+    """
+    return n
+
+
+@pytest.mark.parametrize(
+    "function", [_assigned, _annotated, _annotated_default, _both, _with_docstring, _docstring_alone]
+)
+def test_fields_of_pydantic_describe_parameters(function: Callable[..., int]) -> None:
+    """`Field` as the default or inside `Annotated` gives default, bounds and description, as in a model."""
+    counts = FunctionTool(function, "counts")
+
+    schema = counts.tool_spec["inputSchema"]["json"]
+    expected = {"type": "integer", "default": 5, "minimum": 1, "description": "how many"}
+    assert schema == {"type": "object", "properties": {"n": expected}}
+    assert run_tool(counts)["content"] == [{"text": "5"}]
+    assert run_tool(counts, n=2)["content"] == [{"text": "2"}]
+    assert run_tool(counts, n=0)["status"] == "error"
+
+
+def test_fields_may_be_required_have_an_alias_or_a_factory() -> None:
+    """A Field without a default is required; a factory makes each call's own; the model uses the alias."""
+
+    @tool
+    def add(
+        word: str = Field(min_length=2),
+        words: list[str] = Field(default_factory=list),  # noqa: B008 - evaluated once, as it must be
+        limit: int = Field(3, alias="max"),
+    ) -> str:
+        words.append(word)
+        return f"{words} {limit}"
+
+    schema = add.tool_spec["inputSchema"]["json"]
+    assert schema["required"] == ["word"]
+    assert list(schema["properties"]) == ["word", "words", "max"]
+    for _ in range(2):
+        assert run_tool(add, word="ab", max=4)["content"] == [{"text": "['ab'] 4"}]
+    assert run_tool(add)["status"] == "error"
+
+
+def test_a_field_that_pydantic_refuses_is_refused_with_its_function() -> None:
+    """Two defaults for one parameter are an error when the tool is made, not when it is called."""
+
+    def two(n: Annotated[list[int], Field(default_factory=list)] = [1]) -> None:  # noqa: B006 - the mistake
+        """Count."""
+
+    with pytest.raises(DefinitionError, match=r"parameters of .*two have no schema: cannot specify both"):
+        tool(two)
+
+
 def test_a_tool_gets_the_types_that_it_declares() -> None:
     """Models, enums and nested values are checked and built before the function is called."""
     got: list[Any] = []
@@ -143,11 +224,11 @@ def test_name_description_schema_and_context_can_be_given() -> None:
 )
 def test_what_a_tool_returns_becomes_content(returned: Any, content: list[Any]) -> None:
     """Text, JSON data, models, content blocks and whole results are all fine."""
-    assert content_of(returned, "t") == {"status": "success", "content": content}
+    assert result_of(returned, "t") == {"status": "success", "content": content}
 
 
 def test_a_tool_may_return_an_error_of_its_own() -> None:
-    """A result with status error is told to the model as it is."""
+    """The model reads a result with status error as it is."""
 
     @tool
     def own() -> dict[str, Any]:
@@ -158,7 +239,7 @@ def test_a_tool_may_return_an_error_of_its_own() -> None:
 
 
 def test_a_result_that_cannot_be_stored_is_an_error_that_names_it() -> None:
-    """T22: the model and the log read what was wrong with the result; the run goes on."""
+    """The model and the log read what was wrong with the result; the run goes on."""
 
     @tool
     def odd() -> Any:
@@ -169,7 +250,7 @@ def test_a_result_that_cannot_be_stored_is_an_error_that_names_it() -> None:
         "Error: UnstorableError - the result of tool odd.found is a set"
     )
     with pytest.raises(UnstorableError):
-        content_of(b"raw", "t")
+        result_of(b"raw", "t")
 
 
 def test_bytes_in_content_survive_the_store() -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from runner import codec
 from runner.agent import Agent
-from runner.asking import answered
 from runner.hooks import HookRegistry
-from runner.interrupts import Address, Interrupt, InterruptStatus
-from runner.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
-from runner.store.sessions import Sessions
+from runner.records import codec
+from runner.records.asking import is_answered
+from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.records.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
+from runner.store.memory.database import Sessions
 
 
 class Killed(BaseException):
@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 
 class Node:
-    """One visit of one node. `make` builds the agent anew for each execution, as another process would."""
+    """One visit of one node. `make` builds the agent for each execution, as another process would."""
 
     def __init__(self, make: Callable[[], Agent], task: Any = "go", *, visit: int = 1) -> None:
         self.make = make
@@ -59,8 +59,8 @@ class Node:
 
     def answer(self, name: str, response: Any) -> None:
         """Answer the open question of that name."""
-        [found] = [question for question in self.open if question.name == name]
-        self.answer_id(found.id, response)
+        [question] = [question for question in self.open if question.name == name]
+        self.answer_id(question.id, response)
 
     def answer_id(self, key: str, response: Any) -> None:
         """Answer a question by its id."""
@@ -68,10 +68,10 @@ class Node:
         self.questions[key] = codec.encode(replace(question, response=codec.pack(response, "response")))
 
     def expire(self, name: str) -> None:
-        """Let the time of the open question of that name run out."""
-        [found] = [question for question in self.open if question.name == name]
-        expired = replace(found, status=InterruptStatus.EXPIRED, expires_in=1.0)
-        self.questions[found.id] = codec.encode(expired)
+        """Expire the open question of that name."""
+        [question] = [question for question in self.open if question.name == name]
+        expired = replace(question, status=InterruptStatus.EXPIRED, expires_in=1.0)
+        self.questions[question.id] = codec.encode(expired)
 
     def resume(self, **answers: Any) -> Outcome:
         """Answer by name and execute."""
@@ -135,7 +135,7 @@ class _Visit:
         self.document = None if node.document is None else json.loads(node.document)
         self.messages = [json.loads(message) for message in node.stored]
         every = [codec.decode(Interrupt, question) for question in node.questions.values()]
-        self.answers = {question.id: question for question in every if answered(question)}
+        self.answers = {question.id: question for question in every if is_answered(question)}
 
     @property
     def idempotency_key(self) -> str:
@@ -179,9 +179,9 @@ class Hooks:
             registry.add_callback(event_type, callback)
 
 
-def use(name: str, key: str | None = None, **given: Any) -> dict[str, Any]:
+def use(name: str, key: str | None = None, **tool_input: Any) -> dict[str, Any]:
     """A tool use, as a model writes it."""
-    block: dict[str, Any] = {"name": name, "input": given}
+    block: dict[str, Any] = {"name": name, "input": tool_input}
     if key is not None:
         block["toolUseId"] = key
     return {"toolUse": block}

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from runner import Client
-from runner.store.redis import RedisStore
+from runner.store.redis.store import RedisStore
 
 question, response, key, moment = sys.argv[1:]
 answer = RedisStore.answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner import GraphBuilder, RetryPolicy, graph
 from runner.errors import InterruptExpired
-from tests.tasks.graphs import gated
+from tests.celery.graphs import gated
 
 __all__ = ["gated"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner import graph
-from tests.tasks.graphs import ask, build
+from tests.celery.graphs import ask, build
 
 
 @graph("spread")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.nursery import Nursery
+from tests.celery.sites import databases, empty_site
+from tests.chaos.fork_server import ForkServer
 from tests.rabbitmq import channel, rabbit
-from tests.tasks.sites import databases, empty_site
 
 __all__ = ["channel", "databases", "empty_site", "rabbit"]
 
@@ -41,7 +41,7 @@ def chosen(request):
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
+def fork_server(tmp_path_factory):
     """Fork the workers of a module from one process, and end them with it."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
+    with ForkServer(tmp_path_factory.mktemp("fork_server")) as fork_server:
+        yield fork_server

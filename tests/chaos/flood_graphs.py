@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from runner import GraphBuilder, graph
-from tests.tasks.graphs import build, name_of
-from tests.tasks.shapes import each_of
+from tests.celery.graphs import build, name_of
+from tests.celery.shapes import each_of
 
 ASKED = 200
 

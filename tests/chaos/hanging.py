@@ -6,7 +6,7 @@ import os
 import threading
 
 from runner import GraphBuilder, graph
-from tests.tasks.graphs import GATE_SECONDS, store
+from tests.celery.graphs import GATE_SECONDS, store
 
 
 def noted(ctx) -> None:

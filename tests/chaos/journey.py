@@ -10,10 +10,10 @@ import threading
 from collections import Counter
 
 from runner import Agent, GraphBuilder, RetryPolicy, ToolContext, graph, tool
-from runner.interrupts import Address
+from runner.records.interrupts import Address
 from runner.testing import ScriptedModel
-from tests.chaos.deaths import reach
-from tests.tasks.graphs import build, name_of, store
+from tests.celery.graphs import build, name_of, store
+from tests.chaos.kill_switch import reach
 
 
 def note(ctx) -> None:

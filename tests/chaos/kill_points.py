@@ -12,17 +12,17 @@ from typing import Any
 
 from celery.worker.request import Request
 
-import runner.store.redis
-import tasks.relay
-from runner.engine import Starts
-from runner.ports import Token
-from runner.store.redis import RedisStore
-from runner.store.streams import Intake
+import runner.celery.amqp
+import runner.store.redis.store
+from runner.celery.amqp import Relay
+from runner.celery.doorbells import NODE_TASK, CeleryDispatcher
+from runner.celery.tasks import visit_of
+from runner.execution.starts import RunStarter
+from runner.store.interface import Token
+from runner.store.redis.store import RedisStore
+from runner.store.redis.streams import Intake
 from tasks.app import app
-from tasks.doorbells import NODE_TASK, CeleryDispatcher
-from tasks.nodes import visit_of
-from tasks.relay import Relay
-from tests.chaos.deaths import reach
+from tests.chaos.kill_switch import reach
 
 ANY = "any"
 
@@ -64,14 +64,14 @@ def always(_: object) -> bool:
 
 # Spawned children, our default, import everything again: too slow for so many deaths.
 app.conf.worker_pool_start_method = "fork"
-tasks.relay.TAKEN_OVER = 2.0
+runner.celery.amqp.TAKE_OVER_AFTER = 2.0
 
 around(RedisStore, "claim", "claim", lambda _, run_id, node, *__: f"{run_id}/{node}")
-around(runner.store.redis, "claimed", "load", lambda run_id, node, *_: f"{run_id}/{node}")
+around(runner.store.redis.store, "claimed", "load", lambda run_id, node, *_: f"{run_id}/{node}")
 for verb in ("save", "ask", "park", "retry", "expand"):
     around(RedisStore, verb, verb, of_token)
 around(RedisStore, "settle", "settle", lambda _, token, *__: of_token(_, token))
-around(Starts, "child", "delegate", lambda _, claim, *__: f"{claim.token.run_id}/{claim.token.node}")
+around(RunStarter, "child", "delegate", lambda _, claim, *__: f"{claim.token.run_id}/{claim.token.node}")
 around(CeleryDispatcher, "ring", "publish", lambda _, bells: f"{bells[0].run_id}/{bells[0].node}", always)
 around(Request, "acknowledge", "ack", of_task, always)
 around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interrupt_id)

@@ -9,7 +9,7 @@ from functools import partial
 from runner import Client, Status
 from runner.errors import StoreError
 from runner.store import open_store
-from tests.tasks.workers import LEASE
+from tests.celery.workers import LEASE
 from tests.waiting import wait_until
 
 GRAPHS = ("chain", "diamond", "question", "loop")

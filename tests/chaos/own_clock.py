@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from runner.store.redis import RedisStore
+from runner.store.redis.store import RedisStore
 
 _open = RedisStore.__init__
 

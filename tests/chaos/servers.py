@@ -11,8 +11,8 @@ from typing import ClassVar
 import redis
 from redis.crc import key_slot
 
-from runner.embedded import find_server
-from runner.guard import Guard
+from runner.dev.embedded import find_server
+from runner.dev.supervised_process import SupervisedProcess
 from tests.waiting import wait_until
 
 SERVICE = "main"
@@ -43,7 +43,7 @@ class Server:
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
         self._settings = "".join(lines)
         self.client = redis.Redis(port=self.port, socket_timeout=5, protocol=2)
-        self._guard: Guard | None = None
+        self._guard: SupervisedProcess | None = None
 
     @property
     def url(self) -> str:
@@ -65,7 +65,7 @@ class Server:
         self._config.write_text(self._settings, encoding="utf-8")
         # A full disk must be an error that the server sees, not a signal that ends it.
         command = ["/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "server", str(find_server())]
-        self._guard = Guard([*command, str(self._config), *self.options], log=self.log)
+        self._guard = SupervisedProcess([*command, str(self._config), *self.options], log=self.log)
         return self
 
     def start(self) -> Server:

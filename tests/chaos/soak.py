@@ -22,12 +22,12 @@ from pathlib import Path
 import redis
 
 from runner import Client, Status
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 from runner.errors import NotFoundError, RunnerError
 from runner.store import open_store
+from tests.celery.workers import LEASE, Site
 from tests.chaos.soak_faults import Faults
 from tests.chaos.soak_graphs import SHAPES, expected
-from tests.tasks.workers import LEASE, Site
 
 EVERY = 2.0
 """Seconds between two faults."""
@@ -183,11 +183,11 @@ class People:
     def _judge(self, run_id: str, watched: Watched) -> None:
         tally, run = self.tally, self.client.run(run_id)
         result, events = run.result(), list(run.events())
-        once = [each for each in events if each.kind in ("node.completed", "interrupt.answered")]
+        once = [event for event in events if event.kind in ("node.completed", "interrupt.answered")]
         commits = Counter((each.kind, each.node, each.visit, each.detail) for each in once)
         tally.doubled += [f"{run_id} {at}" for at, count in commits.items() if count > 1]
         tally.visits += sum(each.kind == "node.completed" for each in once)
-        tally.again += sum(each.kind in ("node.lost", "node.left") for each in events)
+        tally.again += sum(entry.kind in ("node.lost", "node.left") for entry in events)
         given = {each.detail: each.data for each in once if each.kind == "interrupt.answered"}
         tally.answered += len(given)
         if watched.cancelled and result.status is Status.CANCELLED:
@@ -309,12 +309,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=None)
-    asked = parser.parse_args()
-    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     sys.stdout.write(f"seed {seed}\n")
     sys.stdout.flush()
-    tally, faults = soak(asked.minutes, seed)
-    sys.stdout.write(f"{report(tally, faults, asked.minutes, seed)}\n")
+    tally, faults = soak(options.minutes, seed)
+    sys.stdout.write(f"{report(tally, faults, options.minutes, seed)}\n")
     return 0 if tally.faultless else 1
 
 

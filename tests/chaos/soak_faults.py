@@ -12,8 +12,8 @@ from pathlib import Path
 
 import redis
 
-from runner.embedded import EmbeddedStore
-from tests.tasks.workers import Site, Worker
+from runner.dev.embedded import EmbeddedStore
+from tests.celery.workers import Site, Worker
 
 GRAPHS = "tests.chaos.soak_graphs"
 FREEZES = (0.5, 1.0, 4.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from runner import RetryPolicy, graph
-from tests.tasks.shapes import drawn, each_of, repeated
+from tests.celery.shapes import drawn, each_of, repeated
 
 ITEMS = 12
 ROUNDS = 3

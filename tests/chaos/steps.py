@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from tests.celery.workers import MARGIN, RECOVERY
 from tests.chaos import journey
-from tests.chaos.deaths import arm, died_at
-from tests.tasks.workers import MARGIN, RECOVERY
+from tests.chaos.kill_switch import arm, died_at
 
 WITHIN = RECOVERY + 3 * MARGIN
 """Seconds within which the node shows a sign of life again; much of it is for waiting in the queue."""

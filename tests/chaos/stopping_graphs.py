@@ -6,9 +6,9 @@ import os
 import threading
 
 from runner import GraphBuilder, graph
-from runner.registry import registry
-from tests.tasks.graphs import name_of, store
-from tests.tasks.shapes import drawn
+from runner.definition.registry import registry
+from tests.celery.graphs import name_of, store
+from tests.celery.shapes import drawn
 
 CASES = (
     *(f"{how}_{pool}" for how in ("ends", "late", "cold") for pool in ("threads", "prefork", "solo")),

@@ -9,8 +9,8 @@ import pytest
 
 from runner import Status
 from runner.testing.plugin import absent
+from tests.celery.workers import MARGIN, RECOVERY, SWEEP
 from tests.chaos.clock_graphs import DELAY, EXPIRES
-from tests.tasks.workers import MARGIN, RECOVERY, SWEEP
 from tests.waiting import wait_until
 
 GRAPHS = "tests.chaos.clock_graphs"

@@ -10,14 +10,15 @@ import pytest
 from runner import Client, Status
 from runner.errors import StoreError
 from runner.store import open_store
-from runner.store.keys import Keys
-from runner.store.redis import RedisStore
-from runner.store.streams import Outbox
+from runner.store.redis.keys import Keys
+from runner.store.redis.store import RedisStore
+from runner.store.redis.streams import Outbox
 from runner.testing import StoreContract
+from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Cluster, Server
-from tests.chaos.verbs import Walk
-from tests.tasks.workers import MARGIN, RECOVERY, Site
+from tests.chaos.transitions import Walk
+from tests.contract.test_run_sizes import RunSizes
 from tests.waiting import wait_until
 
 PARTITIONS = ("p00", "p02", "p03")
@@ -39,8 +40,8 @@ def empty(cluster):
     return cluster
 
 
-class TestClusterStore(StoreContract):
-    """The whole contract; its tests are spread over the partitions, and so over the servers."""
+class TestClusterStore(StoreContract, RunSizes):
+    """The whole contract and the sizes of runs, spread over the partitions, and so over the servers."""
 
     @pytest.fixture
     def store(self, clock, empty, request):
@@ -90,7 +91,7 @@ def test_a_partition_that_moves_to_another_server_is_found_there(empty):
     empty.move(Keys().prefix, other)
     try:
         # Whoever reads first finds the old map wrong, and is told to ask again.
-        with pytest.raises(StoreError, match="may be asked again"):
+        with pytest.raises(StoreError, match="may be repeated"):
             store.read("00walk")
         for verb, wanted, send in walk:
             assert send("") == wanted, verb
@@ -127,7 +128,7 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
         consistent(client.engine.store, run.id)
         assert empty.owner(REPLIES).client.xlen(REPLIES) == 1
         assert site.workers[0].alive
-        outbox._link.close()
+        outbox._redis.close()
     finally:
         client.engine.store.close()
         site.end()

@@ -9,14 +9,14 @@ import pytest
 
 from runner import Status
 from runner.errors import StoreError
-from runner.store.link import TIMEOUT
-from runner.store.redis import RedisStore
-from runner.store.scripts import script
+from runner.store.redis.connection import TIMEOUT
+from runner.store.redis.scripts import script
+from runner.store.redis.store import RedisStore
+from tests.celery.workers import LEASE, MARGIN, Site
 from tests.chaos.load import Load, consistent
 from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
-from tests.chaos.verbs import Walk
-from tests.tasks.workers import LEASE, MARGIN, Site
+from tests.chaos.transitions import Walk
 from tests.waiting import wait_until
 
 HEARS_AGAIN = 20.0
@@ -105,7 +105,7 @@ def test_a_program_on_a_dead_wire_is_told_so(proxy, store):
 def wired(server, tmp_path_factory):
     """Two workers, each alone on a database and a wire: the second one never checks its connection."""
     sites = []
-    for number, app in enumerate(("tasks.app:app", "tests.chaos.deaf_app:app")):
+    for number, app in enumerate(("runner.celery:app", "tests.chaos.no_health_check:app")):
         proxy = Proxy(server.port)
         site = Site(server.url.replace("/0", f"/{number + 1}"), tmp_path_factory.mktemp(f"wired{number}-"))
         site.wire = proxy

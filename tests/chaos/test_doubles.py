@@ -14,8 +14,8 @@ import redis
 
 from runner import Client, Status
 from runner.store import open_store
+from tests.celery.workers import LEASE, RECOVERY, Site
 from tests.chaos.load import Load, consistent
-from tests.tasks.workers import LEASE, RECOVERY, Site
 from tests.waiting import wait_until
 
 SLOW = 90
@@ -85,7 +85,7 @@ def test_messages_from_long_ago_do_nothing(site):
     before = [[event.kind for event in run.events()] for run in runs]
 
     nodes, numbers = ("write", "flaky", "node.with.dots"), ("0.0", "0.1", "1.0", "1.1", "1.2", "2.1", "9.1")
-    ring(site, *(f"{run.id}.{node}.{each}" for run in runs for node in nodes for each in numbers))
+    ring(site, *(f"{run.id}.{node}.{number}" for run in runs for node in nodes for number in numbers))
     ring(site, "00gone0000.a.1.1", f"{loop.id}.nowhere.1.1", f"{loop.id}.@after.1.1")
     wait_until(lambda: not queues(site), "all of them were taken", seconds=SLOW)
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
@@ -96,7 +96,7 @@ def test_messages_from_long_ago_do_nothing(site):
 
 def test_a_claim_that_believes_every_message_starts_nodes_again(site):
     """Control: without the look at status, visit and attempt, doubles and old messages start what is over."""
-    site.ready(1, app="tests.chaos.credulous:app")
+    site.ready(1, app="tests.chaos.no_claim_check:app")
     chain, loop = site.client.start("chain", "go"), site.client.start("loop", "go")
     assert {run.wait(SLOW).status for run in (chain, loop)} <= {Status.COMPLETED, Status.INTERRUPTED}
     before = starts(chain).total(), starts(loop).total()

@@ -8,11 +8,12 @@ import pytest
 
 from runner import Client, Status
 from runner.errors import NotDurable, StoreError
-from runner.store import durability, open_store, scripts
+from runner.store import open_store
+from runner.store.redis import durability, scripts
+from tests.celery.workers import Site
 from tests.chaos.load import Load
 from tests.chaos.servers import Pair
-from tests.chaos.verbs import SETTLED, Walk
-from tests.tasks.workers import Site
+from tests.chaos.transitions import SETTLED, Walk
 from tests.waiting import wait_until
 
 ROUNDS = 5
@@ -104,9 +105,9 @@ def test_a_repeat_without_the_mark_would_be_called_durable(behind, opened, monke
     with pytest.raises(NotDurable):
         again._answer("a")
     again = Walk(opened("replica"), "00walk")
-    say = durability._said
+    say = durability._send
     unmarked = lambda link, *command: None if command[0] == "SET" else say(link, *command)  # noqa: E731
-    monkeypatch.setattr(durability, "_said", unmarked)
+    monkeypatch.setattr(durability, "_send", unmarked)
 
     assert again._answer("a") == "accepted"
 

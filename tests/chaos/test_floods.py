@@ -8,11 +8,11 @@ import time
 import pytest
 
 from runner import Status
+from tests.celery.workers import RECOVERY, Site
 from tests.chaos.flood_graphs import ASKED
-from tests.tasks.workers import RECOVERY, Site
 from tests.waiting import wait_until
 
-GRAPHS = {"RUNNER_GRAPHS": "tests.tasks.graphs,tests.chaos.flood_graphs"}
+GRAPHS = {"RUNNER_GRAPHS": "tests.celery.graphs,tests.chaos.flood_graphs"}
 TIMES = 50
 """So often each question is answered: ten thousand messages, of which two hundred count."""
 SLOTS = 4
@@ -78,7 +78,7 @@ def test_parents_that_wait_for_children_take_no_slot_from_them(site):
 def test_where_parents_keep_their_slots_nobody_goes_on(databases):
     """Control: a few parents fill the slots that their children need; with more slots all end."""
     site = next(databases)
-    site.ready(1, slots=SLOTS, app="tests.chaos.holding:app", **GRAPHS)
+    site.ready(1, slots=SLOTS, app="tests.chaos.keeps_slots:app", **GRAPHS)
     runs = [site.client.start("family", "go") for _ in range(SLOTS)]
     wait_until(lambda: site.redis.llen("holding") == SLOTS, "every slot is held", seconds=SLOW)
     ends = time.monotonic() + RECOVERY + 2

@@ -11,7 +11,7 @@ from celery import Celery
 
 from runner import Status
 from runner.settings import as_broker
-from tests.tasks.workers import RECOVERY
+from tests.celery.workers import RECOVERY
 from tests.waiting import wait_until
 
 COUNT = 50
@@ -20,13 +20,15 @@ PLAIN = {"early": {}, "late": {"PLAIN_ACKS_LATE": "1"}}
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
-    """Give sites by their kind of worker; the second of each is born when the first has died."""
+def sites(databases, fork_server):
+    """Yield sites by their kind of worker; the second of each starts when the first has died."""
     sites = {name: next(databases) for name in ("ours", *PLAIN)}
-    nursery.expect(sites["ours"], "ours", pool="solo", slots=1)
+    fork_server.add(sites["ours"], "ours", pool="solo", slots=1)
     for name, settings in PLAIN.items():
-        nursery.expect(sites[name], name, app="tests.chaos.plain:app", pool="solo", slots=1, **settings)
-    nursery.open()
+        fork_server.add(
+            sites[name], name, app="tests.chaos.plain_celery:app", pool="solo", slots=1, **settings
+        )
+    fork_server.start()
     yield sites
     for site in sites.values():
         site.end()

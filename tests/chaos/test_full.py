@@ -10,11 +10,11 @@ import redis
 
 from runner import Status
 from runner.errors import StoreError
-from runner.store.redis import RedisStore
+from runner.store.redis.store import RedisStore
+from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Server
-from tests.chaos.verbs import Walk
-from tests.tasks.workers import MARGIN, RECOVERY, Site
+from tests.chaos.transitions import Walk
 from tests.waiting import wait_until
 
 UNLIMITED = resource.RLIM_INFINITY

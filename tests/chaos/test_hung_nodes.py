@@ -10,8 +10,8 @@ import pytest
 
 from runner import Status
 from runner.errors import NodeTimedOut
+from tests.celery.workers import MARGIN, RECOVERY
 from tests.chaos import journey
-from tests.tasks.workers import MARGIN, RECOVERY
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.hanging"}
@@ -19,16 +19,16 @@ LONG = 60
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Give a pair of workers as they should be, a pair without the fence, and a worker with time limits."""
-    sites = {name: next(databases) for name in ("fenced", "unfenced", "limited")}
+    sites = {name: next(databases) for name in ("fenced", "no_fence", "limited")}
     for number in "ab":
-        nursery.expect(sites["fenced"], f"fenced{number}", **GRAPHS)
-        nursery.expect(sites["unfenced"], f"unfenced{number}", app="tests.chaos.unfenced:app", **GRAPHS)
-    nursery.expect(
+        fork_server.add(sites["fenced"], f"fenced{number}", **GRAPHS)
+        fork_server.add(sites["no_fence"], f"no_fence{number}", app="tests.chaos.no_fence:app", **GRAPHS)
+    fork_server.add(
         sites["limited"], "limited", app="tests.chaos.time_limits:app", pool="prefork", slots=2, **GRAPHS
     )
-    with nursery.raised(*sites.values()):
+    with fork_server.running(*sites.values()):
         yield sites
 
 
@@ -63,7 +63,7 @@ def test_a_worker_that_comes_back_is_refused(sites):
 
 def test_without_the_fence_it_would_commit_again(sites):
     """Control: with scripts that don't look at the fence the same visit is committed twice."""
-    run = come_back_late(sites["unfenced"])
+    run = come_back_late(sites["no_fence"])
 
     wait_until(lambda: journey.commits(run)["a", 1] == 2, "the visit is committed once more", seconds=LONG)
 
@@ -78,7 +78,7 @@ def test_a_deaf_node_fails_at_its_deadline(sites):
 
     assert result.status is Status.FAILED
     assert isinstance(result.results["a"].result, NodeTimedOut)
-    (worker,) = [each for each in site.workers if f"{run.id}.a.1.1" in each.said()]
+    (worker,) = [candidate for candidate in site.workers if f"{run.id}.a.1.1" in candidate.said()]
     wait_until(lambda: ended(worker, run), "its code has come to its end", seconds=LONG)
     assert run.status is Status.FAILED
     assert not journey.commits(run)

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from runner import Status, ids
+from runner import Status
+from runner.execution import ids
+from tests.celery.workers import RECOVERY
 from tests.chaos import journey
 from tests.chaos.steps import WITHIN, Step, gap, repeated
-from tests.tasks.workers import RECOVERY
 from tests.waiting import wait_until
 
 APP = "tests.chaos.kill_points:app"
@@ -102,17 +103,17 @@ def sampled(step):
 
 
 @pytest.fixture(scope="module")
-def children(databases, nursery, chosen):
+def children(databases, fork_server, chosen):
     """A prefork worker whose children die at each step of a node, each in a run of its own."""
     steps = chosen("step", IN_HAND + IN_THE_STORE) or IN_HAND + IN_THE_STORE
-    site, careless = next(databases), next(databases)
-    nursery.expect(site, "children", app=APP, pool="prefork", slots=SLOTS, **GRAPHS)
-    nursery.expect(
-        careless, "careless", app="tests.chaos.careless:app", pool="prefork", slots=SLOTS, **GRAPHS
+    site, unswept = next(databases), next(databases)
+    fork_server.add(site, "children", app=APP, pool="prefork", slots=SLOTS, **GRAPHS)
+    fork_server.add(
+        unswept, "unswept", app="tests.chaos.no_sweep_app:app", pool="prefork", slots=SLOTS, **GRAPHS
     )
     lost = [step for step in steps if step in IN_HAND[:-1]] or IN_HAND[:-1]
-    with nursery.raised(site, careless):
-        yield Story(site, steps), Story(careless, lost)
+    with fork_server.running(site, unswept):
+        yield Story(site, steps), Story(unswept, lost)
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,16 @@ import time
 
 import pytest
 
-from runner import Client, Status, ids
+from runner import Client, Status
+from runner.celery.application import make_app
+from runner.celery.doorbells import CeleryDispatcher
+from runner.execution import ids
 from runner.settings import Settings, as_broker
 from runner.store import open_store
-from tasks.app import make_app
-from tasks.doorbells import CeleryDispatcher
+from tests.celery.workers import LEASE, RECOVERY
 from tests.chaos import journey
-from tests.chaos.deaths import arm, died_at
+from tests.chaos.kill_switch import arm, died_at
 from tests.chaos.steps import Step
-from tests.tasks.workers import LEASE, RECOVERY
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
@@ -24,24 +25,24 @@ NODES = [Step("publish.before"), Step("claim.after"), Step("settle.before"), Ste
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Give workers that never sweep, with their queue elsewhere, and workers that take no message over."""
     queue = next(databases)
-    sites = {"careless": next(databases), "forgetful": next(databases)}
-    settings = {"careless": {"RUNNER_BROKER_URL": as_broker(queue.url)}, "forgetful": {}}
+    sites = {"no_sweep_app": next(databases), "no_take_over": next(databases)}
+    settings = {"no_sweep_app": {"RUNNER_BROKER_URL": as_broker(queue.url)}, "no_take_over": {}}
     for name, site in sites.items():
         for number in "ab":
             app = f"tests.chaos.{name}:app"
-            nursery.expect(site, name + number, app=app, **GRAPHS, **settings[name])
-    sites["careless"].broker = settings["careless"]["RUNNER_BROKER_URL"]
-    with nursery.raised(queue, *sites.values()):
+            fork_server.add(site, name + number, app=app, **GRAPHS, **settings[name])
+    sites["no_sweep_app"].broker = settings["no_sweep_app"]["RUNNER_BROKER_URL"]
+    with fork_server.running(queue, *sites.values()):
         yield sites
 
 
 @pytest.fixture
 def start(sites):
-    """Start runs as a program does that can ring for them: the queue of the careless is elsewhere."""
-    site = sites["careless"]
+    """Start runs as a program does that can ring for them: their queue is elsewhere."""
+    site = sites["no_sweep_app"]
     app = make_app(Settings(redis_url=site.url, broker_url=site.broker))
     client = Client(store=open_store(site.url, lease=LEASE, push=False), dispatcher=CeleryDispatcher(app))
     yield client.engine.start
@@ -56,7 +57,7 @@ def wait_long() -> None:
 
 def test_without_a_sweep_a_dead_worker_s_node_is_lost(sites, start):
     """Control: a node that nobody rings for again is not run, whether its worker had claimed it or not."""
-    site, runs = sites["careless"], {}
+    site, runs = sites["no_sweep_app"], {}
     for step in NODES:
         run_id = ids.run_id()
         step.arm(site, run_id)
@@ -72,7 +73,7 @@ def test_without_a_sweep_a_dead_worker_s_node_is_lost(sites, start):
 
 def test_without_taking_over_a_dead_reader_s_message_is_lost(sites):
     """Control: an answer and a start whose readers died on them are not applied by anybody."""
-    site = sites["forgetful"]
+    site = sites["no_take_over"]
     run = site.client.start("question", "go")
     (question,) = run.wait(LONG).interrupts
     arm(site, "answer.before", question.id)

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from runner import Status
+from tests.celery.workers import RECOVERY
 from tests.chaos.steps import WITHIN
-from tests.tasks.workers import RECOVERY
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
@@ -23,12 +23,12 @@ QUEUE = "runner\x06\x163"
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Give a worker of one slot, and one that never sweeps."""
-    sites = {"swept": next(databases), "careless": next(databases)}
-    for name, app in {"swept": "tasks.app:app", "careless": "tests.chaos.careless:app"}.items():
-        nursery.expect(sites[name], name, app=app, slots=1, **GRAPHS)
-    with nursery.raised(*sites.values()):
+    sites = {"swept": next(databases), "unswept": next(databases)}
+    for name, app in {"swept": "runner.celery:app", "unswept": "tests.chaos.no_sweep_app:app"}.items():
+        fork_server.add(sites[name], name, app=app, slots=1, **GRAPHS)
+    with fork_server.running(*sites.values()):
         yield sites
 
 
@@ -50,7 +50,7 @@ class Stream:
         for _ in range(BACKLOG):
             self.site.client.start("slow", "go")
         run = self.site.client.start("slow", "go")
-        (message,) = [each for each in self.site.redis.lrange(QUEUE, 0, -1) if run.id.encode() in each]
+        (message,) = [queued for queued in self.site.redis.lrange(QUEUE, 0, -1) if run.id.encode() in queued]
         assert self.site.redis.lrem(QUEUE, 1, message) == 1
         return run
 
@@ -79,7 +79,7 @@ def test_a_lost_doorbell_is_rung_while_the_queue_never_empties(sites):
 
 def test_without_the_sweep_it_stays_lost(sites):
     """Control: with a worker that never sweeps the other work goes on, and that one node does not."""
-    stream = Stream(sites["careless"])
+    stream = Stream(sites["unswept"])
     run = stream.lose()
     ends = time.monotonic() + RECOVERY + 1.5
 

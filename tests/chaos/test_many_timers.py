@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from runner.store.redis import RedisStore
+from runner.celery.sweeper import BATCH
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.worker import Worker, shape
-from tasks.sweeper import BATCH
+from runner.testing.contract.manual_worker import ManualWorker, shape
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,7 +38,7 @@ def store(databases, clock):
 @pytest.fixture
 def worker(store):
     """Who does the work of all runs."""
-    return Worker(store)
+    return ManualWorker(store)
 
 
 def crowd(worker, runs, **said):
@@ -110,7 +110,7 @@ def test_ten_thousand_reminders_and_expiries_keep_nobody_waiting(worker, store, 
     assert max(expiries) <= BATCH
     assert meanwhile > runs // 100
     assert not store.open_interrupts()
-    assert {len(worker.claim(asked[0].run_id, "a").answers) for asked in nodes[:50]} == {EACH}
+    assert {len(worker.claim(node[0].run_id, "a").answers) for node in nodes[:50]} == {EACH}
     assert store.sweep().word == "0"
 
 

@@ -14,15 +14,15 @@ LONG = 120
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Give a worker of children, one of threads, and one that counts no lost leases."""
-    sites = {name: next(databases) for name in ("prefork", "threads", "unbudgeted")}
-    app = "tests.chaos.poisoned:app"
-    nursery.expect(sites["prefork"], "prefork", app=app, pool="prefork", slots=5, **GRAPHS)
-    nursery.expect(sites["threads"], "threads", app=app, slots=20, **GRAPHS)
-    app = "tests.chaos.unbudgeted:app"
-    nursery.expect(sites["unbudgeted"], "unbudgeted", app=app, pool="prefork", slots=2, **GRAPHS)
-    with nursery.raised(*sites.values()):
+    sites = {name: next(databases) for name in ("prefork", "threads", "no_budget")}
+    app = "tests.chaos.fork_app:app"
+    fork_server.add(sites["prefork"], "prefork", app=app, pool="prefork", slots=5, **GRAPHS)
+    fork_server.add(sites["threads"], "threads", app=app, slots=20, **GRAPHS)
+    app = "tests.chaos.no_crash_budget:app"
+    fork_server.add(sites["no_budget"], "no_budget", app=app, pool="prefork", slots=2, **GRAPHS)
+    with fork_server.running(*sites.values()):
         yield sites
 
 
@@ -33,7 +33,7 @@ def story(sites, chosen):
     story = {
         "prefork": {kind: sites["prefork"].client.start(f"poison_{kind}", "go") for kind in kinds},
         "threads": [sites["threads"].client.start("poison_abort", "go")],
-        "unbudgeted": [sites["unbudgeted"].client.start("poison_abort", "go")],
+        "no_budget": [sites["no_budget"].client.start("poison_abort", "go")],
         "innocent": [sites["prefork"].client.start("poison_innocent", "go")],
         "beside": [sites["threads"].client.start("poison_innocent", "go") for _ in range(3)],
     }
@@ -102,7 +102,7 @@ def test_the_others_of_a_worker_of_threads_survive(sites, story):
 @pytest.mark.sample
 def test_without_the_count_poison_kills_for_ever(sites, story):
     """Control: where lost leases are not counted the node is run again and again."""
-    site, (run,) = sites["unbudgeted"], story["unbudgeted"]
+    site, (run,) = sites["no_budget"], story["no_budget"]
 
     wait_until(lambda: len(site.starts(run)) > LIVES, "it is started once more", seconds=LONG)
 

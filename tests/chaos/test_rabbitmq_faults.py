@@ -1,4 +1,4 @@
-"""Faults with RabbitMQ as the broker: workers die with notices in hand, and rubbish comes to the doors."""
+"""Faults with RabbitMQ as the broker: dying workers with notices in hand, malformed messages at the doors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import amqp
 import pytest
 
 from runner import Status
-from tests.chaos.deaths import arm, died_at
-from tests.chaos.nursery import Nursery
-from tests.chaos.test_huge_messages import SLACK, memory, rubbish
+from tests.chaos.fork_server import ForkServer
+from tests.chaos.kill_switch import arm, died_at
+from tests.chaos.test_huge_messages import SLACK, malformed, memory
 from tests.rabbitmq import listen
 from tests.waiting import wait_until
 
@@ -27,10 +27,10 @@ TAKEN_OVER = 2.0
 def workers(databases, rabbit, folder, app):
     """Two workers on RabbitMQ for one test: their queues have the same names in each."""
     site = next(databases)
-    with Nursery(folder) as nursery:
+    with ForkServer(folder) as fork_server:
         for number in "ab":
-            nursery.expect(site, f"worker-{number}", app=app, RUNNER_BROKER_URL=rabbit.url)
-        with nursery.raised(site):
+            fork_server.add(site, f"worker-{number}", app=app, RUNNER_BROKER_URL=rabbit.url)
+        with fork_server.running(site):
             yield site
 
 
@@ -82,7 +82,7 @@ def twice(told) -> bool:
 
 def test_a_relay_that_lets_go_too_early_loses_them(databases, rabbit, channel, tmp_path):
     """Control: where notices are let go of before they are told, those in hand are gone."""
-    with workers(databases, rabbit, tmp_path, "tests.chaos.hasty:app") as site:
+    with workers(databases, rabbit, tmp_path, "tests.chaos.acks_before_publishing:app") as site:
         _, missing = tell_everything(site, channel, "relay.before")
         ends = time.monotonic() + 2 * TAKEN_OVER
 
@@ -91,13 +91,13 @@ def test_a_relay_that_lets_go_too_early_loses_them(databases, rabbit, channel, t
         assert missing()
 
 
-def test_rubbish_at_the_doors_is_dead_lettered(databases, rabbit, channel, tmp_path):
+def test_malformed_messages_at_the_doors_become_dead_letters(databases, rabbit, channel, tmp_path):
     """Huge, deep and binary messages come to the dead-letter exchange with the reason; workers live on."""
     with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
         before = [memory(worker.pid) for worker in site.workers]
         channel.queue_purge("runner.dead")
         for door in ("runner.responses", "runner.starts"):
-            for body in rubbish():
+            for body in malformed():
                 message = amqp.Message(body, content_type="application/json", delivery_mode=2)
                 channel.basic_publish(message, exchange="", routing_key=door)
         reasons = []
@@ -105,7 +105,7 @@ def test_rubbish_at_the_doors_is_dead_lettered(databases, rabbit, channel, tmp_p
         def all_dead():
             while (letter := channel.basic_get("runner.dead", no_ack=True)) is not None:
                 reasons.append(letter.headers["x-reason"])
-            return len(reasons) == 2 * len(rubbish())
+            return len(reasons) == 2 * len(malformed())
 
         wait_until(all_dead, "all are dead letters", seconds=LONG)
 

@@ -13,12 +13,12 @@ import pytest
 import redis
 from celery import Celery
 
-from runner.interrupts import Answer
-from runner.ports import Reply
+from runner.records.interrupts import Answer
 from runner.settings import as_broker
-from runner.store.redis import RedisStore
-from runner.store.scripts import Scripts, script
-from runner.testing.contract.worker import Worker, shape
+from runner.store.interface import Reply
+from runner.store.redis.scripts import Scripts, script
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker, shape
 from tests.chaos.histories import Try, faults
 from tests.waiting import wait_until
 
@@ -31,11 +31,11 @@ NO_UNSEEN = ("return unseen > 0 and", "return false and")
 """The script `park` without its look for answers that came meanwhile."""
 
 
-class Careless(Scripts):
+class UncheckedScripts(Scripts):
     """Scripts of which one was changed."""
 
     def __init__(self, store: RedisStore, name: str, change: tuple[str, str]) -> None:
-        super().__init__(store._link, store._keys.prefix)
+        super().__init__(store._redis, store._keys.prefix)
         text = script(name).text.decode()
         assert text.count(change[0]) == 1
         self._changed, self._text = name, text.replace(*change)
@@ -43,7 +43,7 @@ class Careless(Scripts):
     def run(self, name, *arguments):
         if name != self._changed:
             return super().run(name, *arguments)
-        return self._link.call("EVAL", self._text, "1", self._prefix, *arguments)
+        return self._redis.call("EVAL", self._text, "1", self._prefix, *arguments)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ class Race:
     """People and time at the same questions of one store."""
 
     def __init__(self, store: RedisStore, count: int) -> None:
-        self.store, self.worker, self.tries, self.bells = store, Worker(store), [], []
+        self.store, self.worker, self.tries, self.bells = store, ManualWorker(store), [], []
         graph, draw = shape("a"), random.Random(count)  # noqa: S311 - no secret
         self.questions = []
         for number in range(count):
@@ -124,8 +124,8 @@ class Race:
 
     def unexplained(self):
         by_question = {question.id: [] for question in self.questions}
-        for each in self.tries:
-            by_question[each.question].append(each)
+        for attempt in self.tries:
+            by_question[attempt.question].append(attempt)
         for question in self.questions:
             tries = by_question[question.id]
             (stands,) = self.store.interrupts([question.id])
@@ -164,7 +164,9 @@ def test_of_fifty_answers_at_once_one_is_accepted(store, count):
 
     assert race.run() == []
 
-    stands = {str(each.status) for each in store.interrupts([each.id for each in race.questions])}
+    stands = {
+        str(interrupt.status) for interrupt in store.interrupts([question.id for question in race.questions])
+    }
     assert stands <= {"answered", "expired"}
     assert "answered" in stands
 
@@ -172,12 +174,12 @@ def test_of_fifty_answers_at_once_one_is_accepted(store, count):
 def test_without_the_check_in_the_script_several_are_accepted(store):
     """The control: where a script doesn't look whether a question is open, the race has several winners."""
     races = (Race(store, 10) for _ in range(20))
-    honest, careless = store._scripts, Careless(store, "answer", NO_CHECK)
+    scripts, unchecked = store._scripts, UncheckedScripts(store, "answer", NO_CHECK)
 
     def told(race):
-        store._scripts = careless
+        store._scripts = unchecked
         found = " ".join(race.run())
-        store._scripts = honest
+        store._scripts = scripts
         return found
 
     assert any("answers were accepted" in told(race) for race in races)
@@ -185,7 +187,7 @@ def test_without_the_check_in_the_script_several_are_accepted(store):
 
 def last_answers(store, rounds):
     """Answer the two questions of a node in the same moment; give how often each round woke the node."""
-    worker, graph, woken = Worker(store), shape("a"), []
+    worker, graph, woken = ManualWorker(store), shape("a"), []
     for _ in range(rounds):
         questions = worker.park(worker.start(graph), "a", "x", "y")
         bells = []
@@ -193,7 +195,7 @@ def last_answers(store, rounds):
         def answer(each, bells=bells):
             bells.extend(store.answer([Answer(each.id, 1, "ann")], each.id)[1].doorbells)
 
-        together(*(partial(answer, each) for each in questions))
+        together(*(partial(answer, question) for question in questions))
         woken.append(len(bells))
     return woken
 
@@ -205,10 +207,10 @@ def test_two_last_answers_in_one_moment_wake_their_node_once(store):
 
 def pauses(store, rounds):
     """Answer a question in the moment in which its node stops to wait; give how often that woke it."""
-    worker, graph, woken = Worker(store), shape("a"), []
+    worker, graph, woken = ManualWorker(store), shape("a"), []
     for _ in range(rounds):
         token = worker.claim(worker.start(graph), "a").token
-        question = worker.asked(token)
+        question = worker.question(token)
         store.ask(token, [question], None)
         words, bells = [], []
 
@@ -232,7 +234,7 @@ def test_an_answer_in_the_moment_of_the_pause_wakes_the_node(store):
 
 def test_without_the_look_at_what_came_meanwhile_wake_ups_are_lost(store):
     """The control: where `park` doesn't look for answers, some nodes wait for ever."""
-    store._scripts = Careless(store, "park", NO_UNSEEN)
+    store._scripts = UncheckedScripts(store, "park", NO_UNSEEN)
 
     assert any(0 in pauses(store, 20) for _ in range(50))
 
@@ -271,7 +273,7 @@ class Doors:
 
     def tasks(self, who):
         for question in self.questions:
-            self.stranger.send_task("tasks.respond", kwargs=self.said(question, who), queue="runner")
+            self.stranger.send_task("runner.respond", kwargs=self.said(question, who), queue="runner")
 
     def said(self, question, who):
         key = f"{question} {who}"
@@ -295,8 +297,8 @@ class Doors:
         """Wait for all receipts: question, status and detail of each."""
         wanted = COUNT * (MESSAGES + TASKS)
         wait_until(lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=60)
-        found = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
-        return [(each["interrupt_id"], each["status"], each["detail"]) for each in found]
+        entries = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
+        return [(each["interrupt_id"], each["status"], each["detail"]) for each in entries]
 
 
 def test_every_door_and_the_clock_agree_on_one_answer(site):
@@ -307,11 +309,11 @@ def test_every_door_and_the_clock_agree_on_one_answer(site):
     doors = Doors(site, list(asked))
 
     doors.all_at_once()
-    received = doors.receipts() + [(question, *said) for question, _, *said in doors.tries]
+    received = doors.receipts() + [(question, *attempt) for question, _, *attempt in doors.tries]
 
     for question, run in asked.items():
         result, stands = run.wait(60).results["ask"].output, site.client.interrupt(question)
-        said = [tuple(each[1:]) for each in received if each[0] == question]
+        said = [tuple(message[1:]) for message in received if message[0] == question]
         assert len(said) == CLIENTS + MESSAGES + TASKS
         assert said.count(("accepted", "")) == (1 if stands.responder else 0)
         assert result == (stands.responder or "silence")

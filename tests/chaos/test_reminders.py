@@ -7,28 +7,29 @@ from itertools import pairwise
 
 import pytest
 
-from runner import Status, ids
-from runner.store.keys import Keys
-from tests.chaos.deaths import arm, died_at
+from runner import Status
+from runner.execution import ids
+from runner.store.redis.keys import Keys
+from tests.celery.workers import RECOVERY
 from tests.chaos.journey import EVERY
-from tests.tasks.workers import RECOVERY
+from tests.chaos.kill_switch import arm, died_at
 from tests.waiting import wait_until
 
 SLOW = 60
 APPS = {"sound": "tests.chaos.kill_points:app"}
-APPS |= {name: f"tests.chaos.{name}:app" for name in ("careless", "anxious")}
+APPS |= {name: f"tests.chaos.{name}:app" for name in ("no_sweep_app", "sweeps_twice")}
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Four workers that can be killed at a step, two that never sweep, and one that sweeps twice."""
     sites = {}
-    for name, count in {"sound": 4, "careless": 2, "anxious": 1}.items():
+    for name, count in {"sound": 4, "no_sweep_app": 2, "sweeps_twice": 1}.items():
         sites[name] = site = next(databases)
         for number in range(count):
-            births = {"app": APPS[name], "again": False, "RUNNER_GRAPHS": "tests.chaos.journey"}
-            nursery.expect(site, f"{name}{number}", **births)
-    with nursery.raised(*sites.values()):
+            specs = {"app": APPS[name], "restart": False, "RUNNER_GRAPHS": "tests.chaos.journey"}
+            fork_server.add(site, f"{name}{number}", **specs)
+    with fork_server.running(*sites.values()):
         yield sites
 
 
@@ -42,9 +43,11 @@ def ask(site):
 
 def reminders(site, run) -> dict[int, int]:
     """The times of all reminders that were told, in ms of the store, by their numbers."""
-    told = [fields for _, fields in site.redis.xrange(Keys().notices)]
+    entries = [fields for _, fields in site.redis.xrange(Keys().notices)]
     mine = [
-        each for each in told if each[b"kind"] == b"interrupt.reminded" and each[b"run_id"] == run.id.encode()
+        each
+        for each in entries
+        if each[b"kind"] == b"interrupt.reminded" and each[b"run_id"] == run.id.encode()
     ]
     found = {int(each[b"reminded"]): int(each[b"at"]) for each in mine}
     assert len(found) == len(mine), "a reminder came twice under one number"
@@ -80,7 +83,7 @@ def test_reminders_come_whoever_dies(sites):
 
 def test_without_a_sweep_nobody_is_reminded(sites):
     """Control: the question waits, and no reminder of it comes."""
-    site = sites["careless"]
+    site = sites["no_sweep_app"]
     run = ask(site)
     wait_until(lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW)
     ends = time.monotonic() + EVERY + RECOVERY
@@ -93,7 +96,7 @@ def test_without_a_sweep_nobody_is_reminded(sites):
 
 def test_where_a_sweep_is_done_twice_reminders_come_too_soon(sites):
     """Control: timers that come back after a sweep remind again at once."""
-    site = sites["anxious"]
+    site = sites["sweeps_twice"]
     run = site.client.start("reminding", "go")
 
     # A slow machine may sweep late for the second time, too: then the next reminder tells.

@@ -9,11 +9,11 @@ import pytest
 
 from runner import Status
 from runner.store import open_store
-from runner.store.redis import RedisStore
+from runner.store.redis.store import RedisStore
+from tests.celery.workers import Site
 from tests.chaos.load import Load
 from tests.chaos.servers import Server
-from tests.chaos.verbs import GRAPH, Walk
-from tests.tasks.workers import Site
+from tests.chaos.transitions import GRAPH, Walk
 from tests.waiting import wait_until
 
 KILLS = 30

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
+from tests.celery.workers import Site
+from tests.chaos.fork_server import ForkedWorker
 from tests.chaos.load import Load
-from tests.chaos.nursery import Nursling
 from tests.chaos.stopping_graphs import STARTS
-from tests.tasks.workers import Site
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -22,17 +22,17 @@ PAUSE = 0.05
 
 
 @pytest.fixture(scope="module")
-def sites(databases, nursery):
+def sites(databases, fork_server):
     """Two places, each with two workers that are replaced."""
     sites = {"told": next(databases), "killed": next(databases)}
     for name, site in sites.items():
         for number in "ab":
-            nursery.expect(site, f"{name}-{number}", slots=8, **GRAPHS)
-    with nursery.raised(*sites.values()):
+            fork_server.add(site, f"{name}-{number}", slots=8, **GRAPHS)
+    with fork_server.running(*sites.values()):
         yield sites
 
 
-def replace(worker: Nursling, sign: signal.Signals) -> None:
+def replace(worker: ForkedWorker, sign: signal.Signals) -> None:
     """Tell a worker to stop, and wait until another one takes work in its place."""
     before = len(worker.pids)
     os.kill(worker.pid, sign)

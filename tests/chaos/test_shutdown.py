@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from runner import Run, Status
-from runner.store.roster import Roster
+from runner.store.redis.workers import WorkerRegistry
+from tests.celery.workers import Site, Worker
 from tests.chaos.stopping_graphs import CASES
-from tests.tasks.workers import Site, Worker
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
-GRAPHS = "tests.tasks.graphs,tests.chaos.stopping_graphs"
+GRAPHS = "tests.celery.graphs,tests.chaos.stopping_graphs"
 LONG, SHORT, SOFT = "600", "1", "6"
 """Seconds that nodes have to end: more than they need, less than they need, and so many in a soft stop."""
 
@@ -44,7 +44,7 @@ def begin(site: Site, *cases: str, **settings: str) -> dict[str, Stopped]:
         how, pool = case.split("_")
         told = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT), **settings}
         if how == "kept":
-            told["RUNNER_GRAPHS"] += ",tests.chaos.keeping"
+            told["RUNNER_GRAPHS"] += ",tests.chaos.no_give_up"
         workers[case] = site.add(pool, 1, queues=case, **told)
     found = {}
     for case, worker in workers.items():
@@ -122,7 +122,7 @@ def test_where_nothing_is_given_up_others_wait_for_the_lease(stopped, case):
     """Control: a worker that gives nothing up lets others wait, until its lease runs out or its node ends."""
     at = stopped[case]
     if case == "kept_threads":
-        wait_until(lambda: "worker.gives_up" not in at.worker.said(), "it gives nothing up")
+        wait_until(lambda: "worker.returns" not in at.worker.said(), "it gives nothing up")
         assert len(at.site.starts(at.run)) == 1
         at.site.open_gate(at.run)
     else:
@@ -154,9 +154,9 @@ def test_a_worker_that_hangs_is_noticed_and_its_node_goes_on(stopped, case):
 
 def states_of(site: Site) -> dict[int, str]:
     """What `runner workers list` shows, by process."""
-    roster = Roster(site.url)
+    roster = WorkerRegistry(site.url)
     try:
         now = roster.now()
-        return {worker.pid: worker.state(now) for worker in roster.all()}
+        return {worker.pid: worker.state_at(now) for worker in roster.all()}
     finally:
         roster.close()

@@ -24,7 +24,7 @@ def test_half_a_minute_of_faults_breaks_no_promise():
 @pytest.mark.timeout(400)
 def test_without_sweeps_it_finds_lost_runs():
     """Control: the same with workers that never sweep, and what was lost stays lost."""
-    tally, _ = soak(0.4, SEED, drain=10, RUNNER_GRAPHS=f"{GRAPHS},tests.chaos.sweepless")
+    tally, _ = soak(0.4, SEED, drain=10, RUNNER_GRAPHS=f"{GRAPHS},tests.chaos.no_sweep")
 
     assert tally.lost
     assert not tally.faultless

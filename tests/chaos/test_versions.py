@@ -31,8 +31,8 @@ def waiting(site, count):
 
 def answer(site, run):
     """Answer the one open question of a run."""
-    (asked,) = run.interrupts()
-    assert site.client.respond(asked.id, "yes").status == "accepted"
+    (question,) = run.interrupts()
+    assert site.client.respond(question.id, "yes").status == "accepted"
 
 
 def stands(run, status):
@@ -97,7 +97,7 @@ def test_without_the_check_a_run_goes_on_with_code_that_is_not_its_own(site):
     site.add(slots=4, **versioned("old")).wait_ready()
     (run,) = waiting(site, 1)
     stop_all(site)
-    site.add(slots=4, app="tests.chaos.careless_app:app", **versioned("other")).wait_ready()
+    site.add(slots=4, app="tests.chaos.no_version_check:app", **versioned("other")).wait_ready()
 
     answer(site, run)
 

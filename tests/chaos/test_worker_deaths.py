@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from runner import Status, ids
+from runner import Status
+from runner.execution import ids
 from runner.settings import as_broker
 from tests.chaos import journey
 from tests.chaos.steps import WITHIN, Step, gap, repeated
@@ -99,18 +100,18 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def places(databases, nursery, chosen):
+def places(databases, fork_server, chosen):
     """All sites when all of their runs have ended; a site where nobody is to die is not there."""
     queue, sites = next(databases), {}
     steps = {name: chosen("step", each) for name, each in STEPS.items()}
-    steps = {name: each for name, each in steps.items() if each} or STEPS
+    steps = {name: step for name, step in steps.items() if step} or STEPS
     for name in steps:
         sites[name] = site = next(databases)
         pool, slots = ("prefork", 2) if name == "group" else ("threads", 4)
         settings = {"RUNNER_BROKER_URL": as_broker(queue.url)} if name == "elsewhere" else {}
         for number in "ab":
-            nursery.expect(site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings)
-    with nursery.raised(queue, *sites.values()):
+            fork_server.add(site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings)
+    with fork_server.running(queue, *sites.values()):
         found = {name: Place(site, steps[name]) for name, site in sites.items()}
         somewhere = next(iter(found.values()))
         somewhere.plain = somewhere.site.client.start("errand", "go")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from click.testing import CliRunner
 
 from runner.cli.process import worker_process
 from runner.cli.program import runner
-from runner.registry import registry
+from runner.definition.registry import registry
 from runner.testing.plugin import private_store
 
 HERE = Path(__file__).parent
@@ -30,15 +31,21 @@ def shop_url():
 
 
 @pytest.fixture
-def cli(shop_url, monkeypatch):
+def call(monkeypatch):
     """Call the command line as a program without a terminal and without graphs of its own does."""
     monkeypatch.setattr(registry, "_factories", {})
     monkeypatch.setattr(registry, "_plans", {})
 
-    def call(*arguments: str, url: str = shop_url, stdin: str | None = None):
+    def invoke(*arguments: str, url: str, stdin: str | None = None):
         return CliRunner().invoke(runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK})
 
-    return call
+    return invoke
+
+
+@pytest.fixture
+def cli(call, shop_url):
+    """Call the command line on the shop's store, which has a worker."""
+    return functools.partial(call, url=shop_url)
 
 
 @pytest.fixture

@@ -24,16 +24,16 @@ def stock(ctx: NodeContext) -> str:
 
 
 def approve(ctx: NodeContext) -> str:
-    shown = ctx.inputs["look_up"]
-    said = ctx.interrupt("shop_refund", reason=shown, response_schema=Decision, assignees=["ana", "ben"])
-    return said.decision
+    order = ctx.inputs["look_up"]
+    decision = ctx.interrupt("shop_refund", reason=order, response_schema=Decision, assignees=["ana", "ben"])
+    return decision.decision
 
 
 def send(ctx: NodeContext) -> dict:
     return dict(ctx.inputs)
 
 
-def tell(ctx: NodeContext) -> str:
+def echo(ctx: NodeContext) -> str:
     return f"{ctx.task}\x1b[31m\tand\nmore"
 
 
@@ -47,7 +47,7 @@ def fail_once(ctx: NodeContext) -> int:
     return ctx.attempt
 
 
-def go_on(ctx: NodeContext) -> None:
+def run_on(ctx: NodeContext) -> None:
     while True:
         threading.Event().wait(0.02)
         ctx.check()
@@ -74,9 +74,9 @@ def refund() -> Graph:
     return builder.build()
 
 
-@graph("shop-tell")
-def told() -> Graph:
-    return chain(tell)
+@graph("shop-echo")
+def echoing() -> Graph:
+    return chain(echo)
 
 
 @graph("shop-fail")
@@ -86,7 +86,7 @@ def failing() -> Graph:
 
 @graph("shop-endless")
 def endless() -> Graph:
-    return chain(go_on)
+    return chain(run_on)
 
 
 @graph("shop-outer")
@@ -100,4 +100,4 @@ def outer() -> Graph:
 
 @graph("shop-print")
 def printing() -> Graph:
-    return chain(tell, fail_once)
+    return chain(echo, fail_once)

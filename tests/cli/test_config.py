@@ -35,7 +35,8 @@ def test_every_setting_has_its_origin(call, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.runner]\nlease = 9\nretention = 60\ngraphs = ["a"]\n')
     (tmp_path / ".env").write_text("RUNNER_LEASE=8\nRUNNER_EVENTS=false\n")
     done = call("config", "show", "--json", "--graphs", "b", RUNNER_EVENTS="true")
-    shown = {each["name"]: (each["value"], each["origin"]) for each in json.loads(done.stdout)["settings"]}
+    settings = json.loads(done.stdout)["settings"]
+    shown = {setting["name"]: (setting["value"], setting["origin"]) for setting in settings}
 
     assert shown["RUNNER_GRAPHS"] == (["b"], "flag")
     assert shown["RUNNER_EVENTS"] == (True, "environment")
@@ -45,10 +46,10 @@ def test_every_setting_has_its_origin(call, tmp_path):
 
 
 def test_a_mistyped_setting_is_noticed(call):
-    """A name that no setting has is told, with what was probably meant; a password is not."""
+    """An unknown name is reported with what was probably meant; passwords are not shown."""
     done = call("config", "show", RUNNER_LEESE="3", RUNNER_REDIS_URL="redis://:secret@db/0")
 
-    assert "RUNNER_LEESE (environment) is no setting; RUNNER_LEASE?" in done.stderr
+    assert "RUNNER_LEESE (environment) is not a setting; did you mean RUNNER_LEASE?" in done.stderr
     assert "RUNNER_REDIS_URL\tredis://:***@db/0\n" in done.stdout
 
 
@@ -56,8 +57,8 @@ def test_a_mistyped_setting_is_noticed(call):
 def test_a_shell_gets_its_completion(call, shell):
     """The script names our program, and the program answers the shell's question."""
     script = call("completion", shell)
-    asked = {"_RUNNER_COMPLETE": f"{shell}_complete", "COMP_WORDS": "runner in", "COMP_CWORD": "1"}
+    variables = {"_RUNNER_COMPLETE": f"{shell}_complete", "COMP_WORDS": "runner in", "COMP_CWORD": "1"}
 
     assert "_RUNNER_COMPLETE" in script.stdout
     if shell != "fish":
-        assert "interrupts" in call(**asked).stdout
+        assert "interrupts" in call(**variables).stdout

@@ -1,23 +1,23 @@
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
 import redis
 
-from runner.store.keys import DEAD_MESSAGES, RESPONSES, Keys
+from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, Keys
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def letters(redis_url, cli):
-    """Put a dead message and a dead node into an empty store; calls that look at it."""
-    with redis.Redis.from_url(redis_url) as client:
-        told = {"stream": RESPONSES, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
-        client.xadd(DEAD_MESSAGES, told, id="1000-0")
-        lost = {"run_id": "00run", "node": "pay", "visit": 1, "reason": "5 workers lost", "at": 2000}
-        client.xadd(Keys().dead, lost, id="2000-0")
-        yield lambda *arguments, **more: cli("dead", *arguments, url=redis_url, **more), client
+def letters(fake_store, call):
+    """Put a dead message and a dead node into an empty store; return how to call `runner dead` on it."""
+    message = {"stream": RESPONSES, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
+    fake_store.client.xadd(DEAD_MESSAGES, message, id="1000-0")
+    lost = {"run_id": "00run", "node": "pay", "visit": 1, "reason": "5 workers lost", "at": 2000}
+    fake_store.client.xadd(Keys().dead, lost, id="2000-0")
+    return functools.partial(call, "dead", url=fake_store.url), fake_store.client
 
 
 def test_both_kinds_are_listed_the_newest_first(letters):
@@ -32,7 +32,7 @@ def test_both_kinds_are_listed_the_newest_first(letters):
 
 
 def test_a_letter_is_shown_as_it_came(letters):
-    """What was sent can be read, also where it is no text."""
+    """The message can be read, also where it is not text."""
     call, _ = letters
 
     shown = json.loads(call("show", "message:1000-0", "--json").stdout)
@@ -40,8 +40,8 @@ def test_a_letter_is_shown_as_it_came(letters):
     assert shown["reason"] == "no JSON"
 
 
-def test_a_message_is_sent_again_as_it_came(letters):
-    """Replaying puts the very bytes back on their stream, and the letter is gone."""
+def test_a_message_is_sent_again_unchanged(letters):
+    """Replaying puts the same bytes back on their stream, and the letter is gone."""
     call, client = letters
 
     done = call("replay", "message:1000-0")
@@ -51,8 +51,8 @@ def test_a_message_is_sent_again_as_it_came(letters):
     assert call("show", "message:1000-0").exit_code == 4
 
 
-def test_a_nodes_letter_lets_its_run_go_on(cli, shop_url):
-    """Replaying letters of nodes retries their run, once, and they are no dead letters any more."""
+def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
+    """Replaying the letters of nodes retries their run once, and the letters are gone."""
     run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
     lost = {"run_id": run_id, "node": "fail_once", "visit": 1, "reason": "5 workers lost"}
     with redis.Redis.from_url(shop_url) as client:
@@ -65,8 +65,8 @@ def test_a_nodes_letter_lets_its_run_go_on(cli, shop_url):
     assert [cli("dead", "show", place).exit_code for place in places] == [4, 4]
 
 
-def test_a_run_that_cannot_go_on_keeps_its_letter(letters):
-    """What was sent before is told; the letter whose run is gone stays, and the hint says what to do."""
+def test_a_letter_whose_run_is_gone_stays(letters):
+    """The letters sent before it are reported; the hint says what to do about this one."""
     call, client = letters
 
     done = call("replay", "message:1000-0", "node:2000-0")
@@ -89,8 +89,8 @@ def test_dropping_asks_first(letters):
     assert call("drop", "node:2000-0", "--yes").exit_code == 4
 
 
-def test_what_is_no_letter_is_refused(letters):
-    """An id that can't be one is told from one that is gone."""
+def test_ids_that_are_not_letters_are_refused(letters):
+    """An id that can't be one has another exit code than one that is gone."""
     call, _ = letters
 
     assert call("show", "1000-0").exit_code == 2

@@ -31,8 +31,8 @@ def started(folder: Path, *arguments: str):
         ) as dev,
     ):
         try:
-            said = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
-            yield dev, json.loads(said)
+            printed = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
+            yield dev, json.loads(printed)
         finally:
             dev.kill()
 
@@ -56,7 +56,7 @@ def test_dev_runs_graphs_until_ctrl_c_and_keeps_its_data(tmp_path):
         assert not socket_of(ready).exists()
     with started(tmp_path) as (dev, ready):
         again = Client(redis_url=ready["redis_url"]).run(run.id)
-        assert [asked.name for asked in again.interrupts()] == ["shop_refund"]
+        assert [question.name for question in again.interrupts()] == ["shop_refund"]
 
 
 @pytest.mark.slow

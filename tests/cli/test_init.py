@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from runner import Client, Status
 from runner.cli.init import FILES
 from runner.cli.program import runner
-from runner.guard import Guard
-from runner.registry import Registry
+from runner.definition.registry import Registry
+from runner.dev.supervised_process import SupervisedProcess
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -67,13 +67,13 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
         text=True,
     ) as dev:
         try:
-            said = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
-            url = json.loads(said)["redis_url"]
+            printed = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
+            url = json.loads(printed)["redis_url"]
             done = call("run", "refund", "--input", '{"order": 1042}', "--wait", "--timeout", "30", url=url)
             assert done.returncode == 3, done.stderr
             (question,) = json.loads(done.stdout)["interrupts"]
-            given = ("--response", '{"decision": "approve"}', "--responder", "ana")
-            assert call("interrupts", "respond", question["id"], *given, url=url).returncode == 0
+            answer = ("--response", '{"decision": "approve"}', "--responder", "ana")
+            assert call("interrupts", "respond", question["id"], *answer, url=url).returncode == 0
 
             result = Client(redis_url=url).run(question["run_id"]).wait(30)
             assert result.results["pay"].output.startswith("paid 120 by transfer")
@@ -81,7 +81,7 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
         finally:
             dev.terminate()
             dev.wait(20)
-    assert not is_alive(json.loads(said)["worker_pid"])
+    assert not is_alive(json.loads(printed)["worker_pid"])
 
 
 @pytest.mark.slow
@@ -97,7 +97,9 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             name, _, command = line.partition(": ")
             log = project / f"{name}.log"
             log.touch()
-            started = Guard(shlex.split(command.replace("5555", port)), log=log, environment=known)
+            started = SupervisedProcess(
+                shlex.split(command.replace("5555", port)), log=log, environment=known
+            )
             stack.callback(started.end)
         client = Client(redis_url=redis_url, registry=Registry())
         wait_until(lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready")
@@ -134,7 +136,7 @@ def test_the_files_are_well_formed_and_name_the_project(project):
 
 def test_nothing_is_overwritten(project):
     """Where a file is there already, the command writes none and says which."""
-    kept = {name: (project / name).read_text() for name in FILES}
+    texts = {name: (project / name).read_text() for name in FILES}
     (project / "refunds.py").write_text("mine\n")
     (project / "README.md").unlink()
     done = CliRunner().invoke(runner, ["init", str(project)])
@@ -143,7 +145,7 @@ def test_nothing_is_overwritten(project):
     assert "refunds.py" in done.stderr
     assert (project / "refunds.py").read_text() == "mine\n"
     assert not (project / "README.md").exists()
-    assert (project / "Procfile").read_text() == kept["Procfile"]
+    assert (project / "Procfile").read_text() == texts["Procfile"]
 
 
 def test_a_folder_that_can_t_be_written_is_no_fault_of_the_program(tmp_path):

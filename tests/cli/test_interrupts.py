@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from runner import Client
-from runner.cli.documents import interrupt_document
-from runner.cli.questions import _expiry
+from runner.cli.interrupts import _expiry
+from runner.cli.output import document
 from runner.cli.tree import _question
-from runner.interrupts import Address
+from runner.cli.views import question_of
+from runner.records.interrupts import Address
 
 YES = '{"decision": "approve"}'
 
@@ -37,7 +38,7 @@ def test_questions_of_one_run_are_listed_alone(cli, waiting):
 
     listed = json.loads(cli("interrupts", "list", "--run", run_id, "--json").stdout)
 
-    assert [asked["id"] for asked in listed["interrupts"]] == [question]
+    assert [item["id"] for item in listed["interrupts"]] == [question]
 
 
 def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
@@ -120,7 +121,7 @@ def test_null_is_no_answer(cli, waiting):
     done = cli("interrupts", "respond", waiting[1], "--response", "null")
 
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "null is no answer" in done.stderr
+    assert "null is not an answer" in done.stderr
 
 
 def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):
@@ -175,12 +176,12 @@ def editor(tmp_path, monkeypatch):
     return use
 
 
-def kept(folder):
+def saved_answers(folder):
     return list(folder.glob("runner-answer-*.json"))
 
 
 def test_an_answer_is_written_in_an_editor(cli, waiting, editor, tmp_path):
-    """The file says what is asked and what fits; filled in, it is sent and not kept."""
+    """The file says what is asked and what fits; filled in, it is sent, and the file is deleted."""
     _, question = waiting
     seen = editor("""sed -i 's/"decision": null/"decision": "approve"/' "$1" """)
 
@@ -192,7 +193,7 @@ def test_an_answer_is_written_in_an_editor(cli, waiting, editor, tmp_path):
     assert "// shop_refund, asked by node approve" in text
     assert '//     "amount": 120' in text
     assert 'enum ["approve", "reject"]' in text
-    assert kept(tmp_path) == []
+    assert saved_answers(tmp_path) == []
 
 
 @pytest.mark.parametrize("line", ["true", ': > "$1"', """sed -i 's,//.*,// other words,' "$1" """])
@@ -206,7 +207,7 @@ def test_an_answer_that_is_empty_or_as_it_was_is_not_sent(cli, waiting, editor, 
     assert done.exit_code == 2
     assert "nothing was sent" in done.stderr
     assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "open"
-    assert kept(tmp_path) == []
+    assert saved_answers(tmp_path) == []
 
 
 @pytest.mark.parametrize("word", ['"perhaps"', "perhaps"])
@@ -219,7 +220,7 @@ def test_a_bad_answer_from_the_editor_is_kept(cli, waiting, editor, tmp_path, wo
 
     assert done.exit_code == 2
     assert "decision" in done.stdout or "JSON" in done.stderr
-    (path,) = kept(tmp_path)
+    (path,) = saved_answers(tmp_path)
     assert f"--response @{path}" in done.stderr
     path.write_text(path.read_text(encoding="utf-8").replace(word, '"reject"'), encoding="utf-8")
     again = cli("interrupts", "respond", question, "--response", f"@{path}", "--responder", "ana")
@@ -238,14 +239,17 @@ def test_an_answer_is_edited_only_while_the_question_is_open(cli, waiting, edito
     assert cli("interrupts", "respond", question, "--edit", "--response", YES).exit_code == 2
 
 
-def test_a_question_says_what_time_does_to_it():
-    """Who looks at a question sees when it expires, what happens then, and how often people were reminded."""
-    asked = Address("00run", "a", 1).ask("ok?", scope="function", expires_in=60, on_expire="fail")
-    asked = replace(asked, asked_at=1_700_000_000_000, reminded=2)
-    written = interrupt_document(asked)
+def test_a_question_shows_when_it_expires():
+    """A question shows when it expires, what happens then, and how often people were reminded."""
+    interrupt = Address("00run", "a", 1).ask("ok?", scope="function", expires_in=60, on_expire="fail")
+    interrupt = replace(interrupt, asked_at=1_700_000_000_000, reminded=2)
+    question = question_of(interrupt)
+    written = document(question)
 
     assert (written["on_expire"], written["reminded"]) == ("fail", 2)
-    assert _expiry(asked).endswith(": fail\n")
-    assert _expiry(replace(asked, on_expire={"route": "lead"})).endswith(': {"route": "lead"}\n')
-    assert _expiry(replace(asked, expires_in=None)) == ""
-    assert "expires now  reminded 2 times" in str(_question(asked, asked.asked_at + 60_000).renderables[0])
+    assert written["expires_at"] == "2023-11-14T22:14:20.000Z"
+    assert _expiry(question).endswith(": fail\n")
+    assert _expiry(replace(question, on_expire={"route": "lead"})).endswith(': {"route": "lead"}\n')
+    assert _expiry(question_of(replace(interrupt, expires_in=None))) == ""
+    drawn = str(_question(question, interrupt.asked_at + 60_000).renderables[0])
+    assert "expires now  reminded 2 times" in drawn

@@ -1,29 +1,106 @@
+"""Measured times: how they are collected, and what `runner metrics` makes of them."""
+
 from __future__ import annotations
 
+import json
 import re
 
-import redis
+import pytest
+
+from runner.store.redis.measurements import ANSWER, BOUNDS, NODE, QUEUE_WAIT, Collector, increments
+from runner.store.redis.store import RedisStore
+from tests.graphs import Bench, ident, wired
+from tests.waiting import wait_until
+
+SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? ([0-9.e+]+)")
 
 
-def test_metrics_are_prometheus_text(cli, redis_url):
-    """Every line is a comment or a number with few labels, and each number has its help."""
-    with redis.Redis.from_url(redis_url) as client:
-        client.xadd("runner:dead", {"reason": "no JSON"})
-    lines = cli("metrics", url=redis_url).stdout.splitlines()
-    numbers = [line for line in lines if not line.startswith("#")]
-
-    assert all(re.fullmatch(r'[a-z_]+(\{[a-z]+="[a-z_]+"\})? [0-9.e+]+', line) for line in numbers)
-    assert 'runner_dead_letters{kind="message"} 1' in numbers
-    assert 'runner_runs{status="executing"} 0' in numbers
-    assert "runner_workers 0" in numbers
-    assert len({line.split()[2] for line in lines if line.startswith("# HELP")}) == 9
+@pytest.fixture
+def store(fake_store):
+    return RedisStore(fake_store.url, push=False)
 
 
-def test_metrics_count_what_waits(cli, waiting):
-    """An open question and its run are counted, and the worker is."""
-    shown = dict(line.rsplit(" ", 1) for line in cli("metrics").stdout.splitlines() if line[0] != "#")
+def samples(call, url) -> dict[str, float]:
+    """What `runner metrics` writes, by name and labels."""
+    lines = call("metrics", url=url).stdout.splitlines()
+    matches = [SAMPLE.fullmatch(line) for line in lines if not line.startswith("#")]
+    return {f"{match[1]}{{{match[2] or ''}}}": float(match[3]) for match in matches}
 
-    assert float(shown["runner_questions_open"]) >= 1
-    assert float(shown['runner_runs{status="interrupted"}']) >= 1
-    assert float(shown["runner_workers"]) == 1
-    assert float(shown["runner_slots"]) == 8
+
+def test_a_histogram_counts_up_to_each_bound(call, store, fake_store):
+    """Each bucket has what is at most its bound; the sum and the number of all follow."""
+    for seconds in (0.01, 0.02, 3, 1e9):
+        store.measure(increments(NODE, seconds, graph="shop", outcome="completed"))
+    numbers = samples(call, fake_store.url)
+    labels = 'graph="shop",outcome="completed"'
+
+    assert numbers[f'runner_node_seconds_bucket{{{labels},le="0.01"}}'] == 1
+    assert numbers[f'runner_node_seconds_bucket{{{labels},le="0.05"}}'] == 2
+    assert numbers[f'runner_node_seconds_bucket{{{labels},le="1800"}}'] == 3
+    assert numbers[f'runner_node_seconds_bucket{{{labels},le="+Inf"}}'] == 4
+    assert numbers[f"runner_node_seconds_count{{{labels}}}"] == 4
+    assert numbers[f"runner_node_seconds_sum{{{labels}}}"] == pytest.approx(1e9 + 3.03)
+    text = call("metrics", url=fake_store.url).stdout
+    assert text.count("# TYPE runner_node_seconds histogram") == 1
+
+
+def test_an_answer_counts_with_the_time_that_its_question_was_open(call, store, fake_store):
+    """The time to answer is measured wherever the answer comes in."""
+    graph = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
+    bench = Bench(graph, lambda _: store).start()
+    (question,) = bench.finish().interrupts
+    call("interrupts", "respond", question.id, "--response", "true", url=fake_store.url)
+    call("interrupts", "respond", question.id, "--response", "true", url=fake_store.url)
+    numbers = samples(call, fake_store.url)
+
+    assert numbers["runner_answer_seconds_count{}"] == 1
+    assert numbers['runner_answer_seconds_bucket{le="10"}'] == 1
+
+
+def test_the_wait_of_a_ready_node_is_known(store):
+    """From its doorbell on, until it runs."""
+    bench = Bench(wired({"a": ident}).build(), lambda _: store).start()
+
+    assert 0 <= store.waited(bench.run_id, "a") < 10
+    assert store.waited(bench.run_id, "b") is None
+    bench.finish()
+    assert store.waited(bench.run_id, "a") is None
+
+
+def test_measurements_are_written_together():
+    """A busy worker writes once in a while, and nothing twice."""
+    written = []
+    collector = Collector(written.append, delay=3600)
+    for _ in range(3):
+        collector.add(increments(QUEUE_WAIT, 0.5, graph="g"))
+    collector.flush()
+    collector.flush()
+    (fields,) = written
+
+    assert {json.loads(field)[2]: number for field, number in fields.items()} == {"1": 3, "sum": 1.5}
+
+
+def test_measurements_are_written_without_more_work():
+    """An idle worker writes what it has measured, too."""
+    written = []
+    Collector(written.append, delay=0.01).add(increments(ANSWER, 1))
+
+    wait_until(lambda: written, "it is written")
+
+
+def test_a_worker_measures_its_nodes_and_their_waits(cli, waiting):
+    """By graph: how long nodes ran and with which outcome, and how long they waited for a worker."""
+
+    def measured() -> str:
+        return cli("metrics").stdout
+
+    for name in (
+        'runner_node_seconds_count{graph="shop-refund",outcome="waiting"}',
+        "runner_queue_wait_seconds_count",
+    ):
+        wait_until(lambda name=name: name in measured(), name)
+
+
+def test_bounds_rise():
+    """A histogram whose bounds were out of order would count wrong."""
+    assert all(list(bounds) == sorted(set(bounds)) for bounds in BOUNDS.values())

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from runner.cli.exits import Exit, translated
-from runner.cli.output import one_line, short, span, stamp, visible
+from runner.cli.exits import Exit, command_error
+from runner.cli.output import short, span, stamp, visible
 from runner.errors import BrokerError, LeaseLost, NotFoundError, ResponseError, UnstorableError
+from runner.records.validation import one_line
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 HIDDEN = {
     "\x1b[2J": r"\x1b[2J",
@@ -22,11 +27,11 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize(("given", "seen"), HIDDEN.items())
-def test_hidden_characters_are_shown(given, seen):
+@pytest.mark.parametrize(("text", "escaped"), HIDDEN.items())
+def test_hidden_characters_are_escaped(text, escaped):
     """Nothing that a user or an agent wrote moves the cursor, turns the text round or hides."""
-    assert one_line(given) == seen
-    assert visible(given) == seen
+    assert one_line(text) == escaped
+    assert visible(text) == escaped
 
 
 def test_line_ends_stay_only_where_there_is_room():
@@ -42,7 +47,7 @@ def test_long_values_are_cut_with_a_sign():
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "said"),
+    ("milliseconds", "text"),
     [
         (0, "0 ms"),
         (999, "999 ms"),
@@ -52,9 +57,9 @@ def test_long_values_are_cut_with_a_sign():
         (5 * 86_400_000, "5 days 0 h"),
     ],
 )
-def test_lengths_of_time_are_short(milliseconds, said):
+def test_lengths_of_time_are_short(milliseconds, text):
     """People read a length of time in the unit that fits."""
-    assert span(milliseconds) == said
+    assert span(milliseconds) == text
 
 
 def test_times_are_rfc_3339_in_utc():
@@ -73,17 +78,24 @@ def test_times_are_rfc_3339_in_utc():
         (BrokerError(), Exit.UNREACHABLE),
         (TimeoutError(), Exit.TIMED_OUT),
         (KeyboardInterrupt(), Exit.STOPPED),
-        (ZeroDivisionError(), Exit.FAULT),
+        (ZeroDivisionError(), Exit.INTERNAL_ERROR),
         (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), Exit.USAGE),
     ],
 )
 def test_every_kind_of_error_has_its_code(error, code):
     """A script can tell from the code whose fault it is."""
-    assert translated(error).code == code
+    assert command_error(error).code == code
 
 
-def on_terminal(url, *arguments: str, **environment: str) -> str:
-    """Run the program on a pseudo-terminal and return what a person would see."""
+def test_the_reference_lists_the_exit_codes():
+    """The table of exit codes is that of the code."""
+    section = REFERENCE.read_text(encoding="utf-8").split("## Exit codes")[1].split("## ")[0]
+
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == sorted(Exit)
+
+
+def on_terminal(url, *arguments: str, typed: str = "", **environment: str) -> str:
+    """Run the program on a pseudo-terminal, type into it, and return what a person would see."""
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
         [sys.executable, "-m", "runner.cli", *arguments],
@@ -93,39 +105,100 @@ def on_terminal(url, *arguments: str, **environment: str) -> str:
         env={**os.environ, "RUNNER_REDIS_URL": url, "TERM": "xterm", "COLUMNS": "120", **environment},
     )
     os.close(theirs)
-    seen = b""
+    os.write(ours, typed.encode())
+    screen = b""
     try:
         while piece := os.read(ours, 65536):
-            seen += piece
+            screen += piece
     except OSError:  # how Linux says that the other end is closed
         pass
     program.wait()
     os.close(ours)
-    return seen.decode()
+    return screen.decode()
 
 
 def test_a_terminal_gets_a_tree_with_what_waits_and_for_whom(shop_url, waiting):
     """On a terminal a run is a tree, in colours: each node, and below it the question and its people."""
-    seen = on_terminal(shop_url, "runs", "show", waiting[0])
+    screen = on_terminal(shop_url, "runs", "show", waiting[0])
 
-    assert "├── " in seen
-    assert "asks shop_refund" in seen
-    assert "of ana, ben" in seen
-    assert waiting[1] in seen
-    assert "\x1b[" in seen
+    assert "├── " in screen
+    assert "asks shop_refund" in screen
+    assert "of ana, ben" in screen
+    assert waiting[1] in screen
+    assert "\x1b[" in screen
 
 
 def test_no_color_means_no_colours(shop_url, waiting):
     """NO_COLOR leaves the tree and takes the colours."""
-    seen = on_terminal(shop_url, "runs", "show", waiting[0], NO_COLOR="1")
+    screen = on_terminal(shop_url, "runs", "show", waiting[0], NO_COLOR="1")
 
-    assert "├── " in seen
-    assert "\x1b[3" not in seen
+    assert "├── " in screen
+    assert "\x1b[3" not in screen
 
 
 def test_a_terminal_shows_a_run_live_and_then_as_it_ended(shop_url):
     """`run --wait` draws while the run goes, and leaves the last picture."""
-    seen = on_terminal(shop_url, "run", "shop-tell", "--input", "1", "--wait")
+    screen = on_terminal(shop_url, "run", "shop-echo", "--input", "1", "--wait")
 
-    assert "✓" in seen.rpartition("shop-tell")[2]
-    assert "run.started" not in seen
+    assert "✓" in screen.rpartition("shop-echo")[2]
+    assert "run.started" not in screen
+
+
+def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
+    """An id in a table can be copied; other cells are broken over lines instead."""
+    screen = on_terminal(shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="80")
+
+    assert "RUN  " in screen.splitlines()[0]
+    assert f"{waiting[0]}  " in screen
+
+
+def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
+    """In 40 columns a table would be unreadable: each cell has a line with its heading."""
+    screen = on_terminal(shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="40")
+
+    lines = re.sub(r"\x1b\[\d+m", "", screen).splitlines()
+    assert f"RUN  {waiting[0]}" in lines
+    assert "STATUS  interrupted" in lines
+
+
+def test_a_question_is_answered_field_by_field_on_a_terminal(shop_url, waiting):
+    """Without an answer on the command line the schema's fields are asked for, a wrong value again."""
+    typed = "maybe\napprove\nyes\nana\n"
+    screen = on_terminal(shop_url, "interrupts", "respond", waiting[1], typed=typed, NO_COLOR="1")
+
+    assert '"amount": 120' in screen
+    assert screen.count("decision (approve | reject)") == 2
+    assert "Your name (ana, ben may answer)" in screen
+    assert "accepted" in screen
+
+
+def on_40_columns(url, *arguments: str) -> list[str]:
+    """The lines of a command on a terminal of 40 columns, without colours."""
+    screen = on_terminal(url, *arguments, NO_COLOR="1", COLUMNS="40")
+    return re.sub(r"\x1b\[\d+m", "", screen).splitlines()
+
+
+def test_help_fits_a_narrow_terminal(shop_url):
+    """Help is wrapped at words in 40 columns, too."""
+    lines = on_40_columns(shop_url, "runs", "list", "--help")
+
+    assert max(map(len, lines)) <= 40
+    assert "  --status STATUS" in lines
+
+
+def test_a_tree_cuts_nothing_off_on_a_narrow_terminal(shop_url, waiting):
+    """Where a line doesn't fit in 40 columns it continues on the next one."""
+    lines = on_40_columns(shop_url, "runs", "show", waiting[0])
+
+    assert max(map(len, lines)) <= 40
+    assert "…" not in "".join(lines)
+    assert "ana, ben" in " ".join(line.strip("│├└─ ") for line in lines)
+
+
+def test_events_are_wrapped_at_words_on_a_narrow_terminal(shop_url, waiting):
+    """An event begins with its position, and what follows is indented."""
+    lines = on_40_columns(shop_url, "runs", "events", waiting[0])
+
+    assert max(map(len, lines)) <= 40
+    assert lines[0] == "1"
+    assert lines[1].startswith("  20")

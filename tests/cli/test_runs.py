@@ -1,37 +1,204 @@
+"""Starting, listing, showing, watching and exporting runs."""
+
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 
-from runner.cli.documents import InterruptDocument, NodeDocument, RunDocument, RunLine
+import pytest
+from rich.console import Console
+
+from runner import Client, GraphBuilder
+from runner.cli.output import document
+from runner.cli.tree import draw
+from runner.cli.views import read_run
+from runner.store.memory.store import MemoryStore
 from tests.waiting import wait_until
+
+YES = '{"decision": "approve"}'
+
+
+# -- runner run ----
+
+
+def test_run_writes_the_id_alone(cli):
+    """A script can keep what `runner run` writes: it is the run's id and nothing else."""
+    started = cli("run", "shop-echo", "--input", '"hello"')
+
+    run_id = started.stdout.strip()
+
+    assert (started.exit_code, started.stderr) == (0, "")
+    assert cli("runs", "show", run_id).stdout.startswith(f"run\t{run_id}\tshop-echo\t")
+
+
+def test_waiting_for_a_run_that_completes_ends_with_0(cli):
+    """`--wait` watches to the end: events on stderr, the result on stdout."""
+    done = cli("run", "shop-echo", "--input", "1", "--wait")
+
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1].startswith("node\techo\tcompleted\t1\t1\t")
+    kinds = [line.split("\t")[1] for line in done.stderr.splitlines()]
+    assert kinds[-1] == "run.ended"
+    assert "node.completed" in kinds
+
+
+def test_waiting_for_a_run_that_fails_ends_with_1(cli):
+    """A failed run shows in the exit code, and its error in the line of the node."""
+    done = cli("run", "shop-fail", "--input", "7", "--wait")
+
+    assert done.exit_code == 1
+    assert "ValueError: order 7 is not there" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_waiting_for_a_run_that_needs_a_person_ends_with_3(cli):
+    """Once the run waits only for people, `--wait` ends and prints how to answer."""
+    done = cli("run", "shop-refund", "--input", "1042", "--wait")
+
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+
+    assert done.exit_code == 3
+    assert lines[0][3] == "interrupted"
+    assert lines[-1][0] == "interrupt"
+    assert lines[-1][2:] == ["approve", "shop_refund", "ana,ben", '{"order": 1042, "amount": 120}']
+    assert f"runner interrupts respond {lines[-1][1]}" in done.stderr
+
+
+def test_a_run_that_takes_too_long_ends_with_8_and_continues(cli, shop_url):
+    """`--timeout` ends the watching, not the run."""
+    done = cli("run", "shop-endless", "--wait", "--timeout", "0.3")
+
+    run = Client(redis_url=shop_url).run(done.stderr.splitlines()[0].split("\t")[1])
+
+    assert done.exit_code == 8
+    assert "it continues" in done.stderr
+    assert run.status == "executing"
+    run.cancel("the test is over")
+    assert run.wait(timeout=20).status == "cancelled"
+
+
+def test_a_cancelled_run_ends_with_1(cli, shop_url):
+    """Cancelled is not done: a script that waited must notice."""
+    key = "cancelled-once"
+    run_id = cli("run", "shop-endless", "--idempotency-key", key).stdout.strip()
+    Client(redis_url=shop_url).run(run_id).cancel("the test is over")
+
+    assert cli("run", "shop-endless", "--idempotency-key", key, "--wait").exit_code == 1
+
+
+def test_the_same_idempotency_key_starts_one_run(cli):
+    """A repeated start returns the first run."""
+    first, second = (
+        cli("run", "shop-echo", "--input", "1", "--idempotency-key", "one").stdout for _ in range(2)
+    )
+
+    assert first == second
+
+
+def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
+    """`@file` and `-` are other ways to pass the same JSON."""
+    (tmp_path / "order.json").write_text('{"order": 7}')
+
+    from_file = cli("run", "shop-echo", "--json", "--wait", "--input", f"@{tmp_path / 'order.json'}")
+    from_stdin = cli("run", "shop-echo", "--json", "--wait", "--input", "-", stdin='{"order": 7}')
+
+    assert json.loads(from_file.stdout)["task"] == {"order": 7}
+    assert json.loads(from_stdin.stdout)["task"] == {"order": 7}
+
+
+def test_tags_are_stored_with_the_run(cli):
+    """The tags of `--tag` are in the list."""
+    run_id = cli("run", "shop-echo", "--tag", "team=shop", "--tag", "why=a=b").stdout.strip()
+
+    listed = [line for line in cli("runs", "list").stdout.splitlines() if line.startswith(run_id)]
+
+    assert listed[0].split("\t")[4] == "team=shop why=a=b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "nope"], 4, "'nope'"),
+        (["run", "shop-echo", "--input", "yes"], 2, """Hint: Text needs its own quotes: --input '"yes"'."""),
+        (["run", "shop-echo", "--input", '{"a": 1, "a": 2}'], 2, "same key twice"),
+        (["run", "shop-echo", "--input", "@/nowhere.json"], 2, "can't be read"),
+        (["run", "shop-echo", "--tag", "team"], 2, "Write --tag key=value."),
+        (["run", "shop-echo", "--timeout", "3"], 2, "use both"),
+        (["run"], 2, "Missing argument 'GRAPH'"),
+        (["rnu"], 2, "'run'"),
+        (["runs", "show", "nope"], 4, "no run 'nope'"),
+        (["interrupts", "show", "nope"], 4, "'nope'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_hint(cli, arguments, code, message):
+    """Each mistake has one line, at most one hint, its own code and no traceback."""
+    done = cli(*arguments)
+
+    assert done.exit_code == code
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_store_that_is_not_there_ends_with_7(cli):
+    """Without a store nothing is started, and the error has the address that was tried."""
+    done = cli("runs", "list", url="redis://127.0.0.1:1/0")
+
+    assert done.exit_code == 7
+    assert "127.0.0.1:1" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_debug_shows_where_an_error_came_from(cli):
+    """With `--debug`, before or after the command, the traceback comes first."""
+    for arguments in (["--debug", "runs", "show", "nope"], ["runs", "show", "nope", "--debug"]):
+        assert "Traceback" in cli(*arguments).stderr
+
+
+def test_a_setting_that_makes_no_sense_is_a_usage_error(cli, monkeypatch):
+    """A bad value in the environment is named, in one line."""
+    monkeypatch.setenv("RUNNER_RETENTION", "soon")
+
+    done = cli("runs", "list")
+
+    assert done.exit_code == 2
+    assert "RUNNER_RETENTION" in done.stderr
+    assert "soon" in done.stderr
+
+
+# -- list and show ----
 
 
 def test_runs_are_listed_newest_first(cli):
     """A line is a run: id, graph, status, time of start, tags."""
-    older, newer = (cli("run", "shop-tell", "--input", "1", "--wait", "--json") for _ in range(2))
+    older, newer = (cli("run", "shop-echo", "--input", "1", "--wait", "--json") for _ in range(2))
 
     listed = [line.split("\t") for line in cli("runs", "list", "--limit", "2").stdout.splitlines()]
 
     assert [cells[0] for cells in listed] == [json.loads(run.stdout)["run_id"] for run in (newer, older)]
-    assert listed[0][1:3] == ["shop-tell", "completed"]
+    assert listed[0][1:3] == ["shop-echo", "completed"]
 
 
 def test_runs_are_listed_by_status(cli, waiting):
-    """`--status` leaves the others out."""
+    """`--status` filters the list."""
     listed = json.loads(cli("runs", "list", "--status", "interrupted", "--json").stdout)["runs"]
 
     assert waiting[0] in [run["run_id"] for run in listed]
     assert {run["status"] for run in listed} == {"interrupted"}
-    assert set(listed[0]) == RunLine.__required_keys__
 
 
 def test_runs_are_found_by_graph_tag_and_time(cli):
-    """Filters cut the listing together; `next` is the cursor of what follows."""
+    """A run must match all filters; `next` is the cursor of the next page."""
     mark = f"t{time.time_ns()}"
     for number in range(3):
-        cli("run", "shop-tell", "--input", "1", "--tag", f"mark={mark}", "--tag", f"n={number}")
-    wanted = ("runs", "list", "--graph", "shop-tell", "--tag", f"mark={mark}", "--since", "1h", "--json")
+        cli("run", "shop-echo", "--input", "1", "--tag", f"mark={mark}", "--tag", f"n={number}")
+    wanted = ("runs", "list", "--graph", "shop-echo", "--tag", f"mark={mark}", "--since", "1h", "--json")
 
     first = json.loads(cli(*wanted, "--limit", "2").stdout)
     rest = json.loads(cli(*wanted, "--limit", "2", "--cursor", first["next"]).stdout)
@@ -45,14 +212,11 @@ def test_runs_are_found_by_graph_tag_and_time(cli):
     assert cli("runs", "list", "--cursor", "nonsense").exit_code == 2
 
 
-def test_the_document_of_a_run_has_the_documented_keys(cli, waiting):
-    """The keys of a run, its nodes and its questions are what the reference says, no less and no more."""
+def test_the_document_of_a_run_has_its_nodes_and_questions(cli, waiting):
+    """`runs show --json` has task, times, nodes with outputs, and the open questions."""
     run = json.loads(cli("runs", "show", waiting[0], "--json").stdout)
 
     nodes = {node["id"]: node for node in run["nodes"]}
-    assert set(run) == RunDocument.__required_keys__
-    assert all(set(node) == NodeDocument.__required_keys__ for node in run["nodes"])
-    assert all(set(asked) == InterruptDocument.__required_keys__ for asked in run["interrupts"])
     assert (run["status"], run["task"], run["ended_at"]) == ("interrupted", 1042, None)
     assert nodes["stock"]["output"] == "in stock"
     assert nodes["approve"]["status"] == "waiting"
@@ -79,12 +243,12 @@ def test_a_graph_inside_a_graph_is_shown_inside_its_node(cli):
     assert done.exit_code == 3
     assert "node\tinner/stock\tcompleted" in done.stdout
     assert inner["graph"] == "shop-outer/inner"
-    assert [asked["run_id"] for asked in run["interrupts"]] == [inner["run_id"]]
+    assert [question["run_id"] for question in run["interrupts"]] == [inner["run_id"]]
 
 
 def test_control_characters_of_users_stay_inside_their_cell(cli):
-    """What a node returns can't add a line, a cell or a colour to what others read."""
-    done = cli("run", "shop-tell", "--input", '"\\u202eabc"', "--wait")
+    """What a node returns can't add a line, a cell or a colour to the output."""
+    done = cli("run", "shop-echo", "--input", '"\\u202eabc"', "--wait")
 
     node = done.stdout.splitlines()[1].split("\t")
     assert len(done.stdout.splitlines()) == 2
@@ -93,60 +257,147 @@ def test_control_characters_of_users_stay_inside_their_cell(cli):
 
 def test_json_is_ascii_whatever_is_in_it(cli):
     """No terminal and no encoding can misread the JSON."""
-    done = cli("run", "shop-tell", "--input", '"\\u202eä\\u001b"', "--wait", "--json")
+    done = cli("run", "shop-echo", "--input", '"\\u202eä\\u001b"', "--wait", "--json")
 
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["task"] == "\u202eä\x1b"
 
 
-def test_a_failed_run_is_retried(cli):
-    """`runs retry` writes the nodes that run again; a run that has completed is a conflict."""
-    run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
-
-    done = cli("runs", "retry", run_id)
-
-    assert (done.exit_code, done.stdout) == (0, "fail_once\n")
-    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
-    again = cli("runs", "retry", run_id, "--node", "fail_once")
-    assert again.exit_code == 5
-    assert "has completed" in again.stderr
-    assert cli("runs", "retry", "00none").exit_code == 4
+def work(ctx):
+    if ctx.task == "bad":
+        raise ValueError("no such invoice")
+    return ctx.interrupt("ok?", assignees=["ana"]) if ctx.task == "ask" else ctx.task
 
 
-def test_a_run_that_waits_is_cancelled(cli, waiting):
-    """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
+def run_of(items):
+    store, builder = MemoryStore(), GraphBuilder()
+    builder.add_map(work, "invoices", on_error="continue", concurrency=2)
+    result = builder.set_store(store).build()(items)
+    return read_run(store, result.run_id)
+
+
+def test_a_map_is_one_line_with_counts():
+    """The tree shows a map as one line, and below it the items that wait or have failed."""
+    run = run_of(["a", "ask", "b", "bad"])
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw(run, run.created_at))
+    lines = [line.strip(" ├└─│") for line in console.file.getvalue().splitlines()]
+
+    assert "2 of 4 items done, 1 waiting, 1 failed" in lines[1]
+    assert [line.split()[1] for line in lines[2:] if " invoices[" in line] == ["invoices[1]", "invoices[3]"]
+    assert any("asks ok? of ana" in line for line in lines)
+    assert not any("invoices[0]" in line for line in lines)
+
+
+def test_the_document_of_a_map_has_its_items():
+    """In JSON a map has its items inside, and the run has their questions."""
+    run = document(run_of(["a", "ask"]))
+
+    (node,) = run["nodes"]
+    assert (node["total"], [item["id"] for item in node["items"]]) == (2, ["invoices[0]", "invoices[1]"])
+    assert [question["node"] for question in run["interrupts"]] == ["invoices[1]"]
+
+
+# -- watch, events, export ----
+
+
+def cells(text):
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_watching_a_run_ends_when_it_waits_only_for_people(cli, waiting):
+    """Without a terminal a line is an event: time since the start, kind, node, details."""
     run_id, question = waiting
+    done = cli("runs", "watch", run_id)
 
-    done = cli("runs", "cancel", run_id, "--reason", "ordered twice", "--json")
-
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["run_id"] == run_id
-    wait_until(lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends")
-    assert json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"] == "ordered twice"
-    assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "withdrawn"
-    again = cli("runs", "cancel", run_id)
-    assert again.exit_code == 5
-    assert "nothing was changed" in again.stderr
-    assert cli("runs", "cancel", "00none").exit_code == 4
+    assert done.exit_code == 3
+    event = next(line for line in cells(done.stdout) if line[1] == "interrupt.asked")
+    assert event[2] == "approve"
+    assert event[3].startswith(f"{question} ")
+    assert json.loads(event[3].partition(" ")[2])["assignees"] == ["ana", "ben"]
 
 
-def gave(cli, run_id):
-    """Wait for a run of one node, and give its output."""
-    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
-    return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
+def test_following_a_run_lasts_until_it_has_ended(cli, shop_url, waiting):
+    """`--follow` watches while people think; each event is a line of JSON as soon as it happens."""
+    run_id, question = waiting
+    program = [sys.executable, "-m", "runner.cli", "--redis-url", shop_url]
+    command = [*program, "runs", "watch", run_id, "--follow", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        events = [json.loads(watching.stdout.readline())]
+        while events[-1]["kind"] != "interrupt.asked":
+            events.append(json.loads(watching.stdout.readline()))
+        cli("interrupts", "respond", question, "--response", YES, "--responder", "ana")
+        events += [json.loads(line) for line in watching.stdout]
+
+    assert watching.returncode == 0
+    assert (events[0]["kind"], events[-1]["kind"]) == ("run.started", "run.ended")
+    answered = next(event for event in events if event["kind"] == "interrupt.answered")
+    assert answered["data"] == {"response": {"decision": "approve"}, "responder": "ana"}
 
 
-def test_a_run_is_forked_and_started_again(cli):
-    """`runs fork` and `runs again` write the id of the new run; the edited input is what the node gets."""
-    source = cli("run", "shop-tell", "--input", "1", "--wait").stdout.split("\t")[1]
+def test_watching_has_an_end(cli, shop_url):
+    """`--timeout` ends with 8, and the run continues; no such run is 4."""
+    run_id = cli("run", "shop-endless", "--input", "1").stdout.strip()
 
-    forked = cli("runs", "fork", source, "--from", "tell", "--input", '"other"', "--tag", "by=ana")
-    again = cli("runs", "again", source, "--json")
+    done = cli("runs", "watch", run_id, "--timeout", "0.3")
 
-    assert (forked.exit_code, again.exit_code) == (0, 0)
-    assert gave(cli, forked.stdout.strip()).startswith("other")
-    assert gave(cli, json.loads(again.stdout)["run_id"]).startswith("1")
-    listed = json.loads(cli("runs", "list", "--json", "--limit", "50").stdout)["runs"]
-    tags = next(run["tags"] for run in listed if run["run_id"] == forked.stdout.strip())
-    assert tags == {"by": "ana", "forked_from": source}
-    assert cli("runs", "fork", source, "--from", "nobody").exit_code == 4
+    assert (done.exit_code, cli("runs", "watch", "00none").exit_code) == (8, 4)
+    Client(redis_url=shop_url).run(run_id).cancel()
+    assert cli("runs", "watch", run_id).exit_code == 1
+
+
+def test_events_are_read_from_a_position(cli):
+    """Events are in order, those of child runs with the path of their node; `--after` continues."""
+    run_id = cli("run", "shop-outer", "--input", "1", "--wait").stdout.split("\t")[1]
+
+    events = cells(cli("runs", "events", run_id).stdout)
+    rest = cli("runs", "events", run_id, "--after", events[3][0])
+    as_json = [json.loads(line) for line in cli("runs", "events", run_id, "--json").stdout.splitlines()]
+
+    assert [int(event[0]) for event in events] == list(range(1, len(events) + 1))
+    assert "inner/approve" in {event[3] for event in events if event[2] == "interrupt.asked"}
+    assert cells(rest.stdout) == events[4:]
+    assert [event["position"] for event in as_json] == [event[0] for event in events]
+    assert cli("runs", "events", run_id, "--after", "x").exit_code == 2
+    assert cli("runs", "events", "00none").exit_code == 4
+
+
+def test_a_run_is_exported_whole(cli, waiting):
+    """The document has visits, questions with their answers, events, and the child runs."""
+    run_id = cli("run", "shop-outer", "--input", "1", "--wait").stdout.split("\t")[1]
+    run = json.loads(cli("runs", "export", run_id).stdout)
+    (inner,) = run["runs"]
+
+    assert (run["v"], run["task"], run["parent"], inner["parent"]) == (1, 1, None, run_id)
+    assert {visit["node"]: visit["status"] for visit in inner["visits"]} == {
+        "approve": "waiting",
+        "look_up": "completed",
+        "stock": "completed",
+    }
+    assert inner["interrupts"][0]["assignees"] == ["ana", "ben"]
+    assert run["events"][0]["kind"] == "run.started"
+    assert cli("runs", "export", "00none").exit_code == 4
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
+    """After Ctrl-C, `run --wait` prints that the run is still running."""
+    key = "watched"
+    client = Client(redis_url=shop_url)
+    with subprocess.Popen(
+        [sys.executable, "-m", "runner.cli", "run", "shop-endless", "--wait", "--idempotency-key", key],
+        env={**os.environ, "RUNNER_REDIS_URL": shop_url},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        try:
+            run = client.run(watching.stderr.readline().strip().split("\t")[1])
+            wait_until(lambda: "node.started" in watching.stderr.readline(), "the run goes")
+
+            watching.send_signal(signal.SIGINT)
+
+            assert watching.wait(timeout=20) == 130
+            assert f"run {run.id} is still running" in watching.stderr.read()
+        finally:
+            watching.kill()
+    assert run.status == "executing"
+    run.cancel("the test is over")

@@ -9,7 +9,7 @@ import redis
 
 from runner.cli.program import runner
 from runner.cli.schemas import DOCUMENTS, schema
-from runner.store.keys import Keys
+from runner.store.redis.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
@@ -73,8 +73,8 @@ def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_p
     for command, more in calls.items():
         written = json.loads(cli(*command.split(), *more, "--json").stdout)
         assert jsonschema_rs.is_valid(schema(command), written), command
-    given = ("--response", '{"decision": "approve"}', "--responder", "ana", "--json")
-    receipt = json.loads(cli("interrupts", "respond", question, *given).stdout)
+    answer = ("--response", '{"decision": "approve"}', "--responder", "ana", "--json")
+    receipt = json.loads(cli("interrupts", "respond", question, *answer).stdout)
     assert jsonschema_rs.is_valid(schema("interrupts respond"), receipt)
 
 
@@ -90,7 +90,7 @@ def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
         ("interrupts withdraw", question),
         ("runs cancel", cli("run", "shop-endless").stdout.strip()),
         ("runs retry", failed),
-        ("runs remove", cli("run", "shop-tell", "--wait").stdout.split("\t")[1], "--yes"),
+        ("runs remove", cli("run", "shop-echo", "--wait").stdout.split("\t")[1], "--yes"),
         ("dead replay", letters[0]),
         ("dead drop", letters[1], "--yes"),
     ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.addresses import cluster, sentinels
-from runner.cli.doctor import place
+from runner.celery.application import make_app
+from runner.celery.engines import pushes
+from runner.cli.output import without_password
 from runner.errors import UsageError
 from runner.settings import Settings
-from tasks.app import make_app
-from tasks.engines import pushes
+from runner.store.addresses import cluster, sentinels
 
 URL = "sentinel://ann:p%40ss@one:26380,two/main?db=3&sentinel_password=eye"
 
@@ -90,7 +90,7 @@ def test_another_service_or_database_is_another_broker(broker):
 @pytest.mark.parametrize("url", [URL, "redis+cluster://ann:p%40ss@one:7000,two"])
 def test_no_password_is_shown(url):
     """What the command line shows of an address has neither the servers' password nor the Sentinels'."""
-    shown = place(url)
+    shown = without_password(url)
 
     assert "ann:***@one" in shown
     assert "p%40ss" not in shown

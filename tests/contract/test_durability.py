@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import redis
 
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 from runner.errors import NotDurable, StoreError
-from runner.interrupts import Answer, ReceiptStatus
-from runner.ports import Start
-from runner.store import durability
-from runner.store.redis import RedisStore
-from runner.testing.contract.worker import Worker, shape
+from runner.records.interrupts import Answer, ReceiptStatus
+from runner.store.interface import Start
+from runner.store.redis import durability
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker, shape
 
 GRAPH = shape("a")
 
@@ -55,8 +55,8 @@ def hurried(monkeypatch):
 
 
 def waits(client) -> int:
-    found = client.info("commandstats")
-    return sum(found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("wait", "waitaof"))
+    statistics = client.info("commandstats")
+    return sum(statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("wait", "waitaof"))
 
 
 def start(store, run_id="00run", **said):
@@ -66,7 +66,7 @@ def start(store, run_id="00run", **said):
 
 def test_fast_waits_for_nothing(opened, client):
     """By default no request costs a second round trip."""
-    worker = Worker(opened("fast"))
+    worker = ManualWorker(opened("fast"))
     run_id = worker.start(GRAPH)
     worker.answer(*worker.park(run_id, "a"))
 
@@ -75,13 +75,13 @@ def test_fast_waits_for_nothing(opened, client):
 
 def test_what_is_acknowledged_waits_for_the_disk(opened, client):
     """At the level `fsync` each reply that promises something waits for the disk once, and no other does."""
-    worker = Worker(opened("fsync"))
+    worker = ManualWorker(opened("fsync"))
     counts = [waits(client)]
     run_id = worker.start(GRAPH)
     counts.append(waits(client))
     token = worker.claim(run_id, "a").token
     counts.append(waits(client))
-    question = worker.asked(token)
+    question = worker.question(token)
     worker.store.park(token, [question], None)
     counts.append(waits(client))
     worker.answer(question)
@@ -121,7 +121,7 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
         with pytest.raises(NotDurable, match="no replica confirmed it"):
             start(store, idempotency_key="key")
     assert store.read("00run") is not None
-    fast = Worker(opened("fast"))
+    fast = ManualWorker(opened("fast"))
     fast.know("00run", GRAPH)
     (question,) = fast.park("00run", "a")
     for _ in range(2):

@@ -7,8 +7,8 @@ import functools
 import pytest
 
 from runner import GraphBuilder, Status
-from runner.store.redis import RedisStore
-from tests.core.graphs import Bench, answer_all, ident, single, wired
+from runner.store.redis.store import RedisStore
+from tests.graphs import Bench, answer_all, ident, single, wired
 
 
 @pytest.fixture
@@ -96,14 +96,14 @@ def test_a_graph_ends_alike_on_both_stores(on_redis, name):
         found = bench.finish()
 
     assert (found.status, found.execution_order) == (expected.status, expected.execution_order)
-    assert {node: each.output for node, each in found.results.items()} == {
-        node: each.output for node, each in expected.results.items()
+    assert {node: result.output for node, result in found.results.items()} == {
+        node: node_result.output for node, node_result in expected.results.items()
     }
 
 
-def test_a_graph_inside_a_cycle_of_batches_runs_anew(on_redis):
-    """Each visit of a graph's node in batches has a child run of its own, in memory and on Redis."""
-    builder = GraphBuilder(compat="strands")
+def test_a_graph_inside_a_loop_runs_once_a_round(on_redis):
+    """Each visit of a graph's node has a child run of its own, in memory and on Redis."""
+    builder = GraphBuilder()
     builder.add_node(wired({"x": ident, "y": inputs}, "x y").build(), "a")
     builder.add_node(visit, "b")
     builder.add_edge("a", "b")

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from runner.engine import Engine
-from runner.interrupts import Answer, Interrupt
-from runner.interrupts import ReceiptStatus as Told
-from runner.outcomes import Saved
-from runner.registry import Registry
-from runner.run import Status
-from runner.store.memory import MemoryStore
-from runner.store.redis import RedisStore
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.operations.answers import apply_answers
+from runner.records.interrupts import Answer, Interrupt
+from runner.records.interrupts import ReceiptStatus as Told
+from runner.records.outcomes import Saved
+from runner.records.run import Status
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract import Worker
-from runner.testing.contract.worker import shape
+from runner.testing.contract import ManualWorker
+from runner.testing.contract.manual_worker import shape
 
 EXPECTED = {
     "open": Told.ACCEPTED,
@@ -42,7 +43,7 @@ class Cases:
     """One question of every kind in one store, and an engine to answer at."""
 
     def __init__(self, store, clock) -> None:
-        self.worker, self.store, self.bells = Worker(store), store, []
+        self.worker, self.store, self.bells = ManualWorker(store), store, []
         self.engine = Engine(store, self, Registry())
         self.questions = {
             "expired": self.asked(expires_in=5.0),
@@ -78,7 +79,7 @@ class Cases:
 
     def running(self) -> Interrupt:
         token = self.worker.claim(self.worker.start(shape("a")), "a").token
-        question = self.worker.asked(token)
+        question = self.worker.question(token)
         self.store.ask(token, [question], Saved({"v": 1}))
         return question
 
@@ -90,7 +91,7 @@ class Cases:
 
     def left(self) -> Interrupt:
         token = self.worker.claim(self.worker.start(shape("a")), "a").token
-        question = self.worker.asked(token)
+        question = self.worker.question(token)
         self.store.ask(token, [question], None)
         self.worker.settle(token)
         return question
@@ -104,7 +105,7 @@ class Cases:
     def older(self) -> Interrupt:
         run_id = self.worker.start(shape("a>a a>b", name="loop"))
         token = self.worker.claim(run_id, "a").token
-        question = self.worker.asked(token)
+        question = self.worker.question(token)
         self.store.ask(token, [question], None)
         self.worker.settle(token, edges="10")
         self.worker.park(run_id, "a", visit=2)
@@ -112,12 +113,12 @@ class Cases:
 
     def tell(self, *kinds: str) -> list[Told]:
         """Answer questions of some kinds as one set."""
-        given = [Answer(self.questions[kind].id, "yes", responder="late") for kind in kinds]
-        return [receipt.status for receipt in self.engine.answer(given)]
+        answers = [Answer(self.questions[kind].id, "yes", responder="late") for kind in kinds]
+        return [receipt.status for receipt in apply_answers(self.engine, answers)]
 
     def everything(self) -> list:
         """Read all runs, questions and events."""
-        found = [each.run_id for each in self.store.runs()]
+        found = [run.run_id for run in self.store.runs()]
         return [(self.store.read(run_id), self.store.events(run_id)) for run_id in found]
 
 
@@ -168,7 +169,7 @@ def test_answers_to_what_is_open_are_taken_as_one_set(cases):
 class AnyPart(MemoryStore):
     """A store without the promise of sets: each answer counts for itself."""
 
-    def answer(self, answers, nonce):
+    def answer(self, answers, nonce, questions=()):
         said = [super(AnyPart, self).answer([each], nonce) for each in answers]
         return [receipt for receipts, _ in said for receipt in receipts], said[0][1]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
-from runner.maps import MapSpec
-from runner.store.redis import RedisStore
-from runner.testing.contract.worker import Worker, shape
+from runner.definition.model import MapSpec
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker, shape
 
 
 def commands_per_item(url, count, window):
@@ -16,7 +16,7 @@ def commands_per_item(url, count, window):
     store = RedisStore(url, push=False)
     with redis.Redis.from_url(url) as server:
         server.flushall()
-        worker = Worker(store)
+        worker = ManualWorker(store)
         run_id = worker.start(graph)
         token = worker.claim(run_id, "m").token
         server.config_resetstat()

@@ -8,18 +8,20 @@ import pytest
 
 from runner import Agent, Graph, GraphBuilder, Status, ToolContext, tool
 from runner.client import Client
-from runner.deploys import held
-from runner.engine import Engine
+from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
-from runner.interrupts import Answer
-from runner.listings import RunQuery
-from runner.migrations import Migrations
-from runner.registry import Registry
-from runner.store.memory import MemoryStore
-from runner.store.redis import RedisStore
+from runner.execution.engine import Engine
+from runner.operations import recovery
+from runner.operations.answers import apply_answers
+from runner.operations.deploys import held
+from runner.operations.migration import FamilyPlanner
+from runner.operations.migration_plan import MigrationRequest
+from runner.records.interrupts import Answer
+from runner.records.listings import RunQuery
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
 from runner.testing import ScriptedModel
-from runner.wishes import Wish
-from tests.core.graphs import Bench, ident, wired
+from tests.graphs import Bench, ident, wired
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -66,7 +68,7 @@ class Deployed(Bench):
 
     def answer_old(self, response="yes"):
         """Answer what was asked before the deploy."""
-        return self.engine.answer([Answer(each.id, response) for each in self.asked])
+        return apply_answers(self.engine, [Answer(question.id, response) for question in self.asked])
 
     def migrate(self, mapping=None, **said):
         """Move the run."""
@@ -75,9 +77,9 @@ class Deployed(Bench):
 
     def stands(self) -> str:
         """Say where the run and its nodes are."""
-        found = self.store.read(self.run_id)
-        nodes = ", ".join(f"{name} {found.nodes[name].status}" for name in sorted(found.nodes))
-        return f"{found.record.status}: {nodes}"
+        snapshot = self.store.read(self.run_id)
+        nodes = ", ".join(f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes))
+        return f"{snapshot.record.status}: {nodes}"
 
 
 def agent():
@@ -106,16 +108,16 @@ class Case:
     """A change between two versions of a graph, and what becomes of a run that waits at b meanwhile.
 
     `held` are the nodes that the check before the deploy names. An answer to the old question leaves the
-    run `after_answer`; then it is migrated with `wish`; `fates` are what becomes of its nodes and `asks`
-    the questions that are asked anew. `results` are some outputs at its end.
+    run `after_answer`; then it is migrated with `options`; `outcomes` are what becomes of its nodes, `asks`
+    the questions that replace older ones, `results` some outputs at its end.
     """
 
     name: str
     after: Graph
     held: tuple[str, ...]
     after_answer: str
-    wish: dict = field(default_factory=dict)
-    fates: tuple[str, ...] = ()
+    options: dict = field(default_factory=dict)
+    outcomes: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     results: dict = field(default_factory=dict)
     before: Graph = field(default_factory=graph)
@@ -129,7 +131,7 @@ CASES = [
         graph("a b", "b c", "b d", nodes={**NODES, "d": got}),
         ("b",),
         "needs_migration",
-        fates=("b>b goes on",),
+        outcomes=("b>b continues",),
         results={**DONE, "d": {"b": ["yes", ["a"]]}},
     ),
     Case(
@@ -144,7 +146,7 @@ CASES = [
         graph("a d", "d b", "b c", nodes={**NODES, "d": ident}),
         ("b",),
         "needs_migration",
-        fates=("b>b comes later", ">d begins"),
+        outcomes=("b>b comes later", ">d starts"),
         asks=("approve",),
         results={"c": {"b": ["again", ["d"]]}},
     ),
@@ -153,7 +155,7 @@ CASES = [
         graph("a b", nodes={"a": ident, "b": ask}),
         ("b", "c"),
         "needs_migration",
-        fates=("b>b goes on",),
+        outcomes=("b>b continues",),
         results={"b": ["yes", ["a"]]},
     ),
     Case(
@@ -162,7 +164,7 @@ CASES = [
         ("b", "c"),
         "needs_migration",
         {"drop": ["b"]},
-        (">c begins", "b> dropped"),
+        (">c starts", "b> dropped"),
         results={"c": {}},
     ),
     Case(
@@ -171,7 +173,7 @@ CASES = [
         ("b", "c"),
         "needs_migration",
         {"mapping": {"b": "approval"}},
-        ("b>approval goes on",),
+        ("b>approval continues",),
         results={"c": {"approval": ["yes", ["a"]]}},
     ),
     Case(
@@ -179,7 +181,7 @@ CASES = [
         graph("a b", "b c", ("a c", lambda state: state.results["a"].output != "a")),
         ("c",),
         "needs_migration",
-        fates=("c>c goes on",),
+        outcomes=("c>c continues",),
         results=DONE,
     ),
     Case(
@@ -187,7 +189,7 @@ CASES = [
         graph("a b", ("b c", lambda state: state.results["b"].output[0] == "yes")),
         ("b", "c"),
         "needs_migration",
-        fates=("b>b goes on",),
+        outcomes=("b>b continues",),
         results=DONE,
     ),
     Case(
@@ -195,7 +197,7 @@ CASES = [
         graph(nodes={**NODES, "b": agent()}),
         ("b",),
         "needs_migration",
-        fates=("b>b begins anew",),
+        outcomes=("b>b starts again",),
         asks=("approve",),
         results={"c": {"b": "done"}},
     ),
@@ -204,7 +206,7 @@ CASES = [
         graph(b={"version": "2"}),
         ("b",),
         "needs_migration",
-        fates=("b>b begins anew",),
+        outcomes=("b>b starts again",),
         asks=("approve",),
         results={"c": {"b": ["again", ["a"]]}},
     ),
@@ -214,7 +216,7 @@ CASES = [
         ("b",),
         "needs_migration",
         {"mapping": {"b": "b"}},
-        ("b>b goes on",),
+        ("b>b continues",),
         results=DONE,
     ),
     Case(
@@ -223,7 +225,7 @@ CASES = [
         ("b",),
         "needs_migration",
         {"mapping": {"b": "b"}},
-        ("b>b goes on",),
+        ("b>b continues",),
         asks=("approve",),
         results={"b": {"said": "again"}},
     ),
@@ -233,7 +235,7 @@ CASES = [
         ("b", "c"),
         "needs_migration",
         {"drop": ["b"]},
-        (">inner begins", "b> dropped"),
+        (">inner starts", "b> dropped"),
         asks=("approve",),
         results={"c": {"inner": ["again", []]}},
     ),
@@ -242,7 +244,7 @@ CASES = [
         LOOPED,
         ("b", "c"),
         "needs_migration",
-        fates=("b>b goes on",),
+        outcomes=("b>b continues",),
         asks=("approve",),
         results={"c": {"b": ["again", ["a", "c"]]}},
     ),
@@ -255,18 +257,18 @@ def test_a_run_waits_while_its_graph_changes(opened, case):
     run = Deployed(opened, case.before)
     registry = Registry()
     registry.add("bench", lambda: case.after)
-    assert tuple(sorted(each.node for each in held(run.store, registry, ["bench"]))) == case.held
+    assert tuple(sorted(change.node for change in held(run.store, registry, ["bench"]))) == case.held
 
     run.deploy(case.after)
     run.answer_old()
     assert run.finish().status == case.after_answer
     if case.after_answer == "needs_migration":
-        dry = run.migrate(**case.wish, dry_run=True)
+        dry = run.migrate(**case.options, dry_run=True)
         assert run.stands().startswith("needs_migration")
-        done = run.migrate(**case.wish)
+        done = run.migrate(**case.options)
         assert dry == done
-        assert tuple(f"{each.node}>{each.today} {each.becomes}" for each in done.fates) == case.fates
-        asks = [each.name for each in run.finish().interrupts]
+        assert tuple(f"{node.node}>{node.today} {node.becomes}" for node in done.nodes) == case.outcomes
+        asks = [interrupt.name for interrupt in run.finish().interrupts]
         assert tuple(asks) == case.asks
         if asks:
             run.answer({"said": "again"} if "schema" in case.name else "again")
@@ -286,11 +288,11 @@ def test_an_open_question_of_a_renamed_node_is_asked_under_its_new_name(opened):
     (old,) = run.asked
     run.deploy(RENAMED)
 
-    (fate,) = run.migrate({"b": "approval"}).fates
+    (outcome,) = run.migrate({"b": "approval"}).nodes
 
     (new,) = run.result().interrupts
     kinds = [(event.kind, event.detail) for event in run.store.events(run.run_id)]
-    assert (fate.becomes, fate.unused) == ("is asked under its new name", ())
+    assert (outcome.becomes, outcome.unused) == ("is asked under its new name", ())
     assert (new.node_id, new.name, new.id != old.id) == ("approval", "approve", True)
     assert kinds[-3][0] == "run.migrated"
     assert kinds[-2:] == [("interrupt.withdrawn", old.id), ("interrupt.asked", new.id)]
@@ -309,7 +311,7 @@ def test_an_answer_moves_with_its_node_and_counts_once(opened):
     run.migrate({"b": "approval"})
 
     (moved,) = [event for event in run.store.events(run.run_id) if event.kind == "interrupt.moved"]
-    late = run.engine.answer([Answer(moved.detail, "no")]) + run.answer_old("no")
+    late = apply_answers(run.engine, [Answer(moved.detail, "no")]) + run.answer_old("no")
     assert moved.data == {"from": run.asked[0].id}
     assert [receipt.status for receipt in late] == ["duplicate", "duplicate"]
     result = run.finish()
@@ -326,12 +328,12 @@ def test_what_does_not_apply_is_named(opened):
 
     done = run.migrate()
 
-    (fate,) = done.fates
-    (told,) = [event.data for event in run.store.events(run.run_id) if event.kind == "run.migrated"]
-    assert done.unused == [run.asked[0].id] == told["unused"]
-    assert (fate.node, fate.reason) == ("b", 'its version was "" and is "2" now')
-    (asked,) = run.finish().interrupts
-    assert (asked.node_id, asked.visit, asked.response) == ("b", 2, None)
+    (outcome,) = done.nodes
+    (event_data,) = [event.data for event in run.store.events(run.run_id) if event.kind == "run.migrated"]
+    assert done.unused == [run.asked[0].id] == event_data["unused"]
+    assert (outcome.node, outcome.reason) == ("b", 'its version was "" and is "2" now')
+    (question,) = run.finish().interrupts
+    assert (question.node_id, question.visit, question.response) == ("b", 2, None)
 
 
 REFUSED = [
@@ -340,7 +342,12 @@ REFUSED = [
     (RENAMED, {"mapping": {"x": "approval"}}, NotFoundError, "had no node 'x'"),
     (RENAMED, {"mapping": {"b": "a"}}, UsageError, "a has run already"),
     (RENAMED, {"mapping": {"b/x": "c"}}, ConflictError, "b waits"),
-    (RENAMED, {"mapping": {"b": "approval"}, "drop": ["b"]}, UsageError, "b can't be another node today and"),
+    (
+        RENAMED,
+        {"mapping": {"b": "approval"}, "drop": ["b"]},
+        UsageError,
+        "b can't be both renamed and dropped",
+    ),
     (RENAMED, {"mapping": {"b": "approval"}, "drop": ["x/y"]}, NotFoundError, "'x/y' is nowhere"),
     (
         graph("d a", "a b", "b c", nodes={"d": ident, **NODES}),
@@ -348,7 +355,7 @@ REFUSED = [
         ConflictError,
         "a ran already, and other nodes",
     ),
-    (graph(), {}, ConflictError, "nothing of it is set aside"),
+    (graph(), {}, ConflictError, "none of its nodes is held"),
     (
         graph("a b", "b c", ("a c", lambda state: state.results["nowhere"])),
         {},
@@ -358,15 +365,15 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("after", "wish", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED])
-def test_what_can_not_be_moved_is_refused_and_nothing_changes(opened, after, wish, error, said):
+@pytest.mark.parametrize(("after", "options", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED])
+def test_what_can_not_be_moved_is_refused_and_nothing_changes(opened, after, options, error, said):
     """The message says what is in the way and what to do; the run is as it was, to the last event."""
     run = Deployed(opened, graph())
     run.deploy(after)
     before = run.store.read(run.run_id)
 
     with pytest.raises(error, match=said):
-        run.migrate(**wish)
+        run.migrate(**options)
 
     assert run.store.read(run.run_id) == before
 
@@ -434,31 +441,31 @@ def items(**options) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("after", "wish"),
+    ("after", "options"),
     [(items(name="m"), {"mapping": {"b": "m"}}), (items(version="2"), {"mapping": {"b": "b"}})],
 )
-def test_a_map_goes_on_with_its_items(opened, after, wish):
+def test_a_map_goes_on_with_its_items(opened, after, options):
     """Items that are done stay done, those that wait wait on, under their map's new name."""
     run = Deployed(opened, items())
-    first = next(each for each in run.asked if each.name == "item 1")
-    run.engine.answer([Answer(first.id, "one")])
+    first = next(question for question in run.asked if question.name == "item 1")
+    apply_answers(run.engine, [Answer(first.id, "one")])
     run.finish()
     run.deploy(after)
 
-    run.migrate(**wish)
+    run.migrate(**options)
 
-    left = run.finish().interrupts
-    assert sorted(each.name for each in left) == ["item 2", "item 3"]
-    run.engine.answer([Answer(each.id, "more") for each in left])
-    (found,) = run.finish().results["c"].output.values()
-    assert found == [[1, "one"], [2, "more"], [3, "more"]]
+    questions = run.finish().interrupts
+    assert sorted(open_question.name for open_question in questions) == ["item 2", "item 3"]
+    apply_answers(run.engine, [Answer(interrupt.id, "more") for interrupt in questions])
+    (output,) = run.finish().results["c"].output.values()
+    assert output == [[1, "one"], [2, "more"], [3, "more"]]
 
 
 def test_a_map_can_have_its_old_name_back(opened):
     """Also where some of its items have asked and completed under that name."""
     run = Deployed(opened, items())
-    first = next(each for each in run.asked if each.name == "item 1")
-    run.engine.answer([Answer(first.id, "one")])
+    first = next(question for question in run.asked if question.name == "item 1")
+    apply_answers(run.engine, [Answer(first.id, "one")])
     run.finish()
 
     for old, new in (("b", "m"), ("m", "b")):
@@ -466,10 +473,12 @@ def test_a_map_can_have_its_old_name_back(opened):
         run.migrate({old: new})
         run.finish()
 
-    assert [receipt.status for receipt in run.engine.answer([Answer(first.id, "late")])] == ["duplicate"]
+    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(first.id, "late")])] == [
+        "duplicate"
+    ]
     run.answer("more")
-    (found,) = run.finish().results["c"].output.values()
-    assert found == [[1, "one"], [2, "more"], [3, "more"]]
+    (output,) = run.finish().results["c"].output.values()
+    assert output == [[1, "one"], [2, "more"], [3, "more"]]
 
 
 def test_a_map_with_another_window_goes_on_without_being_moved(opened):
@@ -477,7 +486,7 @@ def test_a_map_with_another_window_goes_on_without_being_moved(opened):
     run = Deployed(opened, items(concurrency=1))
     run.deploy(items(concurrency=3))
     run.answer("x")
-    assert [each.name for each in run.finish().interrupts] in ([], ["item 2"])
+    assert [interrupt.name for interrupt in run.finish().interrupts] in ([], ["item 2"])
     while run.result().interrupts:
         run.answer("x")
         run.finish()
@@ -490,7 +499,7 @@ def nested(inner: Graph, name: str = "b", **options) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("after", "wish", "node"),
+    ("after", "options", "node"),
     [
         (nested(INNER_RENAMED), {"b/x": "b/y"}, "b"),
         (nested(INNER, "i"), {"b": "i"}, "i"),
@@ -499,7 +508,7 @@ def nested(inner: Graph, name: str = "b", **options) -> Graph:
     ids=["inside", "around", "both"],
 )
 @pytest.mark.parametrize("first", [True, False], ids=["answered before", "answered after"])
-def test_a_graph_inside_is_moved_with_its_run(opened, after, wish, node, first):
+def test_a_graph_inside_is_moved_with_its_run(opened, after, options, node, first):
     """Whether its own nodes were renamed or the node that it is, it goes on, and its answer counts once."""
     run = Deployed(opened, nested(INNER))
     run.deploy(after)
@@ -507,18 +516,18 @@ def test_a_graph_inside_is_moved_with_its_run(opened, after, wish, node, first):
         run.answer_old()
         run.finish()
 
-    run.migrate(wish)
+    run.migrate(options)
 
     result = run.finish()
     if not first:
-        assert [each.name for each in result.interrupts] == ["approve"]
+        assert [interrupt.name for interrupt in result.interrupts] == ["approve"]
         run.answer("yes")
         result = run.finish()
     assert result.results["c"].output == {node: ["yes", []]}
     (child,) = run.store.children(run.run_id)
-    found = run.store.read(child).record
-    assert (found.graph_id, found.parent_node, found.path) == (f"bench/{node}", node, f"{node}/")
-    assert [each.run_id for each in run.store.runs(RunQuery(graph=f"bench/{node}"))] == [child]
+    record = run.store.read(child).record
+    assert (record.graph_id, record.parent_node, record.path) == (f"bench/{node}", node, f"{node}/")
+    assert [listed_run.run_id for listed_run in run.store.runs(RunQuery(graph=f"bench/{node}"))] == [child]
 
 
 def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
@@ -527,9 +536,9 @@ def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
     (child,) = run.store.children(run.run_id)
     run.deploy(graph())
 
-    (fate,) = run.migrate().fates
+    (outcome,) = run.migrate().nodes
 
-    assert (fate.becomes, fate.reason) == ("begins anew", "it was a graph and is a function now")
+    assert (outcome.becomes, outcome.reason) == ("starts again", "it was a graph and is a function now")
     assert run.store.peek(child).status is Status.CANCELLED
     assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
     run.finish()
@@ -593,7 +602,7 @@ def test_a_failed_run_can_be_retried_after_it_was_moved(opened):
     run.migrate({"b": "approval"})
     assert run.finish().status is Status.FAILED
 
-    assert run.engine.retry(run.run_id) == ["c"]
+    assert recovery.retry(run.engine, run.run_id) == ["c"]
 
     result = run.finish()
     assert result.execution_order == ["a", "approval", "c"]
@@ -604,7 +613,7 @@ def test_a_repeated_move_gets_the_first_word(opened):
     """A request whose reply was lost can be sent again; one that comes too late changes nothing."""
     run = Deployed(opened, graph())
     run.deploy(RENAMED)
-    moves, _ = Migrations(run.store, run.registry).plan(run.run_id, Wish({"b": "approval"}))
+    moves, _ = FamilyPlanner(run.store, run.registry).plan(run.run_id, MigrationRequest({"b": "approval"}))
 
     words = [run.store.migrate(moves, nonce).word for nonce in ("n", "n", "other")]
 
@@ -673,8 +682,8 @@ def test_a_new_node_does_not_meet_the_questions_of_an_older_one_of_its_name(open
     run.deploy(graph("a approval", "approval c", "a b", nodes=nodes))
     run.migrate()
 
-    asked = next(each for each in run.finish().interrupts if each.node_id == "b")
-    assert (asked.visit, asked.id != run.asked[0].id) == (2, True)
+    question = next(interrupt for interrupt in run.finish().interrupts if interrupt.node_id == "b")
+    assert (question.visit, question.id != run.asked[0].id) == (2, True)
     assert [receipt.status for receipt in run.answer_old("no")] == ["superseded"]
     run.answer("mine")
     assert run.finish().results["b"].output == ["mine", ["a"]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import redis
 
-from runner.reruns import Reruns
-from runner.store.redis import RedisStore
+from runner.operations.recovery import write_retry
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.worker import Worker, shape
-from tests.chaos.verbs import Walk
+from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.chaos.transitions import Walk
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def test_no_transition_touches_a_key_outside_of_its_partition(tight):
     """A run through every transition, and one that fails and is retried, need no other key."""
     for _verb, _wanted, send in Walk(tight, "00walk"):
         send("")
-    worker = Worker(tight)
+    worker = ManualWorker(tight)
     run_id = worker.start(shape("a"))
     assert worker.fail(worker.claim(run_id, "a").token) == "settled"
-    Reruns(tight).retry(run_id, None)
+    write_retry(tight, run_id)
     tight.sweep()
     worker.settle(worker.claim(run_id, "a", attempt=2).token)
 

@@ -9,23 +9,22 @@ import threading
 import pytest
 import redis
 
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
-from runner.forks import Begin
-from runner.interrupts import Answer
-from runner.listings import RunQuery
-from runner.outcomes import Remembered
-from runner.ports import Settlement, Start
-from runner.reruns import Reruns
-from runner.run import Status
+from runner.operations.recovery import ForkOptions, plan_fork, write_retry
+from runner.records.interrupts import Answer
+from runner.records.listings import RunQuery
+from runner.records.outcomes import Remembered
+from runner.records.run import Status
 from runner.store import open_store
-from runner.store.doorbell import DoorbellTemplate
-from runner.store.keys import RUN_PARTS, Keys, declared
-from runner.store.lister import LOOKED_AT
-from runner.store.redis import RedisStore
+from runner.store.interface import Settlement, Start
+from runner.store.redis.doorbell import DoorbellTemplate
+from runner.store.redis.keys import Keys, declared
+from runner.store.redis.queries import LOOKED_AT
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract import Worker
-from runner.testing.contract.worker import rung, saved, shape
+from runner.testing.contract import ManualWorker
+from runner.testing.contract.manual_worker import rung, saved, shape
 
 KEYS = Keys()
 TEMPLATE = DoorbellTemplate(
@@ -55,7 +54,7 @@ def store(redis_url, clock):
 
 @pytest.fixture
 def worker(store):
-    return Worker(store)
+    return ManualWorker(store)
 
 
 def keys(client, pattern="*"):
@@ -69,7 +68,7 @@ def queued(client, key):
 def finish(worker, run_id):
     """Take a run through everything that leaves keys: messages, questions, events, children."""
     token = worker.claim(run_id, "a").token
-    question = worker.asked(token, expires_in=60)
+    question = worker.question(token, expires_in=60)
     worker.store.park(token, [question], saved(1, "m"))
     worker.answer(question)
     worker.settle(worker.claim(run_id, "a").token, "out")
@@ -80,11 +79,10 @@ def test_a_finished_run_expires_whole(worker, client):
     run_id = worker.start(shape("a"), idempotency_key="k")
     finish(worker, run_id)
 
-    found = [key for key in keys(client) if run_id in key or ":idem:" in key]
+    stored_keys = [key for key in keys(client) if run_id in key or ":idem:" in key]
 
-    assert len(found) > 6
-    assert {KEYS.run(run_id, part) for part in RUN_PARTS} >= {key for key in found if ":idem:" not in key}
-    assert all(0 < client.pttl(key) <= 60_000 for key in found)
+    assert len(stored_keys) > 6
+    assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
 
 
 def test_a_session_outlives_its_runs(worker, store, clock, client):
@@ -105,9 +103,9 @@ def test_a_waiting_run_never_expires(worker, client):
     worker.park(waiting, "a")
     finish(worker, worker.start(graph))
 
-    found = [key for key in keys(client) if waiting in key]
-    assert len(found) > 2
-    assert {client.pttl(key) for key in [*found, KEYS.shape(graph.fingerprint)]} == {-1}
+    stored_keys = [key for key in keys(client) if waiting in key]
+    assert len(stored_keys) > 2
+    assert {client.pttl(key) for key in [*stored_keys, KEYS.shape(graph.fingerprint)]} == {-1}
 
 
 def test_children_expire_with_their_root(worker, store, client):
@@ -140,7 +138,7 @@ def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
     assert {client.pttl(key) for key in found} == {-1}
     assert all(declared(key) for key in keys(client, KEYS.prefix + "*"))
 
-    assert store.told(run_id, 1).word == "told"
+    assert store.end_reported(run_id, 1).word == "end_reported"
 
     store.sweep()
     assert all(0 < client.pttl(key) <= 60_000 for key in found)
@@ -152,11 +150,11 @@ def test_a_run_retried_before_its_end_was_told_counts_once(worker, store, client
     graph = shape("a")
     run_id = worker.start(graph, on_end="shop.done")
     worker.fail(worker.claim(run_id, "a").token)
-    Reruns(store).retry(run_id, None)
+    write_retry(store, run_id)
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"1"
 
     worker.settle(worker.claim(run_id, "a", 1, 2).token)
-    store.told(run_id, 2)
+    store.end_reported(run_id, 2)
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"0"
 
 
@@ -170,19 +168,19 @@ def test_a_retried_run_stays(worker, store, clock, client):
     worker.fail(worker.claim(parent, "b").token)
     store.sweep()
     store.publish([shape("a>c")])
-    found = [*keys(client, f"*{child}*"), *keys(client, f"*{parent}*"), *keys(client, "*:idem:*")]
-    assert len(found) > 4
-    assert all(client.pttl(key) > 0 for key in [*found, KEYS.shape(graph.fingerprint)])
+    stored_keys = [*keys(client, f"*{child}*"), *keys(client, f"*{parent}*"), *keys(client, "*:idem:*")]
+    assert len(stored_keys) > 4
+    assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
 
-    Reruns(store).retry(parent, None)
+    write_retry(store, parent)
     clock.advance(61)
     store.sweep()
 
-    assert {client.pttl(key) for key in [*found, KEYS.shape(graph.fingerprint)]} == {-1}
+    assert {client.pttl(key) for key in [*stored_keys, KEYS.shape(graph.fingerprint)]} == {-1}
     assert len(store.runs()) == 2
     worker.settle(worker.claim(parent, "b", 1, 2).token)
     store.sweep()
-    assert all(client.pttl(key) > 0 for key in [*found, KEYS.shape(graph.fingerprint)])
+    assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
 
 
 def test_a_child_of_a_retried_run_does_not_expire_later(worker, store, client):
@@ -192,7 +190,7 @@ def test_a_child_of_a_retried_run_does_not_expire_later(worker, store, client):
     worker.run(child, "x")
     worker.run(parent, "a")
     worker.fail(worker.claim(parent, "b").token)
-    Reruns(store).retry(parent, None)
+    write_retry(store, parent)
 
     store.sweep()
 
@@ -263,7 +261,7 @@ def test_a_fork_has_its_own_large_values(worker, store, client):
     settlement = Settlement(Status.COMPLETED, "1", much, entry)
     store.settle(worker.claim(run_id, "a").token, settlement, "n")
     worker.run(run_id, "b")
-    store.fork(Reruns(store).plan_fork(run_id, "b", None, Begin("00new")))
+    store.fork(plan_fork(store, run_id, "b", None, ForkOptions("00new")))
     client.delete(*keys(client, f"*{run_id}*"))
 
     claim = worker.claim("00new", "b")
@@ -283,7 +281,7 @@ def test_a_large_value_of_a_run_that_is_gone_leaves_nothing(worker, client):
 
 def test_without_retention_runs_stay(redis_url, client):
     """A store without retention keeps finished runs for ever."""
-    worker = Worker(RedisStore(redis_url, retention=None, push=False))
+    worker = ManualWorker(RedisStore(redis_url, retention=None, push=False))
     run_id = worker.start(shape("a"))
     worker.run(run_id, "a")
 
@@ -315,10 +313,10 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
         clock.advance(31)
         store.sweep()
 
-    found = [key for key in keys(client) if not key.startswith("runner\x06") and key != "runner"]
+    stored_keys = [key for key in keys(client) if not key.startswith("runner\x06") and key != "runner"]
 
-    assert {key: declared(key) and declared(key).type for key in found} == {
-        key: client.type(key).decode() for key in found
+    assert {key: declared(key) and declared(key).type for key in stored_keys} == {
+        key: client.type(key).decode() for key in stored_keys
     }
     assert declared("runner:{p00}:r:x:zz") is None
     assert declared("runner") is None
@@ -329,7 +327,7 @@ def test_scripts_ring_the_queue_themselves(worker, store, client):
     store.install_doorbell(TEMPLATE)
     run_id = worker.start(shape('a>b a>c"ü', name="g"))
 
-    assert [each["id"] for each in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
+    assert [message["id"] for message in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
     client.delete("runner\x06\x163")
     worker.run(run_id, "a")
 
@@ -346,7 +344,7 @@ def test_a_message_rung_again_has_another_tag(worker, store, client, clock):
     clock.advance(31)
 
     assert rung(store.sweep()) == []
-    tags = [each["tag"] for each in queued(client, "runner\x06\x163")]
+    tags = [message["tag"] for message in queued(client, "runner\x06\x163")]
     assert len(tags) == len(set(tags)) == 2
 
 
@@ -404,18 +402,18 @@ def test_notices_carry_the_question(worker, client):
     worker.answer(question)
     worker.run(run_id, "a")
 
-    found = [fields for _, fields in client.xrange(KEYS.notices)]
-    assert [each[b"kind"] for each in found] == [b"interrupt.asked", b"interrupt.answered", b"run.ended"]
-    assert len({each[b"id"] for each in found}) == 3
-    assert json.loads(found[0][b"question"])["reason"] == "why"
-    assert {each[b"run_id"].decode() for each in found} == {run_id}
+    entries = [fields for _, fields in client.xrange(KEYS.notices)]
+    assert [each[b"kind"] for each in entries] == [b"interrupt.asked", b"interrupt.answered", b"run.ended"]
+    assert len({each[b"id"] for each in entries}) == 3
+    assert json.loads(entries[0][b"question"])["reason"] == "why"
+    assert {each[b"run_id"].decode() for each in entries} == {run_id}
 
 
 def test_an_outage_is_a_store_error_and_then_over():
     """A store that is away raises an error that says so; when it is back the same object works."""
     with embedded_store(appendonly=True) as server:
         store = RedisStore(server.url, push=False)
-        worker = Worker(store)
+        worker = ManualWorker(store)
         run_id = worker.start(shape("a"))
         server.kill()
         for name, *arguments in (("sweep",), ("read", run_id), ("answer", [Answer("x", 1)], "n")):
@@ -592,7 +590,7 @@ def test_a_run_of_another_form_is_not_guessed_at(worker, store, client):
 
 def test_without_a_clock_the_time_is_the_servers(redis_url, client):
     """Times come from Redis, so that all processes agree however wrong their own clocks are."""
-    worker = Worker(RedisStore(redis_url, push=False))
+    worker = ManualWorker(RedisStore(redis_url, push=False))
     seconds, _ = client.time()
     run_id = worker.start(shape("a"))
 
@@ -602,7 +600,7 @@ def test_without_a_clock_the_time_is_the_servers(redis_url, client):
 def test_partitions_do_not_meet(redis_url):
     """Two stores with different partitions in one database see nothing of each other."""
     one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
-    worker = Worker(one)
+    worker = ManualWorker(one)
     run_id = worker.start(shape("a"))
 
     assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.store.memory import MemoryStore
-from runner.store.redis import RedisStore
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
 from runner.testing import StoreContract
 
 

@@ -4,36 +4,36 @@ import pytest
 import redis
 
 from runner.errors import StoreError
-from runner.store.keys import RESPONSES, STARTS
-from runner.store.streams import HAND, MAX_EARLY, Entry, Intake, Outbox
+from runner.store.redis import streams
+from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS
+from runner.store.redis.streams import HAND, MAX_EARLY, Entry, Intake, Outbox
 
 
 @pytest.fixture
-def client(redis_url):
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
+def client(any_store):
+    return any_store.client
 
 
 @pytest.fixture
-def intake(redis_url):
-    intake = Intake(redis_url, "reader-1")
+def intake(any_store):
+    intake = Intake(any_store.url, "reader-1")
     yield intake
     intake.leave()
 
 
 def readers(client, stream=RESPONSES) -> set[str]:
-    return {each["name"].decode() for each in client.xinfo_consumers(stream, "runner")}
+    return {consumer["name"].decode() for consumer in client.xinfo_consumers(stream, "runner")}
 
 
 def test_an_entry_is_read_once_and_goes_when_it_is_done(client, intake):
     """A message is handed to one reader, and its stream is empty once it was applied."""
-    sent = client.xadd(RESPONSES, {"body": b"{}"}).decode()
+    entry_id = client.xadd(RESPONSES, {"body": b"{}"}).decode()
 
-    found = intake.read(0.01)
+    entries = intake.read(0.01)
 
-    assert found == [Entry(RESPONSES, sent, {b"body": b"{}"})]
+    assert entries == [Entry(RESPONSES, entry_id, {b"body": b"{}"})]
     assert intake.read(0.01) == []
-    intake.done(found[0])
+    intake.done(entries[0])
     assert client.xlen(RESPONSES) == 0
     assert client.xpending(RESPONSES, "runner")["pending"] == 0
 
@@ -46,24 +46,24 @@ def test_both_streams_are_read_together(client, intake):
     assert {entry.stream for entry in intake.read(0.01)} == {RESPONSES, STARTS}
 
 
-def test_what_was_sent_before_the_first_worker_is_read(client, redis_url):
+def test_what_was_sent_before_the_first_worker_is_read(client, any_store):
     """A message that came before the group existed is not skipped."""
     client.xadd(RESPONSES, {"body": b"early"})
 
-    assert [entry.body for entry in Intake(redis_url, "late").read(0.01)] == [b"early"]
+    assert [entry.body for entry in Intake(any_store.url, "late").read(0.01)] == [b"early"]
 
 
-def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, redis_url):
+def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, any_store):
     """What a reader took and never finished goes to another one."""
     client.xadd(RESPONSES, {"body": b"1"})
-    gone = Intake(redis_url, "gone")
+    gone = Intake(any_store.url, "gone")
     gone.read(0.01)
 
     assert intake.take_over(idle=3600) == []
     assert [entry.body for entry in intake.take_over(idle=0)] == [b"1"]
 
 
-def test_taking_over_goes_round_however_many_wait(client, intake, redis_url):
+def test_taking_over_goes_round_however_many_wait(client, intake, any_store):
     """Entries that wait at the front of the stream never hide those behind them."""
     for number in range(25):
         client.xadd(RESPONSES, {"body": str(number)})
@@ -82,8 +82,8 @@ def test_large_entries_are_taken_one_by_one(client, intake):
             client.xadd(RESPONSES, {"body": b"x" * size})
 
     hands = []
-    while found := intake.read(0.01):
-        hands.append(len(found))
+    while entries := intake.read(0.01):
+        hands.append(len(entries))
 
     assert hands == [HAND, 1, HAND, 1, 8]
 
@@ -101,12 +101,12 @@ def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     assert client.xlen(RESPONSES) == 0
 
 
-def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, intake, redis_url):
+def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, intake, any_store):
     """A dead reader's name goes, but never with entries that nobody has applied."""
     intake.read(0.01)
-    Intake(redis_url, "empty").read(0.01)
+    Intake(any_store.url, "empty").read(0.01)
     client.xadd(RESPONSES, {"body": b"1"})
-    Intake(redis_url, "holding").read(0.01)
+    Intake(any_store.url, "holding").read(0.01)
 
     assert intake.forget(3600) == []
     intake.forget(0)
@@ -114,9 +114,47 @@ def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, in
     assert readers(client) == {"holding"}
 
 
-def test_a_reader_that_leaves_is_no_longer_listed(client, redis_url):
+def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
+    """However many workers there are and however often they turn, one of them looks at all readers."""
+    client = redis.Redis.from_url(redis_url)
+    intakes = [Intake(redis_url, f"reader-{number}") for number in range(20)]
+    for intake in intakes:
+        intake.read(0.01)
+    client.config_resetstat()
+    for _ in range(10):
+        for intake in intakes:
+            intake.forget(3600, every=60)
+
+    calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+    assert calls["cmdstat_xinfo|consumers"] == len((RESPONSES, STARTS))
+    assert calls["cmdstat_set"] == len(intakes)
+
+
+def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
+    """However large the messages are that can't be used, they take bounded memory; the newest stay."""
+    monkeypatch.setattr(streams, "DEAD_BYTES", 1_000_000)
+    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
+    for number in range(60):
+        outbox.bury("door", b"%d" % number + b"x" * 100_000, "bad")
+
+    assert client.memory_usage(DEAD_MESSAGES) < 1_500_000
+    ((_, newest),) = client.xrevrange(DEAD_MESSAGES, count=1)
+    assert newest[b"body"].startswith(b"59x")
+
+
+def test_dead_letters_are_bounded_in_time(redis_url):
+    """A dead letter that has lain for longer than a month is deleted as others come."""
+    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
+    for number in range(1, 301):
+        client.xadd(DEAD_MESSAGES, {"body": b"old"}, id=f"{number}-1")
+    outbox.bury("door", b"new", "bad")
+
+    assert client.xlen(DEAD_MESSAGES) < 150
+
+
+def test_a_reader_that_leaves_is_no_longer_listed(client, any_store):
     """A worker that stops leaves no name behind, and what it holds is taken over."""
-    intake = Intake(redis_url, "mine")
+    intake = Intake(any_store.url, "mine")
     intake.read(0.01)
     assert readers(client) == {"mine"}
 
@@ -125,8 +163,9 @@ def test_a_reader_that_leaves_is_no_longer_listed(client, redis_url):
     assert readers(client) == set()
 
 
-def test_streams_that_were_deleted_are_made_anew(client, intake):
+def test_streams_that_were_deleted_are_made_again(redis_url):
     """A stream that an operator deletes is read again after one failed look."""
+    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url, "reader-1")
     intake.read(0.01)
     client.delete(RESPONSES, STARTS)
 
@@ -135,6 +174,8 @@ def test_streams_that_were_deleted_are_made_anew(client, intake):
     client.xadd(RESPONSES, {"body": b"again"})
 
     assert [entry.body for entry in intake.read(0.01)] == [b"again"]
+    client.close()
+    intake.leave()
 
 
 def test_the_age_of_an_entry_is_by_the_stores_clock(client, intake):
@@ -155,11 +196,11 @@ def test_an_entry_from_the_future_is_not_young_for_ever(client, intake):
     assert intake.age(intake.read(0.01)[0]) == pytest.approx(3600, abs=2)
 
 
-def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, redis_url):
+def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, any_store):
     """A name that is no stream keeps the receipt, and nobody else's message, from its place."""
     client.set("runner:replies:me", "mine")
 
-    Outbox(redis_url).reply("runner:replies:me", b"{}")
+    Outbox(any_store.url).reply("runner:replies:me", b"{}")
 
     ((_, letter),) = client.xrange("runner:dead")
     assert (letter[b"stream"], letter[b"body"]) == (b"runner:replies:me", b"{}")
@@ -167,22 +208,22 @@ def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, redis_url):
     assert client.get("runner:replies:me") == b"mine"
 
 
-def test_receipts_expire(client, redis_url):
+def test_receipts_expire(client, any_store):
     """A reply stream that nobody reads does not stay for ever."""
-    Outbox(redis_url).reply("runner:replies:me", b"{}")
+    Outbox(any_store.url).reply("runner:replies:me", b"{}")
 
     assert 0 < client.ttl("runner:replies:me") <= 86_400
     assert [fields for _, fields in client.xrange("runner:replies:me")] == [{b"body": b"{}"}]
 
 
-def test_a_door_without_a_stream_has_dead_letters_too(client, redis_url):
+def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     """What came by another door and can't be used is kept with its reason."""
-    outbox = Outbox(redis_url)
-    outbox.bury("tasks.respond", b"?", "no kwargs")
+    outbox = Outbox(any_store.url)
+    outbox.bury("runner.respond", b"?", "no kwargs")
     outbox.send(RESPONSES, b"{}")
 
     ((_, letter),) = client.xrange("runner:dead")
-    assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (b"tasks.respond", b"?", b"no kwargs")
+    assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (b"runner.respond", b"?", b"no kwargs")
     assert client.xlen(RESPONSES) == 1
 
 

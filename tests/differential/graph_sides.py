@@ -1,7 +1,7 @@
-"""The same graph twice: in the released `strands-agents`, and here with `compat="strands"`.
+"""The same graph twice: in the released `strands-agents`, and here.
 
 Both get agents with the same scripts, the same conditions and the same callbacks. What either does
-is written down batch by batch; only the order inside a batch, which neither promises, is sorted.
+is written down in a form that both have; the order of nodes that run side by side is in neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import strands.multiagent
 
 import runner
 import runner.hooks
-from runner import loops
+from runner import async_loop
 from tests.differential.sides import Scripted, plain
 
 JSON = Any
@@ -46,7 +46,7 @@ class Told:
     """What happened in one call of the graph, in a form that both sides have."""
 
     status: str
-    batches: list[list[str]]
+    ran: str
     interrupts: list[tuple[str, Any]]
     requests: dict[str, list[JSON]]
     results: dict[str, str]
@@ -69,7 +69,7 @@ class GraphSide:
 
     def _graph(self, plot: Plot, path: str, *, hooks: bool = False) -> Any:
         ours = self.name == "runner"
-        builder = runner.GraphBuilder(compat="strands") if ours else strands.multiagent.GraphBuilder()
+        builder = runner.GraphBuilder() if ours else strands.multiagent.GraphBuilder()
         for node, script in plot.nodes.items():
             builder.add_node(self._executor(script, path + node), node)
         for source, target, *condition in plot.edges:
@@ -87,7 +87,7 @@ class GraphSide:
             return self._graph(script, f"{path}/")
         options = {"callback_handler": None} if self.name == "strands" else {}
         self.models[path] = Scripted(script)
-        tools = [self.home.tool(context="ctx")(each) for each in self.plot.tools]
+        tools = [self.home.tool(context="ctx")(tool) for tool in self.plot.tools]
         return self.home.Agent(name=path.replace("/", "_"), model=self.models[path], tools=tools, **options)
 
     def register_hooks(self, registry: Any, **_: Any) -> None:
@@ -108,16 +108,16 @@ class GraphSide:
         self.fired.clear()
         for model in self.models.values():
             model.requests.clear()
-        items, error = loops.run(_collected(self.graph, task))
+        items, error = async_loop.run(_collected(self.graph, task))
         result = items[-1]["result"] if items and "result" in items[-1] else None
         self.asked = list(result.interrupts) if result is not None else []
         found = result.results if result is not None else self._left()
         return Told(
             status=str(getattr(result.status, "value", result.status)) if result is not None else "failed",
-            batches=_batches(items),
-            interrupts=sorted((each.name, each.reason) for each in self.asked),
+            ran=_ran(items),
+            interrupts=sorted((question.name, question.reason) for question in self.asked),
             requests={
-                node: [by_section(plain(request[-1])) for request in model.requests]
+                node: [by_section(without_ends(plain(request[-1]))) for request in model.requests]
                 for node, model in self.models.items()
             },
             results={node: _shown(each.result) for node, each in sorted(found.items()) if _ended(each)},
@@ -133,7 +133,7 @@ class GraphSide:
 
     def answer(self, **responses: Any) -> Told:
         """Answer open questions by name."""
-        found = {each.name: each.id for each in self.asked}
+        found = {question.name: question.id for question in self.asked}
         return self.play(
             [
                 {"interruptResponse": {"interruptId": found[name], "response": response}}
@@ -161,16 +161,25 @@ async def _collected(graph: Any, task: Any) -> tuple[list[JSON], str]:
     return items, ""
 
 
-def _batches(items: Sequence[JSON]) -> list[list[str]]:
-    """Cut the nodes that started into batches, each sorted; those of a graph inside are not among them."""
-    batches: list[set[str]] = [set()]
-    for item in items:
-        kind, node = item.get("type"), item.get("node_id", "")
-        if kind == "multiagent_handoff" or (kind == "node.started" and node == "@batch"):
-            batches.append(set())
-        elif kind in {"multiagent_node_start", "node.started"} and "/" not in node:
-            batches[-1].add(node)
-    return [sorted(batch) for batch in batches if batch]
+def _ran(items: Sequence[JSON]) -> str:
+    """Write down the nodes that started, sorted; those of a graph inside are not among them.
+
+    Here a node that is a graph starts again when that graph has ended, in the same visit.
+    """
+    kinds = {"multiagent_node_start", "node.started"}
+    starts = [item for item in items if item.get("type") in kinds and "/" not in item["node_id"]]
+    visits = {(item["node_id"], item.get("visit", place)) for place, item in enumerate(starts)}
+    return "".join(sorted(node for node, _ in visits))
+
+
+def without_ends(message: JSON) -> JSON:
+    """Cut the line end with which Strands closes the text of an agent that another one is shown."""
+    return {**message, "content": [_without_end(block) for block in message["content"]]}
+
+
+def _without_end(block: JSON) -> JSON:
+    shown = block.get("text", "").startswith("  - Agent: ")
+    return {"text": block["text"].removesuffix("\n")} if shown else block
 
 
 def by_section(message: JSON) -> JSON:

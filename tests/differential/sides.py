@@ -97,7 +97,7 @@ class Side:
         self.agent = self.home.Agent(
             name="a",
             model=self.model,
-            tools=[self._tool(each) for each in scene.tools],
+            tools=[self._tool(tool) for tool in scene.tools],
             hooks=[self],
             **options,
         )
@@ -127,7 +127,7 @@ class Side:
         return Record(
             stop_reason=result.stop_reason if result is not None else "",
             text=str(result) if result is not None and not self.asked else "",
-            interrupts=sorted((each.name, each.reason) for each in self.asked),
+            interrupts=sorted((question.name, question.reason) for question in self.asked),
             messages=[plain(message) for message in self.agent.messages],
             requests=list(self.model.requests),
             done=list(self.scene.done),
@@ -139,7 +139,7 @@ class Side:
 
     def answer(self, **responses: Any) -> Record:
         """Answer open questions by name."""
-        found = {each.name: each.id for each in self.asked}
+        found = {question.name: question.id for question in self.asked}
         return self.say(
             [
                 {"interruptResponse": {"interruptId": found[name], "response": response}}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import pydantic
 import pytest
 
-from tests.adapters.extras import need
+from tests.integrations.extras import need
 
 need("strands", "strands")
 
@@ -362,7 +362,7 @@ def test_a_call_without_an_answer_is_left_alone():
 
 
 def test_results_come_in_the_order_of_the_calls():
-    """Strands puts results of earlier passes first (A18); here an answer's time changes no message."""
+    """Strands puts results of earlier passes first; here an answer's time changes no message."""
     replies = [[use("ask_a", "t1"), use("add", "t2", x=1, y=2)], "end"]
     theirs, ours = play(scene(replies, ask("a"), add), "go", {"a": "one"})
 
@@ -400,7 +400,7 @@ def test_what_the_model_said_stays_as_it_said_it():
 
 
 def test_a_swallowed_question_still_counts():
-    """A tool that catches every Exception loses its question in Strands (A5), not here."""
+    """A tool that catches every Exception loses its question in Strands, not here."""
 
     def careful(done):
         def careful(ctx) -> str:
@@ -428,7 +428,7 @@ def test_none_is_no_answer():
 
 
 def test_a_retried_call_asks_anew():
-    """An answer belongs to one attempt: Strands gives the old one to the retry (A26)."""
+    """An answer belongs to one attempt: Strands gives the old one to the retry."""
 
     def once(event, done):
         done.append(event.interrupt("may"))

@@ -11,7 +11,7 @@ import pytest
 from celery import current_app
 
 from runner.cli.process import WorkerProcess, worker_process
-from runner.registry import registry
+from runner.definition.registry import registry
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -115,10 +115,15 @@ def test_every_linked_test_exists():
     assert missing == []
 
 
+def targets(page):
+    """The files that a page links to."""
+    return [(page.parent / target).resolve() for target in LINK.findall(page.read_text(encoding="utf-8"))]
+
+
 def test_the_index_lists_every_page():
-    """Whoever begins at docs/README.md comes to every page, and to none twice."""
-    index = ROOT / "docs" / "README.md"
-    listed = [(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))]
+    """The index leads to every page, and to none twice; decisions have an index of their own."""
+    index, decisions = ROOT / "docs" / "README.md", ROOT / "docs" / "decisions" / "README.md"
+    listed = [*targets(index), *targets(decisions)]
 
     assert len(set(listed)) == len(listed)
     assert {page.resolve() for page in PAGES} - {index, ROOT / "README.md"} <= set(listed)
@@ -132,3 +137,17 @@ def test_the_glossary_has_every_word_once():
 
     assert len(words) == len(set(words))
     assert len(words) > 50
+
+
+def test_the_decisions_are_numbered_dated_and_listed():
+    """Decisions have numbers without gaps; the index has each page's title, date and status."""
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(folder.glob("0*.md"))
+    head = re.compile(r"# (.+)\n\nDate: (\S+)\. Status: (.+)\.\n")
+    row = re.compile(r"^\| (\d{4}) \| \[(.+)\]\((.+)\) \| (\S+) \| (.+) \|$", re.MULTILINE)
+    heads = [(page, *head.match(page.read_text(encoding="utf-8")).groups()) for page in pages]
+
+    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    assert row.findall((folder / "README.md").read_text(encoding="utf-8")) == [
+        (page.name[:4], title, page.name, date, status) for page, title, date, status in heads
+    ]

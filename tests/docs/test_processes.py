@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shlex
 import socket
 import sys
@@ -14,15 +15,14 @@ import pytest
 import yaml
 
 from runner import Client, Status
-from runner.embedded import embedded_store
-from runner.guard import Guard
+from runner.dev.embedded import embedded_store
+from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import Settings
 from runner.store import open_store
-from runner.store.roster import Roster
+from runner.store.redis.workers import WorkerRegistry
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-GRAPHS = "examples.release.graph,examples.approvals.graph"
 
 
 @pytest.fixture
@@ -71,6 +71,29 @@ def test_the_store_of_compose_forgets_nothing(compose):
     assert redis["volumes"] == ["redis-data:/data"]
 
 
+def test_compose_lets_a_worker_finish_its_nodes(compose):
+    """Docker kills after ten seconds unless it is told otherwise; a worker needs its whole grace."""
+    services = {name: service for name, service in compose["services"].items() if "build" in service}
+    minutes = {re.fullmatch(r"(\d+)m", service["stop_grace_period"])[1] for service in services.values()}
+
+    assert min(map(int, minutes)) * 60 > Settings.model_fields["shutdown_grace"].default
+
+
+def test_compose_has_one_image_for_all_programs(compose):
+    """All run the same code: one image, which is built once."""
+    images = [service["image"] for service in compose["services"].values() if "build" in service]
+
+    assert len(images) == 4
+    assert len(set(images)) == 1
+
+
+def test_the_image_has_no_local_settings():
+    """A file of passwords, the environment of this machine and caches don't get into the image."""
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+    assert {".env", ".venv", ".runner", "**/__pycache__"} <= set(ignored)
+
+
 def test_flower_is_installed_with_its_extra():
     """The command of the flower process exists where the extra is installed."""
     commands = importlib.metadata.entry_points(group="celery.commands")
@@ -79,10 +102,10 @@ def test_flower_is_installed_with_its_extra():
 
 
 def test_compose_gives_its_workers_the_graphs_of_the_examples(compose):
-    """Without a setting of one's own, there is something to try."""
-    given = compose["services"]["worker"]["environment"]["RUNNER_GRAPHS"]
+    """Without a setting of one's own, they serve what a worker outside of containers does."""
+    graphs = compose["services"]["worker"]["environment"]["RUNNER_GRAPHS"]
 
-    assert given == f"${{RUNNER_GRAPHS:-{GRAPHS}}}"
+    assert graphs == "${RUNNER_GRAPHS:-tasks.graphs}"
 
 
 class Site:
@@ -91,14 +114,14 @@ class Site:
     def __init__(self, procfile, url: str, folder: Path, stack: ExitStack) -> None:
         self.ports = {name: _free_port() for name in ("flower", "approvals")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        known = {"RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": GRAPHS, "PATH": path, "PYTHONPATH": str(ROOT)}
+        known = {"RUNNER_REDIS_URL": url, "PATH": path, "PYTHONPATH": str(ROOT)}
         for name, command in procfile.items():
             words = shlex.split(command.replace("5555", self.port(name)).replace("8000", self.port(name)))
             log = folder / f"{name}.log"
             log.touch()
-            started = Guard(words, log=log, environment=known)
+            started = SupervisedProcess(words, log=log, environment=known)
             stack.callback(started.end)
-        self.roster, self.client = Roster(url), Client(store=open_store(url))
+        self.roster, self.client = WorkerRegistry(url), Client(store=open_store(url))
 
     def port(self, name: str) -> str:
         return str(self.ports.get(name, 0))
@@ -130,17 +153,18 @@ def site(procfile, store_server, tmp_path):
 def test_the_processes_of_the_procfile_work_together(site):
     """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
     wait_until(lambda: len(site.roster.all()) == 2, "both workers are there")
-    wait_until(lambda: "refund" in site.client.engine.store.graphs(), "a worker has told its graphs")
+    wait_until(lambda: "refund" in site.client.engine.store.graphs(), "a worker has published its graphs")
     wait_until(lambda: site.get("flower", "healthcheck") == "OK", "Flower answers")
     run = site.client.start("refund", {"order": 1042, "amount": 120})
 
     wait_until(lambda: run.id in site.get("approvals"), "the question is on the page")
     (question,) = run.interrupts()
-    site.get("approvals", "answer", id=question.id, response='{"decision": "approve"}', responder="ana")
+    answer = {"response": '{"decision": "approve"}', "responder": "ana"}
+    site.get("approvals", "answer", id=question.id, digest=question.digest, **answer)
 
     wait_until(lambda: "accepted" in site.get("approvals"), "the receipt is on the page")
     assert run.wait(20).status is Status.COMPLETED
     assert run.result().results["letter"].output.startswith("Dear customer, we have paid")
-    assert "Nothing waits for a person." in site.get("approvals")
+    assert "No open questions." in site.get("approvals")
     assert {tuple(worker.queues) for worker in site.roster.all()} == {("letters",), ("runner",)}
     wait_until(lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node")

@@ -89,25 +89,26 @@ def test_the_tests_of_a_repository_are_run_and_counted(tmp_path):
     assert 0 < result["seconds"] < 40
 
 
-def test_the_core_tests_are_preferred(tmp_path):
-    """Where there is a `tests/core` only that is run, to stay quick."""
+def test_the_schedulers_tests_are_preferred(tmp_path):
+    """Where there is a `tests/scheduler` only that is run, to stay quick."""
     write_test(tmp_path, "def test_slow(): assert 0")
-    write_test(tmp_path, "def test_core(): pass", "tests/core")
+    write_test(tmp_path, "def test_quick(): pass", "tests/scheduler")
 
     result = run_tests(tmp_path)
 
-    assert (result["passed"], result["failed"]) == (1, 0)
+    assert (result["outcome"], result["passed"], result["failed"]) == ("passed", 1, 0)
 
 
-def test_tests_that_hang_are_stopped_and_count_as_failed(tmp_path):
-    """At the time limit the tests are ended, with what they started, and that is a failure."""
+def test_tests_that_take_too_long_are_stopped_and_not_called_failed(tmp_path):
+    """At the time limit the tests are ended, with what they started, and it says that the time was up."""
     write_test(tmp_path, "import subprocess\ndef test_a(): subprocess.run(['sleep', '60'])")
     started = time.monotonic()
 
     result = run_tests(tmp_path, seconds=1.5)
 
     assert time.monotonic() - started < 20
-    assert (result["passed"], result["failed"]) == (0, 1)
+    assert (result["passed"], result["failed"]) == (None, None)
+    assert result["outcome"] == "not known: the time was up after 1.5 s"
     assert "longer than 1.5 s" in result["tail"]
 
 
@@ -115,12 +116,16 @@ def test_tests_that_can_not_start_count_as_failed(tmp_path):
     """Tests that can't be collected are no success, though none of them failed."""
     write_test(tmp_path, "import no_such_module_anywhere")
 
-    assert run_tests(tmp_path)["failed"] >= 1
+    result = run_tests(tmp_path)
+
+    assert result["failed"] >= 1
+    assert result["outcome"] == "failed"
 
 
 def test_a_repository_without_tests_says_so(tmp_path):
     """No tests folder is a plain result, neither a success nor a failure."""
     assert run_tests(tmp_path) == {
+        "outcome": "no tests",
         "passed": 0,
         "failed": 0,
         "seconds": 0.0,

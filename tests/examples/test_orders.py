@@ -12,7 +12,7 @@ def test_one_row_waits_while_the_others_end(run_graph):
     run = run_graph(orders, str(FILE))
 
     assert run.status is Status.INTERRUPTED
-    assert [asked.node_id for asked in run.interrupts] == ["check[2]"]
+    assert [interrupt.node_id for interrupt in run.interrupts] == ["check[2]"]
     assert run.interrupts[0].reason["quantity"] == "900"
     ended = [name for name, node in run.result.results.items() if node.status is Status.COMPLETED]
     assert sorted(ended) == ["check[0]", "check[1]", "check[3]", "check[4]", "check[5]", "read"]

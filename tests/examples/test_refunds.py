@@ -21,7 +21,7 @@ def test_a_large_refund_asks_two_desks_at_once(run_graph):
     """Both questions are open side by side, from two tools, each assigned to its own desk."""
     run = run_graph(refunds, "refund B-42")
 
-    assert {asked.name: asked.assignees for asked in run.interrupts} == {
+    assert {interrupt.name: interrupt.assignees for interrupt in run.interrupts} == {
         "support": ["support"],
         "finance": ["finance"],
     }
@@ -31,7 +31,7 @@ def test_one_answer_of_two_pays_nothing(run_graph):
     """The run goes on waiting for the other desk; with both, it is paid."""
     run = run_graph(refunds, "refund B-42")
     assert run.answer({"agree": True}, "finance", responder="finance").status is Status.INTERRUPTED
-    assert [asked.name for asked in run.interrupts] == ["support"]
+    assert [interrupt.name for interrupt in run.interrupts] == ["support"]
 
     done = run.answer({"agree": True}, "support", responder="support")
     assert done.execution_order == ["clerk", "letter"]

@@ -31,7 +31,7 @@ def test_every_branch_but_the_drafter_ends_while_the_audience_is_unknown(reposit
     waiting = release()({"path": str(repository), "out": str(tmp_path / "NOTES.md")})
 
     assert waiting.status is Status.INTERRUPTED
-    assert [asked.name for asked in waiting.interrupts] == ["audience"]
+    assert [interrupt.name for interrupt in waiting.interrupts] == ["audience"]
     assert set(waiting.execution_order) == {"begin", "changes", "tests", "licences", "wheel"}
     assert [row["subject"] for row in waiting.results["changes"].output] == ["Mend the lock", "Begin"]
     assert waiting.results["tests"].output["passed"] == 1

@@ -20,7 +20,7 @@ class Mutation:
     slice: str = "graphs"
 
 
-OF = "transitions/"
+OF = "scheduler/"
 LUA = "store/lua/"
 
 MUTATIONS = (
@@ -51,7 +51,7 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "arrivals.py",
-        "if loop.asked and not any(draft.loop(outer).asked for outer in shape.outer):",
+        "if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):",
         "if loop.asked:",
         "an inner loop goes on though an outer one was asked",
     ),
@@ -64,20 +64,20 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "arrivals.py",
-        "draft.loops[outer] = replace(around, settled=around.settled - shape.size)",
-        "draft.loops[outer] = around",
+        "changes.loops[outer] = replace(around, settled=around.settled - shape.size)",
+        "changes.loops[outer] = around",
         "the outer loop ends while the inner one repeats",
     ),
     Mutation(
-        OF + "closing.py",
-        "    if not draft.run.stopping:\n        spread(draft, node)",
-        "    spread(draft, node)",
+        OF + "lifecycle.py",
+        "    if not changes.run.stopping:\n        spread(changes, node)",
+        "    spread(changes, node)",
         "a run that stops settles what follows",
     ),
     Mutation(
         OF + "arrivals.py",
-        "if limit and draft.run.started >= limit:",
-        "if limit and draft.run.started > limit:",
+        "if limit and changes.run.started >= limit:",
+        "if limit and changes.run.started > limit:",
         "one execution too many",
     ),
     Mutation(
@@ -88,7 +88,7 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "questions.py",
-        "return record.unseen > 0 and (draft.shape(node).each or not record.questions)",
+        "return record.unseen > 0 and (changes.shape(node).each or not record.questions)",
         "return record.unseen > 0",
         "a node goes on at the first of its answers",
     ),
@@ -142,10 +142,10 @@ MUTATIONS = (
         "a run that stops settles what follows",
     ),
     Mutation(
-        LUA + "parts/straight_targets.lua",
+        LUA + "parts/fast_targets.lua",
         "if (live and edge[3]) or (arrived >= edge[2] and alive > 0) then",
         "if live or (arrived >= edge[2] and alive > 0) then",
-        "a join of all does not wait for all, on the straight way",
+        "a join of all does not wait for all, on the fast path",
     ),
     Mutation(
         LUA + "parts/lost.lua",
@@ -156,43 +156,43 @@ MUTATIONS = (
     # -- maps, in the scheduler --------------------------------------------------------------------
     Mutation(
         OF + "maps.py",
-        "if found.next >= found.total or (window and 0 < window.window <= found.active):",
-        "if found.next >= found.total or (window and 0 < window.window < found.active):",
+        "if items.next >= items.total or (window and 0 < window.window <= items.active):",
+        "if items.next >= items.total or (window and 0 < window.window < items.active):",
         "one item more is at work than may be",
         "maps",
     ),
     Mutation(
         OF + "maps.py",
-        "        draft.maps[owner] = replace(found, failed=found.failed + 1, stopped=stopped)\n",
-        "        draft.maps[owner] = replace(found, failed=found.failed + 1)\n",
+        "        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stopped)\n",
+        "        changes.maps[owner] = replace(items, failed=items.failed + 1)\n",
         "a failed item does not stop its map",
         "maps",
     ),
     Mutation(
-        OF + "closing.py",
-        "        count_failure(draft, owner, status)\n        return\n",
-        "        count_failure(draft, owner, status)\n",
+        OF + "lifecycle.py",
+        "        count_failure(changes, owner, status)\n        return\n",
+        "        count_failure(changes, owner, status)\n",
         "a failed item is a failed node of the run",
         "maps",
     ),
     Mutation(
         OF + "waits.py",
-        "    if found.visit != visit and total is None:",
+        "    if items.visit != visit and total is None:",
         "    if total is None:",
         "a map that goes on with its items has none",
         "maps",
     ),
     Mutation(
         OF + "waits.py",
-        "draft.maps[node] = found if found.visit == visit else MapRecord(visit, total or 0)",
-        "draft.maps[node] = MapRecord(visit, total or 0)",
+        "changes.maps[node] = items if items.visit == visit else MapRecord(visit, total or 0)",
+        "changes.maps[node] = MapRecord(visit, total or 0)",
         "a second list of a visit begins the items anew",
         "maps",
     ),
     Mutation(
         OF + "maps.py",
-        "    if found.stopped:\n        draft.maps[node] = MapRecord(found.visit, found.total)\n",
-        "    if found.stopped:\n        pass\n",
+        "    if items.stopped:\n        changes.maps[node] = MapRecord(items.visit, items.total)\n",
+        "    if items.stopped:\n        pass\n",
         "a map that stopped and is tried again stays stopped",
         "maps",
     ),
@@ -205,15 +205,15 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "maps.py",
-        "if draft.node(item).visit == found.visit and draft.node(item).status in IDLE:",
-        "if draft.node(item).visit == found.visit and draft.node(item).status is Status.READY:",
+        "if changes.node(item).visit == items.visit and changes.node(item).status in IDLE:",
+        "if changes.node(item).visit == items.visit and changes.node(item).status is Status.READY:",
         "questions of a stopped map stay open",
         "maps",
     ),
     Mutation(
         OF + "steps.py",
-        "return bool(draft.run.stopping) or (bool(owner) and draft.map(owner).stopped)",
-        "return bool(draft.run.stopping)",
+        "return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)",
+        "return bool(changes.run.stopping)",
         "an item of a stopped map goes on",
         "maps",
     ),
@@ -241,8 +241,8 @@ MUTATIONS = (
     ),
     Mutation(
         LUA + "parts/mapping.lua",
-        "if record.visit == found.visit and IDLE[record.status] then drop(d, item) end",
-        "if record.visit == found.visit and record.status == 'ready' then drop(d, item) end",
+        "if record.visit == found.visit and IDLE[record.status] then cancel_idle(d, item) end",
+        "if record.visit == found.visit and record.status == 'ready' then cancel_idle(d, item) end",
         "questions of a stopped map stay open",
         "maps",
     ),
@@ -262,16 +262,16 @@ MUTATIONS = (
     ),
     Mutation(
         LUA + "expand.lua",
-        "for place = 13, known and 0 or #ARGV do",
-        "for place = 13, #ARGV do",
+        "for place = 14, known and 0 or #ARGV do",
+        "for place = 14, #ARGV do",
         "a second list of a visit changes what its items are",
         "maps",
     ),
     Mutation(
-        LUA + "parts/straight_place.lua",
+        LUA + "parts/fast_place.lua",
         "    if active + waiting == 0 then return end\n",
         "",
-        "a map is not rung when its last item has ended, on the straight way",
+        "a map is not rung when its last item has ended, on the fast path",
         "maps",
     ),
 )

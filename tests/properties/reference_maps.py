@@ -1,4 +1,4 @@
-"""Maps in the slow model, written from `docs/decisions/0021-maps.md`: a node whose items do its work.
+"""Maps in the slow model, written from `docs/decisions/0007-maps.md`: a node whose items do its work.
 
 An item is a visit like any other, in the run of its map. No place is counted: whenever something has
 happened, every map looks at all of its items, begins those that there is room for, and is ready when
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.maps import MapSpec
+from runner.definition.model import MapSpec
 from tests.properties.reference_runs import Run, Visit, World
 
 AT_WORK = ("ready", "running", "retrying")
@@ -46,8 +46,8 @@ class MapWorld(World):
 
     def items(self, run: Run, visit: Visit) -> list[Visit]:
         """The items of a map's visit that have been ready, in the order of the list."""
-        found = self.list_of(run, visit)
-        names = [f"{visit.owner}[{place}]" for place in range(len(found.values))] if found else []
+        values = self.list_of(run, visit)
+        names = [f"{visit.owner}[{place}]" for place in range(len(values.values))] if values else []
         return [run.visits[name, visit.number] for name in names if (name, visit.number) in run.visits]
 
     def has_a_place(self, item: Visit) -> bool:
@@ -62,12 +62,12 @@ class MapWorld(World):
 
     def nodes(self, run: Run) -> dict[str, tuple[str, int]]:
         """Say where the items of the present round stand, too."""
-        said = super().nodes(run)
+        positions = super().nodes(run)
         for node in run.shape.nodes:
             visit = run.now(node)
             for item in self.items(run, visit) if visit else ():
-                said[item.node] = (item.status, item.number)
-        return said
+                positions[item.node] = (item.status, item.number)
+        return positions
 
     # -- what is done ------------------------------------------------------------------------------
 
@@ -108,9 +108,9 @@ class MapWorld(World):
         """A map that has stopped and is tried again begins anew what has not completed."""
         visit = self.held(*claim)
         word = super().retry(claim, delay, counts=counts)
-        found = self.lists.get(claim[:3])
-        if visit is not None and word == "retrying" and counts and found is not None and found.stopped:
-            found.begun, found.stopped = 0, False
+        items = self.lists.get(claim[:3])
+        if visit is not None and word == "retrying" and counts and items is not None and items.stopped:
+            items.begun, items.stopped = 0, False
         return word
 
     def after(self, run: Run) -> None:
@@ -119,20 +119,20 @@ class MapWorld(World):
         The innermost first, for a map that has its list and no item yet is at work all the same.
         """
         super().after(run)
-        for each in reversed(self.runs.values()):
-            for visit in each.open():
-                if visit.collects and visit.status == "waiting" and not each.stopping:
-                    self.go_on(each, visit)
+        for other in reversed(self.runs.values()):
+            for visit in other.open():
+                if visit.collects and visit.status == "waiting" and not other.stopping:
+                    self.go_on(other, visit)
 
     def go_on(self, run: Run, visit: Visit) -> None:
         """Begin the items of one map that there is room for; with none left it is ready."""
-        found, most = self.list_of(run, visit), self.spec(run, visit.node).concurrency
-        while found.begun < len(found.values) and not found.stopped:
+        items, most = self.list_of(run, visit), self.spec(run, visit.node).concurrency
+        while items.begun < len(items.values) and not items.stopped:
             if most and sum(self.has_a_place(item) for item in self.items(run, visit)) >= most:
                 break
-            self.begin(run, f"{visit.node}[{found.begun}]", visit.number)
-            found.begun += 1
-        all_begun = found.stopped or found.begun == len(found.values)
+            self.begin(run, f"{visit.node}[{items.begun}]", visit.number)
+            items.begun += 1
+        all_begun = items.stopped or items.begun == len(items.values)
         if all_begun and all(item.status in ENDED for item in self.items(run, visit)):
             visit.status, visit.collects = "ready", False
 

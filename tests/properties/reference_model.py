@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from runner.graph import Definition, EdgeSpec, Join
+from runner.definition.model import Definition, EdgeSpec, Join
 
 ENTRY = -1
 """The place of an entry point's own arrival, which comes over no edge."""
@@ -73,14 +73,14 @@ class Map:
                     self._walk(edge.target, [*way, node], seen)
 
     def _reach(self, node: str) -> set[str]:
-        found = {node}
+        reached = {node}
         for _ in self.nodes:
-            found |= {
+            reached |= {
                 edge.target
                 for number, edge in enumerate(self.edges)
-                if number not in self.back and edge.source in found
+                if number not in self.back and edge.source in reached
             }
-        return found
+        return reached
 
     def _loops(self) -> list[Loop]:
         """A loop is what lies between a header and a source of its back edges, and the loops in there."""
@@ -102,8 +102,10 @@ class Map:
 
     def _left(self, edge: EdgeSpec) -> Loop | None:
         """The outermost loop that an edge leaves."""
-        found = [loop for loop in self.loops if edge.source in loop.body and edge.target not in loop.body]
-        return found[-1] if found else None
+        loops_left = [
+            loop for loop in self.loops if edge.source in loop.body and edge.target not in loop.body
+        ]
+        return loops_left[-1] if loops_left else None
 
 
 @dataclass
@@ -148,20 +150,20 @@ class Picture:
     def arrivals(self, node: str) -> dict[int, bool | None]:
         """What has come of all that a first visit waits for; an entry point has one live arrival."""
         into = self.map.into[node]
-        found = {number: self.arrival(number) for number in into if number not in self.map.back}
-        return {ENTRY: True, **found} if node in self.map.entries else found
+        states = {number: self.arrival(number) for number in into if number not in self.map.back}
+        return {ENTRY: True, **states} if node in self.map.entries else states
 
     def inputs(self, node: str) -> list[tuple[str, int]]:
         """Name the visits whose results a node gets, in the order of its edges."""
-        asked = dict(self.via.get(node, []))
-        found = []
+        requests = dict(self.via.get(node, []))
+        visits = []
         for number, edge in enumerate(self.map.edges):
-            if edge.target == node and number in asked:
-                found.append((edge.source, asked[number].visit))
+            if edge.target == node and number in requests:
+                visits.append((edge.source, requests[number].visit))
             elif edge.target == node and self.arrival(number):
                 end = self.left.get(number) or self.ends[edge.source]
-                found.append((edge.source, end.visit))
-        return found
+                visits.append((edge.source, end.visit))
+        return visits
 
     # -- what follows ------------------------------------------------------------------------------
 
@@ -203,15 +205,17 @@ class Picture:
 
     def _turn(self, loop: Loop) -> bool:
         """A loop whose nodes have all settled begins again when it was asked to, or is over."""
-        inner = [each for each in self.map.loops if each.body < loop.body]
+        inner = [other for other in self.map.loops if other.body < loop.body]
         if loop.header in self.over or not all(self.settled(node) for node in loop.body):
             return False
-        if not all(each.header in self.over for each in inner):
+        if not all(other.header in self.over for other in inner):
             return False
-        asked = self.asked.pop(loop.header, [])
-        if asked and not any(self.asked.get(each.header) for each in self.map.loops if loop.body < each.body):
+        requests = self.asked.pop(loop.header, [])
+        if requests and not any(
+            self.asked.get(other.header) for other in self.map.loops if loop.body < other.body
+        ):
             self._again(loop, inner)
-            self._open(loop.header, asked)
+            self._open(loop.header, requests)
         else:
             self.over.add(loop.header)
         return True
@@ -231,16 +235,16 @@ class Picture:
         for number in list(self.left):
             if self.map.edges[number].target in loop.body and self.map.edges[number].source in loop.body:
                 del self.left[number]
-        for each in inner:
-            self.over.discard(each.header)
-            self.asked.pop(each.header, None)
+        for loop_inside in inner:
+            self.over.discard(loop_inside.header)
+            self.asked.pop(loop_inside.header, None)
 
 
 def picture(graph: Map, ends: Iterable[End]) -> Picture:
     """Work out where a graph stands from nothing but the visits that have ended."""
-    found = Picture(graph)
-    found.follow()
+    drawing = Picture(graph)
+    drawing.follow()
     for end in ends:
-        found.end(end)
-        found.follow()
-    return found
+        drawing.end(end)
+        drawing.follow()
+    return drawing

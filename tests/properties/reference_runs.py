@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from runner.graph import Definition, FailurePolicy
+from runner.definition.model import Definition, FailurePolicy
 from tests.properties.reference_model import End, Map, Picture, picture
 
 LEASE = 30_000
@@ -70,7 +70,7 @@ class Visit:
 
     def open(self) -> list[Question]:
         """The questions that still take an answer."""
-        return [each for each in self.questions.values() if each.status == "open"]
+        return [question for question in self.questions.values() if question.status == "open"]
 
 
 @dataclass
@@ -104,11 +104,11 @@ class Run:
         if "[" in node:
             owner = self.now(node.partition("[")[0])
             return self.visits.get((node, owner.number)) if owner else None
-        found = self.picture()
-        if node in found.skipped or node not in found.visits:
+        drawing = self.picture()
+        if node in drawing.skipped or node not in drawing.visits:
             return None
-        last = self.visits.get((node, found.visits[node]))
-        current = node in found.opened or found.settled(node)
+        last = self.visits.get((node, drawing.visits[node]))
+        current = node in drawing.opened or drawing.settled(node)
         return last if current else None
 
     def open(self) -> list[Visit]:
@@ -195,9 +195,9 @@ class World:
 
     def spread(self, run: Run, before: dict[str, tuple[str, int]]) -> None:
         """Make visits of what became ready; one more than the limit stops the run."""
-        found = run.picture()
+        drawing = run.picture()
         limit = run.definition.max_node_executions
-        new = [each for each in found.opened.items() if each not in run.visits]
+        new = [opened for opened in drawing.opened.items() if opened not in run.visits]
         for node, number in new:
             run.visits[node, number] = Visit(node, number)
         if limit and sum(not visit.is_item for visit in run.visits.values()) > limit:
@@ -224,7 +224,7 @@ class World:
         """Give a visit up at once: it is the same attempt, and no worker was lost."""
         visit = self.held(*claim)
         if visit is None:
-            return {"ready": "left"}.get(said := self.repeated(*claim, ("ready", "cancelled")), said)
+            return {"ready": "left"}.get(word := self.repeated(*claim, ("ready", "cancelled")), word)
         run = self.runs[claim[0]]
         if self.stops(run, visit):
             return self.let_go(run, visit)
@@ -234,25 +234,25 @@ class World:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def ask(self, claim: tuple, asked: Sequence[Asked]) -> str:
+    def ask(self, claim: tuple, questions: Sequence[Asked]) -> str:
         """Publish questions of a running visit."""
         visit = self.held(*claim)
         if visit is None:
             return "stale"
         if self.stops(self.runs[claim[0]], visit):
             return "stopping"
-        self.put(visit, asked)
+        self.put(visit, questions)
         return "asked"
 
-    def put(self, visit: Visit, asked: Sequence[Asked]) -> None:
+    def put(self, visit: Visit, questions: Sequence[Asked]) -> None:
         """Open what is new or was withdrawn."""
-        for name, lasts, ends in asked:
-            known = visit.questions.get(name)
-            if known is None or known.status == "withdrawn":
+        for name, lasts, ends in questions:
+            question = visit.questions.get(name)
+            if question is None or question.status == "withdrawn":
                 expires = self.now + round(lasts * 1000) if lasts else None
                 visit.questions[name] = Question(name, expires=expires, ends=ends, look=expires or 0)
 
-    def park(self, claim: tuple, asked: Sequence[Asked], *, each: bool) -> str:
+    def park(self, claim: tuple, questions: Sequence[Asked], *, each: bool) -> str:
         """Let a visit wait, unless an answer that it has not seen lets it go on at once."""
         visit = self.held(*claim)
         if visit is None:
@@ -260,13 +260,13 @@ class World:
         run = self.runs[claim[0]]
         if self.stops(run, visit):
             return self.let_go(run, visit)
-        names = {name for name, _, _ in asked}
+        names = {name for name, _, _ in questions}
         news = [question for question in visit.questions.values() if question.news]
-        known = [visit.questions.get(name) for name in names]
-        opened = [found for found in known if found is None or found.status in ("open", "withdrawn")]
+        stored = [visit.questions.get(name) for name in names]
+        opened = [copy for copy in stored if copy is None or copy.status in ("open", "withdrawn")]
         if not opened and not news:
             return "nothing_open"
-        self.put(visit, asked)
+        self.put(visit, questions)
         for question in visit.open():
             if question.id not in names:
                 question.status = "withdrawn"
@@ -277,41 +277,44 @@ class World:
 
     def answer(self, ids: Sequence[str]) -> list[str]:
         """Answer a set of questions: all of them or none."""
-        words = ["rejected" if found in ids[:place] else self.fate(found) for place, found in enumerate(ids)]
+        words = [
+            "rejected" if question_id in ids[:place] else self.fate(question_id)
+            for place, question_id in enumerate(ids)
+        ]
         if any(word != "accepted" for word in words):
             return ["rejected" if word == "accepted" else word for word in words]
-        for found in ids:
-            _, _visit, question = self.find(found)
+        for question_id in ids:
+            _, _visit, question = self.find(question_id)
             question.status = "answered"
-        for found in ids:
-            self.wake(*self.find(found)[:2])
+        for question_id in ids:
+            self.wake(*self.find(question_id)[:2])
         return words
 
-    def fate(self, found: str) -> str:
+    def fate(self, question_id: str) -> str:
         """What becomes of one answer if nothing else is wrong with its set."""
-        _, _, question = self.find(found)
+        _, _, question = self.find(question_id)
         if question.status == "open":
             if question.expires is not None and question.expires <= self.now:
                 return "expired"
             return "accepted"
         return {"answered": "duplicate", "expired": "expired", "withdrawn": "superseded"}[question.status]
 
-    def find(self, found: str) -> tuple[Run, Visit, Question]:
+    def find(self, question_id: str) -> tuple[Run, Visit, Question]:
         """Look everywhere for a question."""
         for run in self.runs.values():
             for visit in run.visits.values():
-                if found in visit.questions:
-                    return run, visit, visit.questions[found]
-        raise KeyError(found)
+                if question_id in visit.questions:
+                    return run, visit, visit.questions[question_id]
+        raise KeyError(question_id)
 
     def wake(self, run: Run, visit: Visit) -> None:
         """Make a waiting visit ready once its rule is satisfied."""
-        each = run.definition.nodes[visit.owner].resume == "each"
+        at_each_answer = run.definition.nodes[visit.owner].resume == "each"
         if (
             visit.status == "waiting"
             and not visit.child
             and not visit.collects
-            and (each or not visit.open())
+            and (at_each_answer or not visit.open())
         ):
             visit.status, visit.lost = "ready", 0
         self.after(run)
@@ -394,7 +397,7 @@ class World:
 
     def sweep(self) -> None:
         """Do all that is due, one thing after the other."""
-        while todo := sorted(each for each in self.due() if each[0] <= self.now):
+        while todo := sorted(item for item in self.due() if item[0] <= self.now):
             kind, *rest = todo[0][1].split(" ")
             if kind == "deadline":
                 run = self.runs[rest[0]]
@@ -461,16 +464,19 @@ class World:
 
     def nodes(self, run: Run) -> dict[str, tuple[str, int]]:
         """Say where each node stands, and in which visit."""
-        found = run.picture()
-        said = {}
+        drawing = run.picture()
+        positions = {}
         for node in run.shape.nodes:
             visit = run.now(node)
-            status = "skipped" if node in found.skipped else visit.status if visit else "pending"
-            said[node] = (status, found.visits.get(node, 0))
-        return said
+            status = "skipped" if node in drawing.skipped else visit.status if visit else "pending"
+            positions[node] = (status, drawing.visits.get(node, 0))
+        return positions
 
     def open_questions(self) -> set[str]:
         """All questions that take an answer."""
         return {
-            each.id for run in self.runs.values() for visit in run.visits.values() for each in visit.open()
+            question.id
+            for run in self.runs.values()
+            for visit in run.visits.values()
+            for question in visit.open()
         }

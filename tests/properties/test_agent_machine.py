@@ -11,16 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import runner.agent.agent as agent_module
 from runner import hooks
-from runner.agent import Agent, ToolContext, tool
-from runner.agent.drive import Drive
+from runner.agent import Agent, ToolContext, drive, tool
+from runner.agent.machine.protocol import AgentDefinition, Command, MachineEvent
+from runner.agent.machine.state import AgentState, from_document, to_document
+from runner.agent.machine.step import step
 from runner.agent.models.scripted import ScriptedModel
-from runner.agent.state import AgentState, document, restored
-from runner.agent.values import Happening, Request
 from runner.errors import ResponseError
-from runner.interrupts import Interrupt
-from runner.outcomes import Interrupted
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Killed, Node, done, use
 
 BEFORE = ["pass", "ask", "cancel", "ask_cancel"]
@@ -67,33 +66,33 @@ class Plan:
         """Be the tool."""
         key, attempt = context.tool_use["toolUseId"], context.attempt
         part = self.part(key, attempt, 1)
-        said = [self.ask(context, f"tool:{key}", "one")] if "ask" in part else []
+        responses = [self.ask(context, f"tool:{key}", "one")] if "ask" in part else []
         if part == "ask_twice":
-            said.append(self.ask(context, f"tool:{key}", "two"))
+            responses.append(self.ask(context, f"tool:{key}", "two"))
         self.completed[key, attempt] += 1
         self.keys.add(context.idempotency_key)
         if part.endswith("fail"):
-            raise ValueError("/".join(said))
-        return f"{key} {attempt} {said}"
+            raise ValueError("/".join(responses))
+        return f"{key} {attempt} {responses}"
 
     def before(self, event: hooks.BeforeToolCallEvent) -> None:
         """Be the callback before a call."""
         key = event.tool_use["toolUseId"]
         part = self.part(key, event.attempt, 0)
-        said = self.ask(event, f"before_tool_call:{key}", "may") if "ask" in part else ""
+        response = self.ask(event, f"before_tool_call:{key}", "may") if "ask" in part else ""
         if part.endswith("cancel"):
-            event.cancel_tool = f"cancelled {said}"
+            event.cancel_tool = f"cancelled {response}"
 
     def after(self, event: hooks.AfterToolCallEvent) -> None:
         """Be the callback after a call."""
         key = event.tool_use["toolUseId"]
         part = self.part(key, event.attempt, 2)
         text = event.result["content"][0].get("text", "")
-        said = self.ask(event, f"after_tool_call:{key}", "review") if "ask" in part else ""
+        response = self.ask(event, f"after_tool_call:{key}", "review") if "ask" in part else ""
         if part == "ask_two":
-            said += self.ask(event, f"after_tool_call:{key}", "again")
+            response += self.ask(event, f"after_tool_call:{key}", "again")
         if part.endswith("replace"):
-            text = f"{text} replaced {said} {event.exception!r}"
+            text = f"{text} replaced {response} {event.exception!r}"
             event.result = {"status": "success", "content": [{"text": text}]}
         event.retry = part.endswith("retry")
         event.retry_cancelled = part == "overrule" and event.cancel_message is not None
@@ -139,7 +138,7 @@ def build(plan: Plan) -> Agent:
         *((GROUPS[name], plan.group(name)) for name in sorted(plan.asking)),
     ]
     replies = [
-        [use("act" if known else "nobody", f"{turn}-{position}") for position, (known, _) in enumerate(calls)]
+        [use("act" if call else "nobody", f"{turn}-{position}") for position, (call, _) in enumerate(calls)]
         for turn, calls in enumerate(plan.turns)
     ]
     executor = "sequential" if plan.sequential else "concurrent"
@@ -151,21 +150,20 @@ def decorate(event: hooks.AfterToolCallEvent) -> None:
     event.result["content"].append({"text": f"seen {event.attempt}"})
 
 
-class Reloading(Drive):
-    """A drive whose state is stored and read back between every two steps."""
-
-    def _next(self, happening: Happening) -> tuple[AgentState, list[Request]]:
-        state, requests = super()._next(happening)
-        again = restored(document(state))
-        assert again == state
-        return again, requests
-
-
 @pytest.fixture(scope="module", autouse=True)
 def reloading() -> Iterator[None]:
-    """Let agents store and reload between every two steps."""
+    """Store and reload the state of every agent between every two steps."""
+
+    def step_and_reload(
+        definition: AgentDefinition, state: AgentState, event: MachineEvent
+    ) -> tuple[AgentState, list[Command]]:
+        state, commands = step(definition, state, event)
+        reloaded = from_document(to_document(state))
+        assert reloaded == state
+        return reloaded, commands
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_module, "Drive", Reloading)
+        patch.setattr(drive, "step", step_and_reload)
         yield
 
 
@@ -180,7 +178,7 @@ def without_pause(plan: Plan) -> tuple[list[Any], Counter[tuple[str, int]]]:
 
 
 def check_conversation(messages: list[Any]) -> None:
-    """Each tool use has exactly one result, in the message right after it (M6)."""
+    """Each tool use has exactly one result, in the message right after it."""
     for index, message in enumerate(messages):
         uses = [block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block]
         if uses:
@@ -234,10 +232,10 @@ def test_killed_at_any_checkpoint_a_conversation_is_the_same(plan: Plan, deaths:
     messages, completed = without_pause(plan)
     keys, plan.keys = plan.keys, set()
     node = Node(lambda: build(plan))
-    left = list(deaths)
+    remaining = list(deaths)
     outcome: Any = None
     for _ in range(ROUNDS):
-        node.kill_after = left.pop() if left else None
+        node.kill_after = remaining.pop() if remaining else None
         try:
             outcome = node.run()
         except Killed:

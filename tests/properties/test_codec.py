@@ -6,9 +6,9 @@ import pydantic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import codec
 from runner.errors import UnstorableError
-from runner.failures import ErrorRecord, load, record, restore
+from runner.records import codec
+from runner.records.failures import ErrorRecord, load, record, restore
 
 
 class Parcel(pydantic.BaseModel):
@@ -90,9 +90,13 @@ def test_an_error_reads_alike_after_storing(cls, given_arguments, notes, chained
         error.add_note(note)
 
     stored = codec.decode(ErrorRecord, codec.encode(record(error)))
-    found = restore(load(codec.load_json(codec.encode(stored))))
+    copy = restore(load(codec.load_json(codec.encode(stored))))
 
-    assert isinstance(found, type(error))
-    assert (type(found).__name__, str(found), repr(found)) == (type(error).__name__, str(error), repr(error))
-    assert getattr(found, "__notes__", []) == notes
-    assert repr(found.__cause__) == repr(error.__cause__)
+    assert isinstance(copy, type(error))
+    assert (type(copy).__name__, str(copy), repr(copy)) == (
+        type(error).__name__,
+        str(error),
+        repr(error),
+    )
+    assert getattr(copy, "__notes__", []) == notes
+    assert repr(copy.__cause__) == repr(error.__cause__)

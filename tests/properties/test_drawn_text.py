@@ -67,11 +67,11 @@ class Reader:
             return self.follow(row, column + way[1], way)  # a crossing
         if back not in WAYS.get(cell, set()):
             return set()
-        found: set[str] = set()
+        places: set[str] = set()
         for onward in WAYS[cell] - {back, UP}:
             if onward == DOWN or self.leads(row, column, onward):
-                found |= self.follow(row + onward[0], column + onward[1], onward)
-        return found
+                places |= self.follow(row + onward[0], column + onward[1], onward)
+        return places
 
     def leads(self, row: int, column: int, way: tuple[int, int]) -> bool:
         """A line to the side has one way: that of its point, or away from what comes from above."""
@@ -81,7 +81,7 @@ class Reader:
         end = column
         while self.at(row, end + 1) not in {" ", "●"}:
             end += 1
-        drawn = "".join(self.at(row, each) for each in range(begin, end + 1))
+        drawn = "".join(self.at(row, number) for number in range(begin, end + 1))
         if "▸" in drawn or "◂" in drawn:
             return ("▸" if way == RIGHT else "◂") in drawn
         return True

@@ -16,15 +16,15 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from runner.cycles import reach
+from runner.definition.cycles import reach
+from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, map_of
+from runner.definition.topology import topology
 from runner.errors import DefinitionError
-from runner.graph import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
-from runner.interrupts import Address, Answer
-from runner.maps import map_of
-from runner.ports import Claim, Settlement, Start, Token
-from runner.run import FINAL, Status
-from runner.store.memory import MemoryStore
-from runner.store.redis import RedisStore
+from runner.records.interrupts import Address, Answer
+from runner.records.run import FINAL, Status
+from runner.store.interface import Claim, Settlement, Start, Token
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.properties.machines import play
 from tests.properties.reference_model import Map, Overlap
@@ -87,7 +87,7 @@ class Against(RuleBasedStateMachine):
         return MemoryStore(clock=self.clock, lease=LEASE)
 
     def timers(self):
-        return {"|".join(timer) for timer in self.store._shelf.timers}
+        return {"|".join(timer) for timer in self.store._database.timers}
 
     def __init__(self):
         super().__init__()
@@ -149,25 +149,25 @@ class Against(RuleBasedStateMachine):
             self.take(self.pick(data, self.bells))
 
     def take(self, bell):
-        said = self.store.claim(bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
-        token = said.token if isinstance(said, Claim) else None
+        claim = self.store.claim(bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+        token = claim.token if isinstance(claim, Claim) else None
         expected = self.model.claim(bell.run_id, bell.node, bell.visit, bell.attempt, token)
         if isinstance(expected, str):
-            assert not isinstance(said, Claim)
-            assert said.word == expected
+            assert not isinstance(claim, Claim)
+            assert claim.word == expected
             return None
-        assert isinstance(said, Claim), said
+        assert isinstance(claim, Claim), claim
         run = self.model.runs[bell.run_id]
-        assert [(node, visit) for node, visit, _ in said.inputs] == run.picture().inputs(bell.node)
+        assert [(node, visit) for node, visit, _ in claim.inputs] == run.picture().inputs(bell.node)
         assert all(
             output == f"{node}{visit}" or output["expired"]["name"] in "xyz"
-            for node, visit, output in said.inputs
+            for node, visit, output in claim.inputs
         )
-        assert {each.id for each in said.answers} >= {
-            each.id for each in expected.questions.values() if each.status == "answered"
+        assert {answer.id for answer in claim.answers} >= {
+            question.id for question in expected.questions.values() if question.status == "answered"
         }
-        self.claims.append(said)
-        return said
+        self.claims.append(claim)
+        return claim
 
     @rule(data=st.data(), bits=BITS, fails=st.sampled_from([False] * 4 + [True]))
     def claim_and_settle(self, data, bits, fails):
@@ -216,7 +216,7 @@ class Against(RuleBasedStateMachine):
 
     @rule(data=st.data(), how=st.sampled_from(["park", "park", "ask"]), names=st.sampled_from(["x", "xy"]))
     def claim_and_let_expire(self, data, how, names):
-        """Nobody answers a node that waits, or is still at work."""
+        """The question of a node expires while it waits or is still at work."""
         claim = self.take(self.pick(data, self.bells)) if self.bells else None
         if claim is not None:
             self.ask(claim, how, names, 20.0, self.ending(data, claim))
@@ -236,18 +236,22 @@ class Against(RuleBasedStateMachine):
         address = Address(token.run_id, token.node, token.visit, routes=(ends,))
         on_expire = ends if ends in ("", "fail") else {"route": ends}
         options = {"expires_in": lasts, "on_expire": on_expire or None}
-        asked = [address.ask(each, scope="function", **options) for each in names]
+        questions = [address.ask(name, scope="function", **options) for name in names]
         before = self.others(token)
-        told = [(each.id, lasts, ends) for each in asked]
-        reply = getattr(self.store, how)(token, asked, None)
+        described = [(question.id, lasts, ends) for question in questions]
+        reply = getattr(self.store, how)(token, questions, None)
         if how == "ask":
-            assert reply.word == self.model.ask(key(claim), told)
+            assert reply.word == self.model.ask(key(claim), described)
         else:
             definition = self.definition(token)[1]
-            each = definition.nodes[map_of(token.node) or token.node].resume == "each"
-            assert reply.word == self.model.park(key(claim), told, each=each)
+            at_each_answer = definition.nodes[map_of(token.node) or token.node].resume == "each"
+            assert reply.word == self.model.park(key(claim), described, each=at_each_answer)
         self.bells += reply.doorbells
-        self.questions += [each.id for each in asked if each.id not in self.questions and self.asked(each.id)]
+        self.questions += [
+            question.id
+            for question in questions
+            if question.id not in self.questions and self.was_asked(question.id)
+        ]
         if reply.word in ("asked", "waiting", "ready"):
             assert self.others(token) == before, "a question stopped another branch"
 
@@ -278,23 +282,27 @@ class Against(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def answer_what_is_open(self, data):
-        found = sorted(self.model.open_questions())
-        if found:
-            self.respond([data.draw(st.sampled_from(found))])
+        questions = sorted(self.model.open_questions())
+        if questions:
+            self.respond([data.draw(st.sampled_from(questions))])
 
-    def asked(self, found):
+    def was_asked(self, question_id):
         """Whether a question was ever asked: one that came too late was not."""
         return any(
-            found in visit.questions for run in self.model.runs.values() for visit in run.visits.values()
+            question_id in visit.questions
+            for run in self.model.runs.values()
+            for visit in run.visits.values()
         )
 
     def respond(self, ids):
         if not ids:
             return
-        receipts, reply = self.store.answer([Answer(each, f"to {each}") for each in ids], self.nonce())
-        assert [str(each.status) for each in receipts] == self.model.answer(ids)
+        receipts, reply = self.store.answer(
+            [Answer(question_id, f"to {question_id}") for question_id in ids], self.nonce()
+        )
+        assert [str(receipt.status) for receipt in receipts] == self.model.answer(ids)
         self.bells += reply.doorbells
-        self.answered.update(each.interrupt_id for each in receipts if each.status == "accepted")
+        self.answered.update(receipt.interrupt_id for receipt in receipts if receipt.status == "accepted")
 
     @rule(data=st.data(), really=st.sampled_from([False, False, False, True]))
     def cancel(self, data, really):
@@ -312,7 +320,7 @@ class Against(RuleBasedStateMachine):
 
     @rule(data=st.data(), bits=BITS)
     def come_back_late(self, data, bits):
-        """A worker is frozen; its node is given to another one; then it goes on."""
+        """A worker is frozen; another one takes its node; then it goes on."""
         if self.claims:
             late = self.pick(data, self.claims)
             self.pass_time(31)
@@ -361,10 +369,10 @@ class Against(RuleBasedStateMachine):
 
     @invariant()
     def all_is_as_the_model_says(self):
-        found = self.look()
-        self.runs_stand_where_the_model_says(found)
-        self.questions_are_the_models(found)
-        self.promises_hold(found)
+        snapshots = self.look()
+        self.runs_stand_where_the_model_says(snapshots)
+        self.questions_are_the_models(snapshots)
+        self.promises_hold(snapshots)
 
     def look(self):
         """Read every run, once for all that is compared: most of a slice's time is spent here."""
@@ -372,50 +380,50 @@ class Against(RuleBasedStateMachine):
 
     def runs_stand_where_the_model_says(self, runs):
         for run in self.model.runs.values():
-            found = runs[run.id]
-            assert found.record.status == self.model.status(run)
+            snapshot = runs[run.id]
+            assert snapshot.record.status == self.model.status(run)
             for node, (status, visits) in self.model.nodes(run).items():
-                record = found.nodes.get(node)
-                said = (str(record.status), record.visit) if record else ("pending", 0)
-                self.compare(run, node, said, (status, visits))
-            assert list(found.order) == run.order
-            assert set(found.outputs) == {
+                record = snapshot.nodes.get(node)
+                position = (str(record.status), record.visit) if record else ("pending", 0)
+                self.compare(run, node, position, (status, visits))
+            assert list(snapshot.order) == run.order
+            assert set(snapshot.outputs) == {
                 (visit.node, visit.number) for visit in run.visits.values() if visit.status == "completed"
             }
-            attempts = {name: record.attempt for name, record in found.nodes.items()}
+            attempts = {name: record.attempt for name, record in snapshot.nodes.items()}
             for visit in run.open():
                 assert attempts[visit.node] == visit.attempt
             if run.reason:
-                assert found.record.reason.startswith(run.reason)
+                assert snapshot.record.reason.startswith(run.reason)
 
-    def compare(self, run, node, said, expected):
+    def compare(self, run, node, position, expected):
         status, visits = expected
-        if node in run.unsure and said[0] in ("pending", "cancelled", "skipped", status):
+        if node in run.unsure and position[0] in ("pending", "cancelled", "skipped", status):
             return
         last = run.visits.get((node, visits))
-        if status == "pending" and visits and said in {(last.status, visits), ("skipped", visits)}:
+        if status == "pending" and visits and position in {(last.status, visits), ("skipped", visits)}:
             return  # it waits for its next round, and shows the last one until then
-        assert said == expected, (run.id, node, said, expected)
+        assert position == expected, (run.id, node, position, expected)
 
     def questions_are_the_models(self, runs):
-        asked = [each for found in runs.values() for each in found.interrupts]
-        assert {each.id for each in asked if each.is_open} == self.model.open_questions()
+        questions = [question for snapshot in runs.values() for question in snapshot.interrupts]
+        assert {question.id for question in questions if question.is_open} == self.model.open_questions()
 
     def promises_hold(self, runs):
         assert all(count == 1 for count in self.committed.values() if count)
         assert all(count == 1 for count in self.answered.values())
         timers = self.timers()
-        for run_id, found in runs.items():
-            if found.record.status in FINAL:
-                assert self.final.setdefault(run_id, found) == found
-            for name, record in found.nodes.items():
+        for run_id, snapshot in runs.items():
+            if snapshot.record.status in FINAL:
+                assert self.final.setdefault(run_id, snapshot) == snapshot
+            for name, record in snapshot.nodes.items():
                 if record.status in (Status.READY, Status.RUNNING, Status.RETRYING):
                     assert f"node|{run_id}|{name}" in timers, "nothing would ever ring for it"
 
     def teardown(self):
         """Let everything go on that can: each run ends, and as the model says."""
         for _ in range(STEPS_TO_THE_END):
-            open_runs = [each for each in self.model.runs.values() if self.model.status(each) not in FINAL]
+            open_runs = [run for run in self.model.runs.values() if self.model.status(run) not in FINAL]
             if not open_runs:
                 return
             for run in open_runs:
@@ -431,7 +439,7 @@ class Against(RuleBasedStateMachine):
         if visit.status == "ready":
             self.take(Bell(run.id, visit.node, visit.number, visit.attempt))
         if visit.status == "running":
-            claim = next(each for each in self.claims if each.token is visit.claim)
+            claim = next(claim for claim in self.claims if claim.token is visit.claim)
             self.settle_with(claim, 0 if visit.number > 3 else LATER[visit.number - 1], fails=False)
         for question in visit.open():
             if self.model.fate(question.id) == "accepted":

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.interrupts import Answer
-from runner.limits import Limit
-from runner.ports import Claim, Settlement
-from runner.run import Status
-from runner.store.memory import MemoryStore
+from runner.definition.policies import Limit
+from runner.records.interrupts import Answer
+from runner.records.run import Status
+from runner.store.interface import Claim, Settlement
+from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from runner.testing.contract import Worker
-from runner.testing.contract.worker import shape
+from runner.testing.contract import ManualWorker
+from runner.testing.contract.manual_worker import shape
 
 LEASE = 30
 NODES = "abcdef"
@@ -39,7 +39,7 @@ class Crowd:
     def __init__(self, limits: dict[str, list[Limit]]) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, lease=LEASE)
-        self.worker = Worker(self.store)
+        self.worker = ManualWorker(self.store)
         graph = shape(" ".join(NODES), entries=list(NODES), limits=limits)
         self.limits = limits
         self.runs = [self.worker.start(graph) for _ in range(2)]
@@ -53,11 +53,11 @@ class Crowd:
     def step(self, kind: str, which: int) -> None:
         if kind in {"claim", "lose"} and self.bells:
             bell = self.bells.pop(which % len(self.bells))
-            said = self.store.claim(*bell, self.worker.nonce()) if kind == "claim" else None
-            if isinstance(said, Claim):
-                self.held.append(said.token)
-            elif said is not None:
-                self.take(said)
+            reply = self.store.claim(*bell, self.worker.nonce()) if kind == "claim" else None
+            if isinstance(reply, Claim):
+                self.held.append(reply.token)
+            elif reply is not None:
+                self.take(reply)
         elif kind in {"settle", "park", "crash"} and self.held:
             self.end(kind, self.held.pop(which % len(self.held)))
         elif kind == "answer" and self.asked:
@@ -69,7 +69,7 @@ class Crowd:
         if kind == "settle":
             self.take(self.store.settle(token, DONE, self.worker.nonce()))
         elif kind == "park":
-            question = self.worker.asked(token)
+            question = self.worker.question(token)
             reply = self.store.park(token, [question], None)
             self.take(reply)
             if reply.word == "waiting":
@@ -114,7 +114,7 @@ def test_a_limit_holds_and_everything_ends(limits, steps):
         str(record.status) for run_id in crowd.runs for record in crowd.store.read(run_id).nodes.values()
     }
     assert ended <= {"completed", "failed", "cancelled"}
-    places = crowd.store._shelf.places
+    places = crowd.store._database.semaphores
     assert not any(places.holders.values())
     assert not any(places.waiting.values())
 
@@ -123,7 +123,7 @@ def test_a_limit_holds_and_everything_ends(limits, steps):
 def test_places_go_on_in_the_order_of_asking(order, places):
     """Whoever asked first has a place first, when none is free at first."""
     clock = ManualClock()
-    worker = Worker(MemoryStore(clock=clock, lease=LEASE))
+    worker = ManualWorker(MemoryStore(clock=clock, lease=LEASE))
     limit = [Limit("some", concurrency=places)]
     first = worker.start(shape("x y z", entries=["x", "y", "z"], limits=dict.fromkeys("xyz", limit)))
     running = [worker.claim(first, node).token for node in "xyz"[:places]]

@@ -12,7 +12,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from runner.maps import MapSpec, index_of, item_id, map_of
+from runner.definition.model import MapSpec, index_of, item_id, map_of
 from tests.properties.machines import play
 from tests.properties.reference_maps import ENDED, MapWorld
 from tests.properties.test_graph_against_model import Against, AgainstRedis, Bell, definitions, key
@@ -133,11 +133,11 @@ class AgainstMaps(Against):
 
     def ready_list(self, data):
         """Choose a map with items that a worker could take, if there is one: its run, and those in order."""
-        found = self.ready_items()
-        if not found:
+        ready = self.ready_items()
+        if not ready:
             return "", []
-        chosen = data.draw(st.sampled_from(sorted({(run_id, item.owner) for run_id, item in found})))
-        return chosen[0], [item for run_id, item in found if (run_id, item.owner) == chosen]
+        chosen = data.draw(st.sampled_from(sorted({(run_id, item.owner) for run_id, item in ready})))
+        return chosen[0], [item for run_id, item in ready if (run_id, item.owner) == chosen]
 
     def take_visit(self, run_id, visit):
         """Claim a visit in the attempt that it is in."""
@@ -167,8 +167,8 @@ class AgainstMaps(Against):
     def settle_with(self, claim, bits, fails):
         """A worker that completes a map has expanded it, unless its list is empty."""
         token = claim.token
-        known = (token.run_id, token.node, token.visit) in self.model.lists
-        if fails or known or bits % 5 == 0 or self.spec(token) is None:
+        has_list = (token.run_id, token.node, token.visit) in self.model.lists
+        if fails or has_list or bits % 5 == 0 or self.spec(token) is None:
             super().settle_with(claim, bits, fails)
         else:
             self.expand_with(claim, bits % 5)
@@ -196,36 +196,36 @@ class AgainstMaps(Against):
             return None
         run = self.model.runs[bell.run_id]
         visit = run.visits[bell.node, bell.visit]
-        found = self.model.list_of(run, visit)
+        items = self.model.list_of(run, visit)
         if visit.is_item:
-            assert claim.task == found.values[index_of(bell.node)]
-        elif found is None:
+            assert claim.task == items.values[index_of(bell.node)]
+        elif items is None:
             assert claim.map is None
         else:
-            self.compare_items(claim, found, self.model.items(run, visit))
+            self.compare_items(claim, items, self.model.items(run, visit))
         return claim
 
-    def compare_items(self, claim, found, items):
+    def compare_items(self, claim, values, items):
         """Compare what a map reads when all of its items have ended."""
         token = claim.token
         ended = all(item.status in ENDED for item in items) and (
-            found.stopped or found.begun == len(found.values)
+            values.stopped or values.begun == len(values.values)
         )
-        assert (claim.map.total, claim.map.stopped) == (len(found.values), found.stopped)
+        assert (claim.map.total, claim.map.stopped) == (len(values.values), values.stopped)
         assert claim.map.has_ended is ended
         names = [item_id(token.node, place) for place in range(len(items))]
         assert names == [item.node for item in items]
-        said = self.store.fetch(token.run_id, names)
-        assert [str(record.status) for record, _, _ in said] == [item.status for item in items]
-        assert [output for _, output, _ in said] == [
+        fetched = self.store.fetch(token.run_id, names)
+        assert [str(record.status) for record, _, _ in fetched] == [item.status for item in items]
+        assert [output for _, output, _ in fetched] == [
             f"{item.node}{item.number}" if item.status == "completed" else None for item in items
         ]
 
     def others(self, token):
         """An item that waits gives its place away, so its map and its siblings may stand elsewhere."""
-        owner, found = map_of(token.node), super().others(token)
+        owner, records = map_of(token.node), super().others(token)
         return {
-            name: record for name, record in found.items() if not owner or owner not in {name, map_of(name)}
+            name: record for name, record in records.items() if not owner or owner not in {name, map_of(name)}
         }
 
 

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 EXITS = [("memory", "exits")]
 SAMPLES = (
     MUTATIONS[1],
-    next(each for each in MUTATIONS if each.breaks == "an answer wakes nobody"),
-    next(each for each in MUTATIONS if each.breaks == "a failed item does not stop its map"),
+    next(mutation for mutation in MUTATIONS if mutation.breaks == "an answer wakes nobody"),
+    next(mutation for mutation in MUTATIONS if mutation.breaks == "a failed item does not stop its map"),
 )
 
 
@@ -84,7 +84,7 @@ def test_a_planted_fault_is_caught(mutation, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutation", [each for each in MUTATIONS if each not in SAMPLES], ids=name)
+@pytest.mark.parametrize("mutation", [other for other in MUTATIONS if other not in SAMPLES], ids=name)
 def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
     """No fault of the list survives the seeded slice."""
     assert is_caught(mutation, tmp_path, redis_url)

@@ -14,32 +14,40 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runner import replay
-from runner.actions import END
-from runner.cycles import reach
-from runner.errors import DefinitionError, PayloadTooLarge, RunnerError
-from runner.forks import Begin
-from runner.graph import AFTER_GRAPH, BATCH, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, topology
-from runner.interrupts import Address, Answer
-from runner.limits import Limit
-from runner.listings import InterruptQuery, RunQuery
-from runner.maps import MapSpec, item_id, map_of
-from runner.migration import Move
-from runner.outcomes import NextBatch, Remembered, Saved
-from runner.ports import Claim, Reply, Settlement, Start
-from runner.reruns import Reruns
-from runner.run import ACTIVE, FINAL, LoopRecord, Status, status_of
-from runner.sizes import MAX_RUN
-from runner.store import layout
-from runner.store.memory import MemoryStore
-from runner.store.redis import RedisStore
+from runner.definition.cycles import reach
+from runner.definition.model import (
+    AFTER_GRAPH,
+    Definition,
+    EdgeSpec,
+    FailurePolicy,
+    Join,
+    MapSpec,
+    NodeSpec,
+    item_id,
+    map_of,
+)
+from runner.definition.policies import Limit
+from runner.definition.topology import topology
+from runner.errors import DefinitionError, RunnerError
+from runner.operations import recovery
+from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
+from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
+from runner.records.interrupts import Address, Answer
+from runner.records.listings import InterruptQuery, RunQuery
+from runner.records.outcomes import Remembered, Saved
+from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
+from runner.scheduler.changes import CALLBACK_NODE
+from runner.store import encoding
+from runner.store.interface import Claim, Settlement, Start
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.wishes import Wish
 from tests.properties.machines import play
 
 LEASE = 30
 SELDOM = st.sampled_from([False] * 9 + [True])
 EXAMPLES = hypothesis.settings.default.max_examples // 10
+MIGRATIONS = hypothesis.settings.default.max_examples // 5
 
 
 LIMITS = [
@@ -55,16 +63,14 @@ LIMITS = [
 def graphs(draw, name):
     """Draw a graph: any edges, so joins, dead paths and loops in every shape that can be built.
 
-    Some run in batches, some of their nodes are maps.
+    Some of their nodes are maps.
     """
     maps = st.builds(MapSpec, st.just("function"), st.none(), st.sampled_from([None, 1, 2]), st.booleans())
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     onward = {node: [target for source, target in pairs if source == node] for node in names}
-    compat = draw(st.sampled_from(["", "", "strands"]))
-    kept = sorted(reach(entries, onward)) + draw(st.sampled_from([[], [AFTER_GRAPH]]))
-    kept += [BATCH] if compat else []
+    node_names = sorted(reach(entries, onward)) + draw(st.sampled_from([[], [AFTER_GRAPH]]))
     definition = Definition(
         id=name,
         nodes={
@@ -76,20 +82,19 @@ def graphs(draw, name):
                 resume=draw(st.sampled_from(["all", "each"])),
                 priority=draw(st.sampled_from([None, 0, 9])),
                 map=None if node.startswith("@") else draw(st.none() | st.none() | maps),
-                limits=draw(st.sampled_from([(), (), *((each,) for each in LIMITS), tuple(LIMITS)])),
+                limits=draw(st.sampled_from([(), (), *((limit,) for limit in LIMITS), tuple(LIMITS)])),
             )
-            for node in kept
+            for node in node_names
         },
         edges=tuple(
-            EdgeSpec(source, target, on_expire=not compat and draw(st.sampled_from([False, False, True])))
+            EdgeSpec(source, target, on_expire=draw(st.sampled_from([False, False, True])))
             for source, target in pairs
-            if source in kept
+            if source in node_names
         ),
         entries=tuple(entries),
         policy=draw(st.sampled_from(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
         execution_timeout=draw(st.sampled_from([None, None, 50.0])),
-        compat=compat,
     )
     try:
         return topology(definition)
@@ -126,27 +131,22 @@ class Agreement(RuleBasedStateMachine):
         return f"nonce{self.count}"
 
     def both(self, name, *arguments, **named):
-        """Call both stores, compare what they say, remember what it gives to go on with."""
+        """Call both stores, compare their replies, and remember what later steps can use."""
         self.last = (name, arguments, named)
-        said, other = (asked(store, name, *arguments, **named) for store in (self.memory, self.redis))
-        assert comparable(other) == comparable(said), (name, comparable(other), comparable(said))
-        for reply in said if isinstance(said, tuple) else [said]:
-            for bell in getattr(reply, "doorbells", []):
-                (self.ends if bell.node == END else self.bells).append(bell)
-        if isinstance(said, Claim) and said.token not in self.tokens:
-            self.tokens.append(said.token)
-        return said
+        reply, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
+        assert comparable(other) == comparable(reply), (name, comparable(other), comparable(reply))
+        for part in reply if isinstance(reply, tuple) else [reply]:
+            for bell in getattr(part, "doorbells", []):
+                (self.ends if bell.node == CALLBACK_NODE else self.bells).append(bell)
+        if isinstance(reply, Claim) and reply.token not in self.tokens:
+            self.tokens.append(reply.token)
+        return reply
 
-    @initialize(
-        first=graphs("first"),
-        second=graphs("second"),
-        later=graphs("first"),
-        most=st.sampled_from([MAX_RUN, MAX_RUN, 400, 1_500, 8_000, 150_000]),
-    )
-    def publish(self, first, second, later, most=MAX_RUN):
-        """Know some graphs, in stores in which now and then a run must stay small."""
-        said = {"clock": self.clock, "lease": LEASE, "max_run": most}
-        self.memory, self.redis = MemoryStore(**said), RedisStore(self.url, push=False, **said)
+    @initialize(first=graphs("first"), second=graphs("second"), later=graphs("first"))
+    def publish(self, first, second, later):
+        """Publish some graphs and start a run of the first."""
+        options = {"clock": self.clock, "lease": LEASE}
+        self.memory, self.redis = MemoryStore(**options), RedisStore(self.url, push=False, **options)
         self.shapes = [first, second]
         self.versions = [first, second, replace(later, policy=first.policy)]
         self.both("publish", self.shapes)
@@ -201,26 +201,6 @@ class Agreement(RuleBasedStateMachine):
             if isinstance(claim, Claim):
                 self.end(claim.token, bits, failed, None, ())
 
-    @rule(data=st.data(), claims=st.booleans(), bits=st.integers(0, 511), keeps=st.booleans())
-    def advance(self, data, claims, bits, keeps):
-        """Open the next batch, whatever it is; now and then as a worker that isn't asked to."""
-        bells = [bell for bell in self.bells if bell.node == BATCH]
-        if claims and bells:
-            bell = bells[-1]
-            self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
-        tokens = [token for token in self.tokens if token.node == BATCH]
-        if tokens:
-            token = self.pick(data, tokens)
-            shape = self.shape_of(token.run_id)
-            users = st.sampled_from([name for name in sorted(shape.nodes) if name.isalpha()])
-            chosen = data.draw(st.lists(users, unique=True, max_size=4))
-            sources = data.draw(st.lists(users, unique=True, max_size=2))
-            taken = [(name, f"{bits:09b}"[: len(shape.outgoing[name])]) for name in sources]
-            following = [(name, [(source, 1) for source in sources]) for name in chosen]
-            reason = data.draw(st.sampled_from(["", "", "", "too long"]))
-            batch = NextBatch(taken, following, reason, Saved({"v": 1, "ms": bits}) if keeps else None)
-            self.both("advance", token, batch, self.nonce())
-
     @rule(data=st.data(), items=st.sampled_from([None, [], ["x"], [1, 2], list("abc"), list("abcdefg")]))
     def expand(self, data, items):
         """A map goes over its list, or goes on with the one that it has."""
@@ -264,10 +244,10 @@ class Agreement(RuleBasedStateMachine):
             ]
             if token.run_id in self.gone:
                 return
-            found = self.both("fetch", token.run_id, read)
+            fetched = self.both("fetch", token.run_id, read)
             reads = [
                 (name, own.ended[0] + off, str(own.ended[1]))
-                for name, (own, _, _) in zip(read, found, strict=True)
+                for name, (own, _, _) in zip(read, fetched, strict=True)
             ]
             self.end(token, bits, False, None, reads, insist=data.draw(st.booleans()))
 
@@ -282,7 +262,7 @@ class Agreement(RuleBasedStateMachine):
         }
         # Some are so large that the Redis store keeps them apart.
         output = {"by": token.fence, "much": "x" * (70_000 if bits % 7 == 6 else bits)}
-        settlement = Settlement(status, edges, output, entry, saved, reads, insist, more, bits % 2 == 1)
+        settlement = Settlement(status, edges, output, entry, saved, reads, insist, more)
         self.both("settle", token, settlement, self.nonce())
 
     @rule(
@@ -298,21 +278,23 @@ class Agreement(RuleBasedStateMachine):
             token, people = self.pick(data, self.tokens), ["ann"] if lasts else []
             self.ask(data, name, token, names, keeps, expires_in=lasts, assignees=people, **reminds)
 
-    def ask(self, data, name, token, names, keeps, **said):
+    def ask(self, data, name, token, names, keeps, **options):
         leaving = self.shape_of(token.run_id).outgoing.get(token.node, ())
         routes = tuple(edge.target for edge in leaving if edge.on_expire)
         address = Address(token.run_id, token.node, token.visit, routes=routes)
         ends = [None, "fail", *({"route": target} for target in routes)]
-        on_expire = data.draw(st.sampled_from(ends)) if said["expires_in"] else None
+        on_expire = data.draw(st.sampled_from(ends)) if options["expires_in"] else None
         # Some are so large that the Redis store keeps what the next node is given of them apart.
         reason = "x" * 70_000 if on_expire and len(names) > 1 else "why"
-        asked = [address.ask(each, reason, scope="function", on_expire=on_expire, **said) for each in names]
-        self.both(name, token, asked, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
-        self.questions += [each.id for each in asked if each.id not in self.questions]
+        questions = [
+            address.ask(label, reason, scope="function", on_expire=on_expire, **options) for label in names
+        ]
+        self.both(name, token, questions, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
+        self.questions += [question.id for question in questions if question.id not in self.questions]
 
     @rule(data=st.data(), parks=st.sampled_from([True, True, False]), seconds=st.sampled_from([20, 20, 51]))
     def claim_and_let_expire(self, data, parks, seconds):
-        """Nobody answers a node, which waits or is still at work."""
+        """The question of a node expires while it waits or is still at work."""
         if self.bells:
             bell = self.pick(data, self.bells)
             claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
@@ -330,7 +312,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave(self, data):
-        """A worker that leaves gives a node up."""
+        """A worker that shuts down releases a node."""
         if self.tokens:
             self.both("leave", self.pick(data, self.tokens))
 
@@ -349,14 +331,14 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), size=st.sampled_from([1, 1, 70_000]))
     def report(self, data, size):
-        """Another system says how its work ended, perhaps late or once more."""
+        """Another system reports how its work ended, perhaps late or once more."""
         if self.handed:
             token, work = self.pick(data, self.handed)
             self.both("report", token.run_id, token.node, token.visit, work, {"result": "x" * size})
 
     @rule(data=st.data(), timeout=st.sampled_from([0, 700]), reports=st.booleans(), cancels=st.booleans())
     def claim_and_hand(self, data, timeout, reports, cancels):
-        """A node's work is handed out as it should be."""
+        """A node's work is handed out in the usual order."""
         if self.bells:
             bell = self.pick(data, self.bells)
             claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
@@ -377,7 +359,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), more=st.booleans())
     def release(self, data, more):
-        """A node goes on that was set aside, or one that was not; also one whose child run was."""
+        """A held node goes on, or one that was not held; also one whose child run was."""
         held = [
             (run_id, name)
             for run_id in self.runs
@@ -403,10 +385,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def tell(self, data):
-        """Note that an end was told, which may be an older one than the run's last."""
+        """Note that an end was reported, which may be an older one than the run's last."""
         if self.ends:
             bell = self.pick(data, self.ends)
-            self.both("told", bell.run_id, bell.visit)
+            self.both("end_reported", bell.run_id, bell.visit)
 
     # -- what people and time do -------------------------------------------------------------------
 
@@ -414,14 +396,14 @@ class Agreement(RuleBasedStateMachine):
     def answer(self, data, many, nonce):
         if self.questions:
             picked = [self.pick(data, self.questions) for _ in range(1 + many)]
-            answers = [Answer(each, {"yes": [each]}, "ann") for each in picked]
+            answers = [Answer(question, {"yes": [question]}, "ann") for question in picked]
             self.both("answer", answers, nonce or self.nonce())
 
     @rule(data=st.data())
     def answer_what_is_open(self, data):
-        found = self.both("open_interrupts")
-        if found:
-            self.both("answer", [Answer(self.pick(data, found).id, 1, "ann")], self.nonce())
+        questions = self.both("open_interrupts")
+        if questions:
+            self.both("answer", [Answer(self.pick(data, questions).id, 1, "ann")], self.nonce())
 
     @rule(data=st.data())
     def cancel(self, data):
@@ -435,9 +417,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), reask=st.booleans())
     def withdraw_what_is_open(self, data, reask):
-        found = self.both("open_interrupts")
-        if found:
-            self.both("withdraw", self.pick(data, list(found)).id, "}", reask=reask)
+        questions = self.both("open_interrupts")
+        if questions:
+            self.both("withdraw", self.pick(data, list(questions)).id, "}", reask=reask)
 
     @rule(data=st.data(), edited=st.booleans())
     def fork(self, data, edited):
@@ -445,8 +427,8 @@ class Agreement(RuleBasedStateMachine):
             source, new = self.pick(data, self.runs), f"00run{len(self.runs) + len(self.gone)}"
             node = data.draw(st.sampled_from(sorted(self.shape_of(source).nodes)))
             try:
-                begin = Begin(new, {"n": "1"}, edited, "other")
-                forked = Reruns(self.memory).plan_fork(source, node, None, begin)
+                begin = ForkOptions(new, {"n": "1"}, edited, "other")
+                forked = plan_fork(self.memory, source, node, None, begin)
             except RunnerError:
                 return
             if self.both("fork", forked).word == "forked":
@@ -457,7 +439,7 @@ class Agreement(RuleBasedStateMachine):
         ended = [run_id for run_id in self.runs if self.memory.peek(run_id).is_final]
         if ended:
             try:
-                again = Reruns(self.memory).plan(self.pick(data, ended))
+                again = plan_retry(self.memory, self.pick(data, ended))
             except RunnerError:
                 return
             if late:
@@ -472,45 +454,49 @@ class Agreement(RuleBasedStateMachine):
         if not waiting:
             return
         run_id = self.pick(data, waiting)
-        found, old = self.memory.read(run_id), self.shape_of(run_id)
-        versions = [each for each in self.versions if each.graph_id == old.graph_id and not each.batches]
-        if old.batches or not versions:
+        snapshot, old = self.memory.read(run_id), self.shape_of(run_id)
+        versions = [shape for shape in self.versions if shape.graph_id == old.graph_id]
+        if not versions:
             return
         new = data.draw(st.sampled_from(versions))
-        there, here = ([name for name in sorted(each.nodes) if name.isalpha()] for each in (old, new))
+        there, here = ([name for name in sorted(shape.nodes) if name.isalpha()] for shape in (old, new))
         goes = data.draw(st.dictionaries(st.sampled_from(there), st.sampled_from(here), max_size=2))
         drops = [name for name in there if name not in goes and (name not in here or data.draw(SELDOM))]
-        held = [name for name, record in found.nodes.items() if record.held and not record.child]
+        held = [name for name, record in snapshot.nodes.items() if record.held and not record.child]
         for dropped in (drops, there):
-            wish = Wish({name: today for name, today in goes.items() if name not in dropped}, dropped)
-            kept = self.both("documents", run_id)
-            move = Move(found, old, new, wish, held, lambda *at: str(sum(map(len, map(str, at))) % 2), kept)
+            request = MigrationRequest(
+                {name: today for name, today in goes.items() if name not in dropped}, dropped
+            )
+            documents = self.both("documents", run_id)
+            planner = MigrationPlanner(
+                snapshot, old, new, request, held, lambda *at: str(sum(map(len, map(str, at))) % 2), documents
+            )
             try:
-                moved = move.migration(found.record.parent_node, found.record.path)
+                moved = planner.migration(snapshot.record.parent_node, snapshot.record.path)
             except RunnerError:
                 continue
             self.both("publish", [new])
             if late:
                 self.both("emit", run_id, "agent", "a", 1, None)
             self.both("migrate", [moved], self.nonce())
-            self.questions += [each.id for each in (*moved.asked, *(new for _, new in moved.moved))]
+            self.questions += [question.id for question in (*moved.asked, *(new for _, new in moved.moved))]
             return
 
     @rule(data=st.data())
     def remove(self, data):
-        """Nobody finds what was removed; the sweeps that follow take the runs inside it."""
+        """A removed run is gone; the sweeps that follow take the runs inside it."""
         if self.runs and data.draw(SELDOM):
             run_id = self.memory.peek(self.pick(data, self.runs)).root
             self.both("cancel", run_id, "to be removed")
-            family = [each for each in self.runs if self.memory.peek(each).root == run_id]
-            names = {each: self.memory.peek(each).fingerprint for each in family}
+            family = [member for member in self.runs if self.memory.peek(member).root == run_id]
+            names = {member: self.memory.peek(member).fingerprint for member in family}
             if self.both("remove", run_id).word == "removed":
                 self.both("sweep", 100)
-                self.runs = [each for each in self.runs if each not in family]
+                self.runs = [other for other in self.runs if other not in family]
                 self.gone |= names
-                assert {self.memory.peek(each) for each in family} == {None}
-                kept = [f"*:r:{each}{more}" for each in family for more in ("", ":*")]
-                assert not [key for pattern in kept for key in self.server.keys(pattern)]
+                assert {self.memory.peek(member) for member in family} == {None}
+                patterns = [f"*:r:{member}{more}" for member in family for more in ("", ":*")]
+                assert not [key for pattern in patterns for key in self.server.keys(pattern)]
 
     @rule(
         seconds=st.sampled_from([0.7, 20, LEASE, 31, 61]),
@@ -546,7 +532,7 @@ class Agreement(RuleBasedStateMachine):
         return next(shape for shape in self.versions if shape.fingerprint == fingerprint)
 
     def is_map(self, at):
-        """Tell whether a doorbell or token is for a map, not for an item of one."""
+        """Whether a doorbell or token is for a map, not for an item of one."""
         shape = self.shape_of(at.run_id).nodes.get(at.node)
         return shape is not None and shape.map is not None
 
@@ -554,22 +540,22 @@ class Agreement(RuleBasedStateMachine):
     def maps_are_what_a_recount_gives(self):
         """A map's counts are those of its items, and one that waits has a reason to."""
         for run_id in self.runs:
-            found = self.memory.read(run_id)
-            for name, own in found.maps.items():
-                items = [found.nodes.get(item_id(name, index)) for index in range(own.total)]
+            snapshot = self.memory.read(run_id)
+            for name, own in snapshot.maps.items():
+                items = [snapshot.nodes.get(item_id(name, index)) for index in range(own.total)]
                 alive = [item for item in items if item is not None and item.visit == own.visit]
                 waiting = [item for item in alive if item.status is Status.WAITING and not item.busy]
                 busy = [item for item in alive if item.status is Status.WAITING and item.busy]
                 active = [item for item in alive if item.status in ACTIVE]
                 assert (own.active, own.waiting) == (len(active) + len(busy), len(waiting))
-                if found.nodes[name].items and not found.record.stopping:
+                if snapshot.nodes[name].items and not snapshot.record.stopping:
                     assert not own.has_ended
-                    assert found.nodes[name].busy == (own.stopped or own.next < own.total)
+                    assert snapshot.nodes[name].busy == (own.stopped or own.next < own.total)
 
     @invariant()
     def ends_are_told(self):
-        """A run that has ended and not told so has a timer that rings for it; no other run has one."""
-        timers = self.memory._shelf.timers
+        """A run whose end is not reported has a timer that rings for it; no other run has one."""
+        timers = self.memory._database.timers
         for run_id in self.runs:
             record = self.memory.peek(run_id)
             assert (("callback", run_id, "") in timers) == bool(record.untold)
@@ -579,32 +565,30 @@ class Agreement(RuleBasedStateMachine):
     def runs_are_equal(self):
         for run_id in self.runs:
             one, other = self.memory.read(run_id), self.redis.read(run_id)
-            assert other == one
+            assert replace(other, size=0) == one  # only Redis counts a run's bytes
             assert self.redis.peek(run_id) == one.record
             assert self.redis.events(run_id) == self.memory.events(run_id)
             assert self.redis.children(run_id) == self.memory.children(run_id)
-            assert self.inside(run_id) == inside(self.memory._shelf.runs[run_id])
+            assert self.inside(run_id) == inside(self.memory._database.runs[run_id])
 
     def replays(self):
-        """Give what is kept of each run that can be replayed, the replay, and what there is of its nodes."""
+        """Yield the stored form of each run that can be replayed, its replay, and its nodes."""
         for run_id in self.runs:
-            found, graph = self.memory.read(run_id), self.shape_of(run_id)
-            # A failure that ended its branch alone, against the policy, is known in batches only.
-            alone = found.record.failed and graph.policy is FailurePolicy.FAIL_FAST
-            if found.record.stopping or graph.batches or alone:
+            snapshot, graph = self.memory.read(run_id), self.shape_of(run_id)
+            if snapshot.record.stopping:
                 continue
-            replayed = replay.Replay(graph, replay.history(found, graph)).records()
-            nodes = {name: own for name, own in found.nodes.items() if not map_of(name)}
-            yield self.memory._shelf.runs[run_id], replayed, seen(nodes)
+            replayed = recovery.Replay(graph, recovery.history(snapshot)).records()
+            nodes = {name: own for name, own in snapshot.nodes.items() if not map_of(name)}
+            yield self.memory._database.runs[run_id], replayed, seen(nodes)
 
     @invariant()
     def a_replay_of_everything_gives_what_is_there(self):
-        for kept, replayed, nodes in self.replays():
+        for run, replayed, nodes in self.replays():
             assert seen(replayed.nodes) == nodes
             assert {number: loop for number, loop in replayed.loops.items() if loop != LoopRecord()} == {
-                number: loop for number, loop in kept.loops.items() if loop != LoopRecord()
+                number: loop for number, loop in run.loops.items() if loop != LoopRecord()
             }
-            assert replayed.arrivals == kept.arrived
+            assert replayed.arrivals == run.arrived
 
     @invariant()
     def shapes_come_back(self):
@@ -636,7 +620,7 @@ class Agreement(RuleBasedStateMachine):
         for query in questions:
             self.lists_are_equal("open_interrupts", query)
         timers = {name: int(at) for name, at in self.zset("timers").items()}
-        assert timers == {"|".join(timer): at for timer, at in self.memory._shelf.timers.items()}
+        assert timers == {"|".join(timer): at for timer, at in self.memory._database.timers.items()}
 
     def lists_are_equal(self, name, query):
         """Read a listing in pages of two from both stores."""
@@ -648,46 +632,48 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def limits_are_equal(self):
-        places, now = self.memory._shelf.places, self.clock.now
+        places, now = self.memory._database.semaphores, self.clock.now
         rates = {name: at for name, at in self.zset("rates").items() if at > now}
         assert rates == {key: at for key, at in places.starts.items() if at > now}
-        for kind, kept in (("h", places.holders), ("q", places.waiting)):
-            for key, members in kept.items():
-                found = {"|".join(each): at for each, at in members.items() if kind == "q" or at > now}
+        for kind, entries in (("h", places.holders), ("q", places.waiting)):
+            for key, members in entries.items():
+                expected = {"|".join(member): at for member, at in members.items() if kind == "q" or at > now}
                 stored = self.zset(f"limit:{kind}:{key}")
-                assert {name: at for name, at in stored.items() if kind == "q" or at > now} == found
+                assert {name: at for name, at in stored.items() if kind == "q" or at > now} == expected
 
     @invariant()
     def limits_hold(self):
         """No limit has more executions than places; who has a place runs, or may begin before it lapses."""
-        for key, members in self.memory._shelf.places.holders.items():
-            running = [each for each in members if self.status_of(each) is Status.RUNNING]
-            most = next(each.concurrency for each in LIMITS if key.partition(":")[0] == each.name)
+        for key, members in self.memory._database.semaphores.holders.items():
+            running = [member for member in members if self.status_of(member) is Status.RUNNING]
+            most = next(limit.concurrency for limit in LIMITS if key.partition(":")[0] == limit.name)
             assert len(running) <= most
-            assert all(members[each] == float("inf") for each in running)
-            idle = [each for each in members if each not in running]
-            assert all(self.status_of(each) is Status.READY and members[each] < float("inf") for each in idle)
-        for members in self.memory._shelf.places.waiting.values():
-            for each in members:
-                assert self.status_of(each) is Status.READY
-                assert ("node", *each) in self.memory._shelf.timers
+            assert all(members[member] == float("inf") for member in running)
+            idle = [member for member in members if member not in running]
+            for member in idle:
+                assert self.status_of(member) is Status.READY
+                assert members[member] < float("inf")
+        for members in self.memory._database.semaphores.waiting.values():
+            for member in members:
+                assert self.status_of(member) is Status.READY
+                assert ("node", *member) in self.memory._database.timers
 
     def status_of(self, member):
-        return self.memory._shelf.runs[member[0]].nodes[member[1]].status
+        return self.memory._database.runs[member[0]].nodes[member[1]].status
 
     def zset(self, key):
-        found = self.server.zrange(f"runner:{{p00}}:{key}", 0, -1, withscores=True)
-        return {name.decode(): at for name, at in found}
+        members = self.server.zrange(f"runner:{{p00}}:{key}", 0, -1, withscores=True)
+        return {name.decode(): at for name, at in members}
 
     @invariant()
     def counters_are_what_a_recount_gives(self):
         for run_id in self.runs:
-            found = self.memory.read(run_id)
-            nodes = found.nodes.values()
+            snapshot = self.memory.read(run_id)
+            nodes = snapshot.nodes.values()
             waiting = [node for node in nodes if node.status is Status.WAITING]
             active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
             idle = sum(not node.busy and not node.held for node in waiting)
-            record = found.record
+            record = snapshot.record
             assert (record.active, record.waiting, record.held) == (
                 active,
                 idle,
@@ -702,9 +688,9 @@ class Agreement(RuleBasedStateMachine):
         for field, value in self.server.hgetall(f"runner:{{p00}}:r:{run_id}").items():
             kind, _, rest = field.decode().partition(":")
             if kind == "l":
-                loops[int(rest)] = layout.load(value)
+                loops[int(rest)] = encoding.load(value)
             elif kind.startswith("a") and rest:
-                arrivals[int(kind[1:]), rest] = layout.load(value)
+                arrivals[int(kind[1:]), rest] = encoding.load(value)
         return loops, arrivals
 
 
@@ -712,18 +698,18 @@ def inside(run):
     """Write what no caller sees of a run in memory the way that Redis has it."""
     loops = {}
     for number, loop in run.loops.items():
-        said = {
+        fields = {
             "round": loop.round,
             "settled": loop.settled,
-            "asked": [list(each) for each in loop.asked],
-            "taken": [list(each) for each in loop.taken],
+            "asked": [list(pair) for pair in loop.asked],
+            "taken": [list(pair) for pair in loop.taken],
         }
-        loops[number] = {name: value for name, value in said.items() if value}
-    return loops, {place: list(astuple(found)) for place, found in run.arrived.items()}
+        loops[number] = {name: value for name, value in fields.items() if value}
+    return loops, {place: list(astuple(arrivals)) for place, arrivals in run.arrived.items()}
 
 
 def seen(nodes):
-    """Give what a replay must know of nodes: for those that have not settled no more than the visit."""
+    """What a replay must reproduce of nodes: for those that have not settled no more than the visit."""
     settled = {Status.COMPLETED, Status.FAILED, Status.SKIPPED}
     return {
         name: (record.status, record.visit, record.edges, record.stamp, record.via)
@@ -734,27 +720,117 @@ def seen(nodes):
     }
 
 
-def asked(store, name, *arguments, **named):
-    """Call a store; a refusal for want of room is a reply, too."""
-    try:
-        return getattr(store, name)(*arguments, **named)
-    except PayloadTooLarge as full:
-        return Reply(str(full))
-
-
-def comparable(said):
+def comparable(value):
     """Make sequences lists, so that only what is in them counts."""
-    if isinstance(said, tuple):
-        return [comparable(each) for each in said]
-    if hasattr(said, "doorbells"):
-        return replace(said, doorbells=list(said.doorbells))
-    if isinstance(said, Claim):
+    if isinstance(value, tuple):
+        return [comparable(part) for part in value]
+    if hasattr(value, "doorbells"):
+        return replace(value, doorbells=list(value.doorbells))
+    if isinstance(value, Claim):
         return replace(
-            said, inputs=list(said.inputs), answers=list(said.answers), messages=list(said.messages)
+            value, inputs=list(value.inputs), answers=list(value.answers), messages=list(value.messages)
         )
-    return said
+    return value
 
 
 def test_stores_agree(store_server):
-    """Whatever is asked of the two stores, in whatever order, they reply and store the same."""
+    """Whatever requests the two stores get, in whatever order, they reply and store the same."""
     play(Agreement, EXAMPLES, steps=40, url=store_server.url)
+
+
+INVARIANTS = (
+    "maps_are_what_a_recount_gives",
+    "runs_are_equal",
+    "indexes_are_equal",
+    "counters_are_what_a_recount_gives",
+)
+
+
+class Migrations(Agreement):
+    """The machine, led to runs that wait, which it seldom meets by chance, and to their migration."""
+
+    def work(self, data, steps):
+        """Claim what is rung for, and end it, ask, hold it or expand a list."""
+        for _ in range(steps):
+            if not self.bells:
+                return
+            bell = self.bells.pop(0)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if not isinstance(claim, Claim):
+                continue
+            if self.is_map(bell) and not (claim.map and claim.map.has_ended):
+                self.both("expand", claim.token, None if claim.map else [1, 2, 3])
+                continue
+            ends = data.draw(st.sampled_from(["settle", "settle", "settle", "park", "park", "hold", "fail"]))
+            bits = data.draw(st.integers(0, 511))
+            if ends == "park":
+                self.park(data, claim.token)
+            elif ends == "hold":
+                self.both("hold", claim.token)
+            else:
+                self.end(claim.token, bits, ends == "fail", None, ())
+
+    def park(self, data, token):
+        """Park a visit for one or two answers; it keeps something."""
+        names = data.draw(st.sampled_from([["x"], ["x", "y"]]))
+        lasts = data.draw(st.sampled_from([None, None, 20.0]))
+        reminds = data.draw(st.sampled_from([{}, {"remind_every": 10}]))
+        self.ask(data, "park", token, names, keeps=True, expires_in=lasts, **reminds)
+
+    def answer_some(self, data):
+        """Answer one of the open questions."""
+        questions = list(self.both("open_interrupts"))
+        if questions and data.draw(st.booleans()):
+            self.both("answer", [Answer(data.draw(st.sampled_from(questions)).id, 1, "ann")], self.nonce())
+
+    def hold_all(self):
+        """Hold what is rung for, as a worker does whose graph has changed."""
+        while self.bells:
+            bell = self.bells.pop(0)
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim):
+                self.both("hold", claim.token)
+
+    def check(self):
+        """Check all that must be true of the stores."""
+        for name in INVARIANTS:
+            getattr(self, name)()
+        for run, replayed, nodes in self.replays():
+            # A visit that was released leaves a gap, which only the next one's end will tell.
+            assert without_gaps(seen(replayed.nodes)) == without_gaps(nodes)
+            assert replayed.arrivals == run.arrived
+
+
+def without_gaps(nodes):
+    """Leave out the numbers of visits that have no end of their own."""
+    ended = {Status.COMPLETED, Status.FAILED}
+    return {name: parts if parts[0] in ended else parts[-1:] for name, parts in nodes.items()}
+
+
+def test_moved_runs_are_the_same_in_both_stores(store_server):
+    """Whatever the two shapes and the request are, the stores agree, and what is there fits the history."""
+    kind = type("Machine", (Migrations,), {"url": store_server.url})
+    counts = []
+
+    @hypothesis.settings(max_examples=MIGRATIONS, deadline=None)
+    @hypothesis.given(graphs("first"), graphs("first"), st.data())
+    def migrate(first, later, data):
+        machine = kind()
+        try:
+            machine.publish(first, first, later)
+            machine.work(data, 12)
+            for _ in range(3):
+                machine.answer_some(data)
+                machine.hold_all()
+                count = machine.count
+                machine.migrate(data, late=False)
+                counts.append(machine.count - count)
+                machine.check()
+                machine.work(data, 6)
+                machine.let_time_pass(seconds=data.draw(st.sampled_from([0.7, 20])), limit=100, renews=False)
+                machine.check()
+        finally:
+            machine.teardown()
+
+    migrate()
+    assert any(counts), "no run was moved, so nothing was shown"

@@ -1,6 +1,6 @@
 """The second seed, in process: its example as it is written, and its five testing strategies.
 
-The same strategies on real workers, killed while the questions wait, are in tests/tasks.
+The same strategies on real workers, killed while the questions wait, are in tests/celery.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from runner import Agent, GraphBuilder, Status, ToolContext, tool
 from runner.hooks import BeforeToolCallEvent
 from runner.testing import ScriptedModel
-from tests.core.graphs import Bench, answer_all, answers
+from tests.graphs import Bench, answer_all, answers
 
 
 def ends(messages):
@@ -110,7 +110,9 @@ def test_hooks_on_tools_ask_too():
         graph = builder.build()
         first = graph("Clean up.")
 
-        assert [(each.name, each.reason) for each in first.interrupts] == [("approval", {"path": "a.txt"})]
+        assert [(interrupt.name, interrupt.reason) for interrupt in first.interrupts] == [
+            ("approval", {"path": "a.txt"})
+        ]
         assert graph(answer_all(first, response)).results["cleaner"].output == text
         assert done == deleted
 
@@ -165,12 +167,12 @@ def test_several_agents_ask_at_once():
     graph = several()
     first = graph("What is the weather?")
 
-    assert sorted(each.node_id for each in first.interrupts) == ["north", "south"]
-    assert len({each.id for each in first.interrupts}) == 2
+    assert sorted(interrupt.node_id for interrupt in first.interrupts) == ["north", "south"]
+    assert len({question.id for question in first.interrupts}) == 2
 
     last = graph(answers(*((each.id, each.node_id.upper()) for each in first.interrupts)))
 
-    assert {node: found.output for node, found in last.results.items()} == {
+    assert {node: result.output for node, result in last.results.items()} == {
         "north": "Weather in NORTH: sunny",
         "south": "Weather in SOUTH: sunny",
     }
@@ -183,7 +185,7 @@ def test_one_answer_of_two():
     north, south = sorted(first.interrupts, key=lambda each: each.node_id)
     second = graph(answers((south.id, "Rome")))
 
-    assert [each.id for each in second.interrupts] == [north.id]
+    assert [interrupt.id for interrupt in second.interrupts] == [north.id]
     assert second.results["south"].output == "Weather in Rome: sunny"
     assert graph(answers((north.id, "Oslo"))).results["north"].output == "Weather in Oslo: sunny"
 
@@ -196,11 +198,11 @@ def test_two_tools_of_one_agent_ask_at_once():
     graph = builder.build()
     first = graph("Here and there?")
 
-    assert [each.name for each in first.interrupts] == ["weather_approval"] * 2
+    assert [interrupt.name for interrupt in first.interrupts] == ["weather_approval"] * 2
 
     second = graph(answers((first.interrupts[0].id, "Oslo")))
 
-    assert [each.id for each in second.interrupts] == [first.interrupts[1].id]
+    assert [question.id for question in second.interrupts] == [first.interrupts[1].id]
     assert graph(answer_all(second, "Rome")).results["weather"].output == "done"
 
 
@@ -258,4 +260,6 @@ def test_an_agent_given_to_a_graph_is_a_template():
     second = graph("What is the weather?")
 
     assert second.status is Status.INTERRUPTED
-    assert {each.id for each in second.interrupts}.isdisjoint(each.id for each in first.interrupts)
+    assert {question.id for question in second.interrupts}.isdisjoint(
+        interrupt.id for interrupt in first.interrupts
+    )

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from runner.embedded import embedded_store
+from runner.dev.embedded import embedded_store
 from tests.simulation.history import Make, drawn, play, report
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import in_memory

@@ -13,10 +13,10 @@ from typing import Any
 
 import greenlet
 
-from runner.engine import Engine
+from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
-from runner.ports import Claim
-from runner.registry import Registry
+from runner.execution.engine import Engine
+from runner.store.interface import Claim
 
 READS = frozenset({"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children"})
 """Requests that change nothing: an actor stops before them, not behind them as well."""
@@ -71,8 +71,8 @@ class Wire:
 
     def __init__(self, process: Process) -> None:
         self._process, self._store = process, process.world.store
-        self.lease_ms, self.max_bytes = self._store.lease_ms, self._store.max_bytes
-        self.max_state, self.max_run = self._store.max_state, self._store.max_run
+        self.lease_ms = self._store.lease_ms
+        self.max_bytes, self.max_state = self._store.max_bytes, self._store.max_state
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **named: self._request(name, arguments, named)
@@ -106,7 +106,7 @@ class Wire:
 class Silent:
     """No alarms: they save time only, and the simulated sweepers find what is due."""
 
-    def ring_in(self, seconds: float) -> None:
+    def sweep_in(self, seconds: float) -> None:
         """Do nothing."""
 
 
@@ -126,7 +126,7 @@ class Process:
         for name, factory in self.world.factories.items():
             registry.add(name, factory)
         self.engine = Engine(Wire(self), self.world.broker, registry, lease=math.inf)
-        self.engine._alarms = Silent()
+        self.engine._sweep_timer = Silent()
 
     def work(self, name: str, work: Callable[[], object]) -> Actor:
         """Take on a piece of work."""

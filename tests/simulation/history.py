@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runner.results import GraphResult
-from runner.run import FINAL, Status
+from runner.execution.results import GraphResult
+from runner.records.run import FINAL, Status
 from tests.simulation.plans import draw
 from tests.simulation.virtual import machine
 from tests.simulation.watch import Violation, must
@@ -109,16 +109,16 @@ def expected(setting: Setting) -> GraphResult:
 
 def compare(results: Sequence[GraphResult], wanted: GraphResult, *, cancelled: bool) -> None:
     """I11: a deterministic graph has one result, whatever happened on the way."""
-    for found in results:
-        if cancelled and found.status is Status.CANCELLED:
+    for result in results:
+        if cancelled and result.status is Status.CANCELLED:
             continue
-        must(found.status in FINAL, "liveness", f"a run is {found.status}")
-        if wanted.status is Status.FAILED and found.status is Status.FAILED and cut_short(wanted):
+        must(result.status in FINAL, "liveness", f"a run is {result.status}")
+        if wanted.status is Status.FAILED and result.status is Status.FAILED and cut_short(wanted):
             continue  # under fail_fast, how far the other branches come is a matter of time
         must(
-            told(found) == told(wanted),
+            told(result) == told(wanted),
             "I11",
-            f"{told(found)}\nis not the result without faults:\n{told(wanted)}",
+            f"{told(result)}\nis not the result without faults:\n{told(wanted)}",
         )
 
 
@@ -131,12 +131,12 @@ def told(result: GraphResult) -> tuple:
     """What of a result must not depend on how it came about."""
     nodes = {
         name: (
-            found.status,
-            found.visit,
-            found.output,
-            found.error and str(found.error).partition(" (run ")[0],
+            node_result.status,
+            node_result.visit,
+            node_result.output,
+            node_result.error and str(node_result.error).partition(" (run ")[0],
         )
-        for name, found in result.results.items()
+        for name, node_result in result.results.items()
     }
     return result.status, sorted(Counter(result.execution_order).items()), nodes
 

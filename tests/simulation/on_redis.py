@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import redis
 
-from runner.store.redis import RedisStore
+from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.simulation.watch import Seen
 from tests.simulation.world import LEASE, Setting, World
@@ -38,10 +38,10 @@ def inside(world: World, store: RedisStore) -> Iterator[tuple[str, Seen]]:
     todo = sorted(set(world.watch.keys.values()))
     while todo:
         run_id = todo.pop(0)
-        found = store.read(run_id)
-        if found is not None:
-            questions = {each.id: each for each in found.interrupts}
-            yield run_id, Seen(found.record, found.nodes, questions, found.maps)
+        snapshot = store.read(run_id)
+        if snapshot is not None:
+            questions = {interrupt.id: interrupt for interrupt in snapshot.interrupts}
+            yield run_id, Seen(snapshot.record, snapshot.nodes, questions, snapshot.maps)
         todo += store.children(run_id)
 
 

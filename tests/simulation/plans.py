@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from runner import Graph, GraphBuilder, RetryPolicy, codec
-from runner.asking import current
+from runner import Graph, GraphBuilder, RetryPolicy
+from runner.definition.policies import Limit
 from runner.errors import DefinitionError, InterruptRaised
-from runner.interrupts import Interrupt
-from runner.limits import Limit
-from runner.outcomes import Interrupted, Outcome, Saved, Succeeded
+from runner.records import codec
+from runner.records.asking import next_question
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded
+from tests.graphs import starts
 
 KINDS = (
     *("works",) * 4,
@@ -109,9 +111,9 @@ class Ledger:
 
     def ask(self, ctx: Any, name: str, **options: Any) -> dict[str, Any]:
         """Ask a person, and note who answered."""
-        given = ctx.interrupt(name, f"{name} of visit {ctx.visit}?", **options)
-        self.told[(*at(ctx), name)].add(given.pop("by"))
-        return given
+        response = ctx.interrupt(name, f"{name} of visit {ctx.visit}?", **options)
+        self.told[(*at(ctx), name)].add(response.pop("by"))
+        return response
 
 
 def at(ctx: Any) -> tuple[str, str, int]:
@@ -140,8 +142,8 @@ def function(kind: str, ledger: Ledger, *, reads: bool = True) -> Callable[[Any]
             given.append(ctx.once("pay", lambda: ledger.pay(ctx, "approved")))
         if kind == "fails" or (kind == "fails once" and ctx.attempt == 1):
             raise ValueError(ctx.node_id)
-        told = codec.dump_json(sorted(ctx.inputs.items())) if reads else b""
-        return [ctx.node_id, ctx.visit, noted, given, hashlib.sha256(told).hexdigest()[:8]]
+        received_bytes = codec.dump_json(sorted(ctx.inputs.items())) if reads else b""
+        return [ctx.node_id, ctx.visit, noted, given, hashlib.sha256(received_bytes).hexdigest()[:8]]
 
     return work
 
@@ -167,12 +169,16 @@ class Early:
         where = visit.address
         self._ledger.begin((where.run_id, where.node_id, where.visit), visit.idempotency_key)
         questions = [self._question(visit, name) for name in self._names]
-        known = {each.name: visit.answers[each.id] for each in questions if each.id in visit.answers}
+        known = {
+            question.name: visit.answers[question.id]
+            for question in questions
+            if question.id in visit.answers
+        }
         saved = Saved({"v": 1, "known": sorted(known)}, 0, sorted(known))
-        visit.ask([each for each in questions if each.name not in known], saved)
+        visit.ask([open_question for open_question in questions if open_question.name not in known], saved)
         for _ in "abc":
             self._ledger.stop("beside its questions")
-        left = [each for each in questions if each.name not in known]
+        left = [interrupt for interrupt in questions if interrupt.name not in known]
         if left:
             return Interrupted(left, saved)
         given = {name: dict(each.response) for name, each in known.items()}
@@ -183,7 +189,9 @@ class Early:
 
     def _question(self, visit: Any, name: str) -> Interrupt:
         """Name a question; one that was taken back is asked under another id."""
-        return current(visit.answers, lambda reasked: visit.address.ask(name, scope="early", reasked=reasked))
+        return next_question(
+            visit.answers, lambda reasked: visit.address.ask(name, scope="early", reasked=reasked)
+        )
 
 
 def inner(ledger: Ledger, depth: int = 1) -> Graph:
@@ -236,6 +244,11 @@ def build(plan: Plan, ledger: Ledger) -> Graph:
         builder.add_edge(f"n{low}", f"n{high}", holds(condition))
     for high, low, rounds in plan.repeats:
         builder.add_edge(f"n{high}", f"n{low}", lambda state, rounds=rounds: state.visit < rounds, back=True)
+    names = [f"n{number}" for number in range(len(plan.kinds))]
+    edges = [(f"n{low}", f"n{high}") for low, high, _ in plan.edges]
+    # An edge back makes neither end an entry point or a node without edges.
+    back = [(f"n{end}", f"n{end}") for high, low, _ in plan.repeats for end in (high, low)]
+    starts(builder, names, [*edges, *back])
     return builder.build()
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from runner.interrupts import InterruptStatus
-from runner.ports import Reply
-from runner.run import Status, status_of
-from runner.store.memory import MemoryStore
+from runner.records.interrupts import InterruptStatus
+from runner.records.run import Status, status_of
+from runner.store.interface import Reply
+from runner.store.memory.store import MemoryStore
 
 
 class NoFence(MemoryStore):
     """A worker that lost its lease may still end the visit."""
 
     def settle(self, token, settlement, nonce):
-        run = self._shelf.runs.get(token.run_id)
+        run = self._database.runs.get(token.run_id)
         node = run.node(token.node) if run else None
         if node is not None and node.status is Status.RUNNING and node.visit == token.visit:
             token = replace(token, fence=node.fence)
@@ -29,7 +29,7 @@ class SecondResult(MemoryStore):
     """A visit that has ended may end again."""
 
     def settle(self, token, settlement, nonce):
-        run = self._shelf.runs.get(token.run_id)
+        run = self._database.runs.get(token.run_id)
         node = run.node(token.node) if run else None
         if node is not None and node.status is Status.COMPLETED and node.visit == token.visit:
             run.nodes[token.node] = replace(node, status=Status.RUNNING, fence=token.fence, nonce="")
@@ -43,7 +43,7 @@ class SilentSettle(MemoryStore):
     def settle(self, token, settlement, nonce):
         reply = super().settle(token, settlement, nonce)
         for bell in reply.doorbells:
-            self._shelf.timers.pop(("node", bell.run_id, bell.node), None)
+            self._database.timers.pop(("node", bell.run_id, bell.node), None)
         return Reply(reply.word)
 
 
@@ -69,11 +69,11 @@ class NoRetries(MemoryStore):
 
 
 def _forgetting(store: MemoryStore, status: Status, sweep: Any, limit: int) -> Reply:
-    shelf = store._shelf
-    for kind, run_id, key in list(shelf.timers):
-        due = shelf.timers[kind, run_id, key] <= shelf.clock()
-        if kind == "node" and due and shelf.runs[run_id].node(key).status is status:
-            del shelf.timers[kind, run_id, key]
+    database = store._database
+    for kind, run_id, key in list(database.timers):
+        due = database.timers[kind, run_id, key] <= database.clock()
+        if kind == "node" and due and database.runs[run_id].node(key).status is status:
+            del database.timers[kind, run_id, key]
     return sweep(limit)
 
 
@@ -83,30 +83,30 @@ class DeafPark(MemoryStore):
     def park(self, token, interrupts, saved):
         reply = super().park(token, interrupts, saved)
         if reply.word == "ready":
-            run = self._shelf.runs[token.run_id]
+            run = self._database.runs[token.run_id]
             run.nodes[token.node] = replace(run.node(token.node), status=Status.WAITING)
             counted = replace(run.record, active=run.record.active - 1, waiting=run.record.waiting + 1)
             run.record = replace(counted, status=status_of(counted))
-            del self._shelf.timers["node", token.run_id, token.node]
+            del self._database.timers["node", token.run_id, token.node]
         return Reply("waiting") if reply.word == "ready" else reply
 
 
 class LastAnswerWins(MemoryStore):
     """An answered question takes another answer."""
 
-    def answer(self, answers, nonce):
+    def answer(self, answers, nonce, questions=()):
         for each in answers:
-            run = self._shelf.asking(each.interrupt_id)
+            run = self._database.asking(each.interrupt_id)
             asked = run.questions.get(each.interrupt_id) if run else None
             if asked is not None and asked.status is InterruptStatus.ANSWERED:
                 run.questions[asked.id] = replace(asked, status=InterruptStatus.OPEN)
-        return super().answer(answers, nonce)
+        return super().answer(answers, nonce, questions)
 
 
 class AnySet(MemoryStore):
     """Of a set of answers those that can be applied are, whatever becomes of the others."""
 
-    def answer(self, answers, nonce):
+    def answer(self, answers, nonce, questions=()):
         said = [super(AnySet, self).answer([each], nonce) for each in answers]
         bells = [bell for _, reply in said for bell in reply.doorbells]
         return [receipt for receipts, _ in said for receipt in receipts], Reply("answered", bells)
@@ -115,18 +115,18 @@ class AnySet(MemoryStore):
 class NoDigest(MemoryStore):
     """An answer to something else than what was shown is taken."""
 
-    def answer(self, answers, nonce):
-        receipts, reply = super().answer([replace(each, digest=None) for each in answers], nonce)
+    def answer(self, answers, nonce, questions=()):
+        receipts, reply = super().answer([replace(each, digest=None) for each in answers], nonce, questions)
         return receipts, reply
 
 
 class SleepyAnswer(MemoryStore):
     """An answer is taken and wakes nobody."""
 
-    def answer(self, answers, nonce):
-        receipts, reply = super().answer(answers, nonce)
+    def answer(self, answers, nonce, questions=()):
+        receipts, reply = super().answer(answers, nonce, questions)
         for bell in reply.doorbells:
-            self._shelf.timers.pop(("node", bell.run_id, bell.node), None)
+            self._database.timers.pop(("node", bell.run_id, bell.node), None)
         return receipts, replace(reply, doorbells=())
 
 
@@ -134,7 +134,7 @@ class TwoClaims(MemoryStore):
     """A visit that a worker has is given to another one that asks."""
 
     def claim(self, run_id, node, visit, attempt, nonce):
-        run = self._shelf.runs.get(run_id)
+        run = self._database.runs.get(run_id)
         found = run.node(node) if run else None
         at = (Status.RUNNING, visit, attempt)
         if found is not None and (found.status, found.visit, found.attempt) == at and found.nonce != nonce:
@@ -153,8 +153,8 @@ class DeafParent(MemoryStore):
     """A parent is not told that its child run has ended."""
 
     def settle(self, token, settlement, nonce):
-        run = self._shelf.runs.get(token.run_id)
-        parent = self._shelf.runs.get(run.record.parent) if run else None
+        run = self._database.runs.get(token.run_id)
+        parent = self._database.runs.get(run.record.parent) if run else None
         before = dict(parent.nodes) if parent else {}
         record = parent.record if parent else None
         reply = super().settle(token, settlement, nonce)
@@ -168,7 +168,7 @@ class TooLateSettle(MemoryStore):
     """A node that ends after its run was stopped goes on to those behind it."""
 
     def settle(self, token, settlement, nonce):
-        run = self._shelf.runs.get(token.run_id)
+        run = self._database.runs.get(token.run_id)
         stopping = run.record.stopping if run else ""
         if stopping and not run.record.is_final:
             run.record = replace(run.record, stopping="")
@@ -179,8 +179,8 @@ class NoEndTold(MemoryStore):
     """An end that nobody was rung for in time is never told."""
 
     def sweep(self, limit=100):
-        for timer in [timer for timer in self._shelf.timers if timer[0] == "callback"]:
-            del self._shelf.timers[timer]
+        for timer in [timer for timer in self._database.timers if timer[0] == "callback"]:
+            del self._database.timers[timer]
         return super().sweep(limit)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runner import Graph, GraphBuilder, Status
-from runner.limits import Limit
+from runner.definition.policies import Limit
 from tests.simulation.plans import Plan
 from tests.simulation.virtual import machine
 from tests.simulation.world import Setting, World, in_memory
@@ -56,7 +56,7 @@ class Crowd:
             if not world.actors:
                 return
             world.resume(chance.choice(world.actors))
-            running = [each for _, run in world.runs() for each in run.nodes.items()]
+            running = [node_name for _, run in world.runs() for node_name in run.nodes.items()]
             limited = sum(node.status is Status.RUNNING for name, node in running if name == "beside")
             assert limited <= LIMIT.concurrency
 
@@ -83,7 +83,7 @@ def test_a_parent_that_kept_its_slot_would_stop_everybody():
     crowd = Crowd(2, 1)
     with machine(crowd.world):
         for process in crowd.world.workers:
-            process.engine._run = in_its_slot(crowd.world, process.engine._run)
+            process.engine._execute = in_its_slot(crowd.world, process.engine._execute)
         crowd.begin()
         world = crowd.world
         for turn in range(300):

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from runner import Graph, GraphBuilder, RetryPolicy, Status
-from runner.interrupts import InterruptStatus, ReceiptStatus
+from runner.records.interrupts import InterruptStatus, ReceiptStatus
 from tests.simulation.history import told
 from tests.simulation.on_redis import on_redis
 from tests.simulation.orders import orders

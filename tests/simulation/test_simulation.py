@@ -67,7 +67,7 @@ def test_a_seed_is_one_history():
         "print(repr((found.log, found.events)))\n"
     )
     root = Path(__file__).parent.parent.parent
-    said = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", code],
         cwd=root,
         env={"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
@@ -76,7 +76,7 @@ def test_a_seed_is_one_history():
         check=True,
     )
 
-    assert said.stdout.strip() == repr((mine.log, mine.events))
+    assert outcome.stdout.strip() == repr((mine.log, mine.events))
 
 
 @pytest.mark.parametrize("seed", QUICK[2:3])

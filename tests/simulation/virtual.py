@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from runner import engine, ids, last_lives, leases
 from runner.errors import StoreError
-from runner.ports import Doorbell
+from runner.execution import engine, ids, leases, quarantine
+from runner.store.interface import Doorbell
 
 
 class Entropy:
@@ -75,7 +75,7 @@ def machine(world: Any) -> Iterator[None]:
     entropy, clock = Entropy(), WrongClock(world)
     locks = SimpleNamespace(Lock=lambda: Lock(world))
     places = (
-        (last_lives, "threading", locks),
+        (quarantine, "threading", locks),
         (engine, "time", clock),
         (leases, "time", clock),
         (ids, "os", entropy),

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.interrupts import Interrupt, InterruptStatus, ReceiptStatus
-from runner.maps import map_of
-from runner.ports import Claim, Event, Reply
-from runner.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
-from runner.schedule import IDLE, MAX_RING_MS
-from runner.store.memory import MemoryStore
+from runner.definition.model import map_of
+from runner.records.interrupts import Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
+from runner.scheduler import IDLE, MAX_REDISPATCH_MS
+from runner.store.interface import Claim, Event, Reply
+from runner.store.memory.store import MemoryStore
 
 CALLED = {"progress", "agent", "receipt"}
 """Events that anybody may add at any time."""
@@ -49,7 +49,7 @@ Timers = Mapping[tuple[str, str, str], int]
 
 def inside_memory(store: MemoryStore) -> Iterator[tuple[str, Seen]]:
     """Look at every run of a memory store, without copies."""
-    for run_id, run in store._shelf.runs.items():
+    for run_id, run in store._database.runs.items():
         yield run_id, Seen(run.record, run.nodes, run.questions, run.maps)
 
 
@@ -199,7 +199,7 @@ class Watch:
         if node.status in ACTIVE:
             due = timers.get(("node", run_id, name))
             must(due is not None, "I8", f"{where} is {node.status}, and no timer will find it")
-            most = self._world.clock.now + (lease if node.status is Status.RUNNING else MAX_RING_MS)
+            most = self._world.clock.now + (lease if node.status is Status.RUNNING else MAX_REDISPATCH_MS)
             must(
                 due <= most,
                 "I8",
@@ -221,7 +221,7 @@ class Watch:
                 f"{where} waits for items that have ended",
             )
         else:
-            opened = [each for each in node.questions if run.questions[each].is_open]
+            opened = [question for question in node.questions if run.questions[question].is_open]
             must(bool(opened), "I1", f"{where} waits for nobody")
         stopped = run.record.stopping or (map_of(name) and run.maps[map_of(name)].stopped)
         busy = node.status is Status.RUNNING or node.busy
@@ -229,16 +229,20 @@ class Watch:
         must(not stopped or busy or draining, "I5", f"{where} is {node.status} although its run stops")
 
     def _questions(self, run: Seen) -> None:
-        named = {each for node in run.nodes.values() for each in node.questions}
-        for asked in run.questions.values():
-            known = self._decided.get(asked.id)
-            must(known is None or known == asked or _reasked(known), "I3", f"{known} became {asked}")
-            if asked.is_open:
-                must(asked.id in named, "I9", f"{asked.id} is open, and its node does not know")
-                self._decided.pop(asked.id, None)
+        named = {question for node in run.nodes.values() for question in node.questions}
+        for interrupt in run.questions.values():
+            known = self._decided.get(interrupt.id)
+            must(known is None or known == interrupt or _reasked(known), "I3", f"{known} became {interrupt}")
+            if interrupt.is_open:
+                must(interrupt.id in named, "I9", f"{interrupt.id} is open, and its node does not know")
+                self._decided.pop(interrupt.id, None)
             else:
-                must(asked.id not in named, "I9", f"{asked.id} is {asked.status}, and its node has it open")
-                self._decided[asked.id] = asked
+                must(
+                    interrupt.id not in named,
+                    "I9",
+                    f"{interrupt.id} is {interrupt.status}, and its node has it open",
+                )
+                self._decided[interrupt.id] = interrupt
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -246,18 +250,20 @@ class Watch:
         """Compare what listings say with the records (I9)."""
         store = self._world.store
         runs = dict(self._world.runs())
-        opened = sorted(each.id for run in runs.values() for each in run.questions.values() if each.is_open)
+        opened = sorted(
+            question.id for run in runs.values() for question in run.questions.values() if question.is_open
+        )
         must(
-            sorted(each.id for each in store.open_interrupts(limit=1000)) == opened,
+            sorted(interrupt.id for interrupt in store.open_interrupts(limit=1000)) == opened,
             "I9",
             "the open questions",
         )
-        listed = {each.run_id: each.status for each in store.runs(limit=1000)}
+        listed = {listed_run.run_id: listed_run.status for listed_run in store.runs(limit=1000)}
         must(
             listed == {run_id: run.record.status for run_id, run in runs.items()}, "I9", f"the runs: {listed}"
         )
         if isinstance(store, MemoryStore):
-            for run_id, run in store._shelf.runs.items():
+            for run_id, run in store._database.runs.items():
                 idle = {name for name, node in run.nodes.items() if node.status in IDLE}
                 must(run.idle == idle, "I9", f"the idle nodes of {run_id}: {run.idle}")
 
@@ -275,8 +281,12 @@ class Watch:
                 "I2",
                 f"the effect {key} of {where} was done {count} times",
             )
-        questions = [each for _, run in self._world.runs() for each in run.questions.values()]
-        asked = {self._name(each): each for each in questions if each.withdrawal is None}
+        questions = [interrupt for _, run in self._world.runs() for interrupt in run.questions.values()]
+        asked = {
+            self._name(open_question): open_question
+            for open_question in questions
+            if open_question.withdrawal is None
+        }
         for where, by in ledger.told.items():
             question = asked[where]
             nobody = question.status is InterruptStatus.EXPIRED

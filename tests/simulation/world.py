@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import ConflictError
-from runner.interrupts import Answer, Interrupt, ReceiptStatus
-from runner.results import GraphResult, graph_result
-from runner.run import FINAL, Status
-from runner.schedule import CRASH_BUDGET
-from runner.store.memory import MemoryStore
+from runner.execution.results import GraphResult, graph_result
+from runner.operations.answers import apply_answers, withdraw
+from runner.records.interrupts import Answer, Interrupt, ReceiptStatus
+from runner.records.run import FINAL, Status
+from runner.scheduler import CRASH_BUDGET
+from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.simulation.actors import Actor, Died, Process
 from tests.simulation.plans import Ledger, Plan, answer_to, build
@@ -142,17 +143,17 @@ class World:
     def _answer(self, questions: Sequence[Interrupt], *, off: bool = False) -> None:
         """Answer as another person than all before."""
         who = f"p{len(self.requests)}"
-        given = [
+        answers = [
             Answer(
-                each.id,
-                {**answer_to(each.node_id, each.visit, each.name), "by": who},
+                question.id,
+                {**answer_to(question.node_id, question.visit, question.name), "by": who},
                 responder=who,
                 idempotency_key=who,
-                digest="sha256:of something else" if off else each.digest,
+                digest="sha256:of something else" if off else question.digest,
             )
-            for each in questions
+            for question in questions
         ]
-        self._send(self._ask(f"answer {who}", lambda process: process.engine.answer(given)))
+        self._send(self._ask(f"answer {who}", lambda process: apply_answers(process.engine, answers)))
 
     def questions(self) -> list[Interrupt]:
         """List the open questions, as a person sees them."""
@@ -413,24 +414,28 @@ class World:
 
     def do_answer(self, number: int) -> bool:
         """A person answers an open question."""
-        found = self.questions()
-        if found:
-            self._answer([found[number % len(found)]], off=number % 7 == 0)
-        return bool(found)
+        questions = self.questions()
+        if questions:
+            self._answer([questions[number % len(questions)]], off=number % 7 == 0)
+        return bool(questions)
 
     def do_answers(self, number: int) -> bool:
         """A person answers several questions at once, as one set."""
-        found = self.questions()
-        if found:
-            self._answer(found[number % len(found) :][:3])
-        return bool(found)
+        questions = self.questions()
+        if questions:
+            self._answer(questions[number % len(questions) :][:3])
+        return bool(questions)
 
     def do_mixed(self, number: int) -> bool:
         """A person answers an open question and an old one, as one set."""
-        found = self.questions()
-        old = [each for each in self.known if each.id != found[number % len(found)].id] if found else []
+        questions = self.questions()
+        old = (
+            [each for each in self.known if each.id != questions[number % len(questions)].id]
+            if questions
+            else []
+        )
         if old:
-            self._answer([found[number % len(found)], old[number % len(old)]])
+            self._answer([questions[number % len(questions)], old[number % len(old)]])
         return bool(old)
 
     def do_late(self, number: int) -> bool:
@@ -449,19 +454,19 @@ class World:
 
     def do_withdraw(self, number: int) -> bool:
         """A person takes a question back, to have it asked anew."""
-        found = self.questions()
-        if not found:
+        questions = self.questions()
+        if not questions:
             return False
-        asked = found[number % len(found)].id
+        asked = questions[number % len(questions)].id
 
-        def withdraw(process: Process) -> str:
+        def take_back(process: Process) -> str:
             try:
-                process.engine.withdraw(asked, "not so", reask=True)
+                withdraw(process.engine, asked, "not so", reask=True)
             except ConflictError:
                 return "too late"
             return "withdrawn"
 
-        self._send(self._ask("withdraw", withdraw))
+        self._send(self._ask("withdraw", take_back))
         return True
 
     def do_cancel(self, number: int) -> bool:
@@ -520,11 +525,11 @@ class World:
         """Heal, let people answer whatever is open, and so come to the end of every run."""
         for _ in range(ROUNDS):
             self.heal()
-            found = self.questions()
-            if not found:
+            questions = self.questions()
+            if not questions:
                 break
-            for each in found:
-                self._answer([each])
+            for question in questions:
+                self._answer([question])
         for run_id, run in self.runs():
             must(run.record.is_final, "liveness", f"{run_id} has no question and stays {run.record.status}")
         if self.looks:
@@ -563,4 +568,4 @@ def in_memory(setting: Setting, store: Callable[..., MemoryStore] = MemoryStore)
     """Make a world around a memory store."""
     clock = ManualClock()
     made = store(clock=clock, lease=LEASE)
-    return World(setting, made, clock, lambda: inside_memory(made), lambda: made._shelf.timers)
+    return World(setting, made, clock, lambda: inside_memory(made), lambda: made._database.timers)

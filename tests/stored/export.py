@@ -1,9 +1,8 @@
-"""Writes what the library of this process stores of runs in every state, as a JSON file.
+"""Writes what this release stores of runs in every state, as a JSON file beside this one.
 
-    python tests/stored/export.py URL FILE
+    python tests/stored/export.py 0.1.0
 
-The database at URL must be empty. To export what an older release stored, put that release first on
-PYTHONPATH; this file and `stories.py` need nothing of the newer one.
+It starts a Redis server of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any
 import redis
 
 import runner
+from runner.dev.embedded import embedded_store
+from runner.store.redis.store import RedisStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,7 +31,7 @@ def stored(client: Any) -> dict[str, Any]:
         value = {
             "string": lambda key=key: _text(client.get(key)),
             "hash": lambda key=key: _texts(client.hgetall(key)),
-            "list": lambda key=key: [_text(each) for each in client.lrange(key, 0, -1)],
+            "list": lambda key=key: [_text(message) for message in client.lrange(key, 0, -1)],
             "zset": lambda key=key: [
                 [_text(name), at] for name, at in client.zrange(key, 0, -1, withscores=True)
             ],
@@ -48,10 +49,15 @@ def _texts(found: Any) -> dict[str, str]:
     return {_text(name): _text(value) for name, value in sorted(found.items())}
 
 
-def main(url: str, target: str) -> None:
-    """Begin a run of every story and leave it where it is to be stored."""
-    from runner.store.redis import RedisStore
+def main(release: str) -> None:
+    """Write the file of a release."""
+    with embedded_store() as server:
+        text = export(server.url)
+    (Path(__file__).parent / f"{release}.json").write_text(text + "\n", encoding="utf-8")
 
+
+def export(url: str) -> str:
+    """Begin a run of every story in an empty database, and leave it where it is to be stored."""
     store = RedisStore(url, push=False)
     office, runs = Office(store), {}
     for name in office.names:
@@ -65,9 +71,7 @@ def main(url: str, target: str) -> None:
             if story.status != "executing":
                 office.work()
         office.bells.clear()
-        status = str(
-            store.peek(runs[name]).status if hasattr(store, "peek") else store.read(runs[name]).record.status
-        )
+        status = str(store.peek(runs[name]).status)
         assert status == story.status, (name, status)
     client = redis.Redis.from_url(url)
     document = {"v": 1, "runs": runs, "keys": stored(client)}
@@ -75,7 +79,8 @@ def main(url: str, target: str) -> None:
     for folder in (Path(runner.__file__).parents[1], Path(__file__).parents[2], Path(sys.prefix)):
         # Tracebacks name files: those of this machine are no part of the form.
         text = text.replace(f"{folder}/", "")
-    Path(target).write_text(text + "\n")
+    store.close()
+    return text
 
 
 if __name__ == "__main__":

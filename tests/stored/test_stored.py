@@ -1,7 +1,6 @@
-"""What every earlier form of the library stored is read by today's, answered, and ends right.
+"""What every release has stored is read by today's library, answered, and ends right.
 
-Each file holds what one release (before the first one: one state of the repository) left in Redis of runs
-in every state; `export.py` writes another.
+Each file holds what one release left in Redis of runs in every state; `export.py` writes another.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ import redis
 
 from runner import Status
 from runner.errors import CorruptDocument
-from runner.results import graph_result
-from runner.store.keys import declared
-from runner.store.redis import RedisStore
+from runner.execution.results import graph_result
+from runner.operations import recovery
+from runner.store.redis.keys import declared
+from runner.store.redis.store import RedisStore
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -80,7 +80,7 @@ def test_a_stored_run_goes_on_and_ends_right(office, form, name):
 
     finish(found)
     if story.then == "retry":
-        assert found.engine.retry(run_id) == ["b"]
+        assert recovery.retry(found.engine, run_id) == ["b"]
         finish(found)
     for _ in range(3 if story.then == "answer" else 0):
         found.answer(found.family(run_id), "yes")

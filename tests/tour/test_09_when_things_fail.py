@@ -19,7 +19,7 @@ def builder():
     made.add_node(lambda ctx: "never", "after")
     made.add_node(ask)
     made.add_edge("broken", "after")
-    return made
+    return made.set_entry_point("broken").set_entry_point("ask")
 
 
 def test_a_failure_stops_the_run():
@@ -39,7 +39,7 @@ def test_a_failure_may_stay_in_its_branch():
 
     assert first.status == "interrupted"
     assert last.status == "failed"
-    assert {node: str(found.status) for node, found in last.results.items()} == {
+    assert {node: str(result.status) for node, result in last.results.items()} == {
         "broken": "failed",
         "after": "skipped",
         "ask": "completed",

@@ -41,10 +41,11 @@ def test_one_item_waits_while_the_others_go_on():
 
     assert result.status is Status.INTERRUPTED
     assert result.results["check[0]"].output == "paid"
-    assert [asked.node_id for asked in result.interrupts] == ["check[2]", "check[3]"]
+    assert [question.node_id for question in result.interrupts] == ["check[2]", "check[3]"]
 
     answers = [
-        {"interruptResponse": {"interruptId": asked.id, "response": "yes"}} for asked in result.interrupts
+        {"interruptResponse": {"interruptId": interrupt.id, "response": "yes"}}
+        for interrupt in result.interrupts
     ]
     assert graph(answers).results["report"].output == ["paid", "paid", "yes", "yes"]
 

@@ -1,4 +1,4 @@
-"""Puts a model's stream chunks together into one message (rules M3 to M5)."""
+"""Assembles the stream chunks of a model into one message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-JSON = Any
+from runner.records.codec import JSON
 
 COUNTS = ("inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
 
@@ -23,7 +23,7 @@ class Assembly:
         self._block = _Block()
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take in one chunk; keys it doesn't know are left alone."""
+        """Add one chunk; unknown keys are ignored."""
         if start := chunk.get("contentBlockStart"):
             self._block.start(start.get("start") or {})
         elif delta := chunk.get("contentBlockDelta"):
@@ -129,9 +129,10 @@ def _parsed(text: str) -> JSON:
 
 
 def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, Any]:
-    """Give every tool use an id that its conversation doesn't have yet.
+    """Make the id of every tool use unique in its conversation.
 
-    Some providers number calls anew in each reply; an id used twice would tie two calls to one answer.
+    Some providers number the calls of each reply from the start; an id used twice would tie two calls to
+    one answer.
     """
     content = []
     for position, block in enumerate(message["content"]):

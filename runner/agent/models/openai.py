@@ -1,19 +1,22 @@
 """Models behind an OpenAI-compatible endpoint, through the official client (extra `openai`).
 
-Speaks the chat completions API, the one that other vendors and local servers offer, too, and gives
-Strands' stream chunks. Rate limits and conversations that are too long come out under the names
-that agents know; every other error of the client comes out as it is.
+Speaks the chat completions API, the one that other vendors and local servers offer, too, and yields
+Strands' stream chunks. Rate limits and conversations that are too long are raised under the names
+that agents know; every other error of the client is raised as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import mimetypes
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from runner.agent.models.openai_request import conversation, tools
-from runner.errors import ModelFault
+from runner.errors import ModelFault, UsageError
+from runner.records.codec import JSON
 
 try:
     import openai
@@ -21,8 +24,6 @@ except ImportError as missing:
     raise ImportError(
         "OpenAIModel needs the official client: pip install 'celery-graph-runner[openai]'."
     ) from missing
-
-JSON = Any
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -33,13 +34,11 @@ STOP_REASONS = {
 }
 # Servers that speak this API have no common code for a conversation that is too long.
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len")
-NO_KEY = "no-key-needed"  # the client insists on a key; servers of one's own often have none
+NO_KEY = "no-key-needed"  # the client requires a key; local servers often have none
 
 
 class ModelThrottledException(ModelFault):
     """The provider refused the call for its rate limit; it is tried again later."""
-
-    retryable = True
 
 
 class ContextWindowOverflowException(ModelFault):
@@ -87,7 +86,7 @@ class OpenAIModel:
         system_prompt_content: list[dict[str, Any]] | None = None,
         **_options: Any,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Give the reply as stream chunks; a reply that is cut short raises.
+        """Yield the reply as stream chunks; a reply that is cut short raises.
 
         Raises:
             ModelThrottledException: the provider's rate limit is reached.
@@ -99,10 +98,10 @@ class OpenAIModel:
         request = {
             **self.config["params"],
             "model": self.config["model_id"],
-            "messages": conversation(messages, prompt),
+            "messages": _messages(messages, prompt),
             "stream": True,
             "stream_options": {"include_usage": True},
-            **tools(tool_specs, tool_choice),
+            **_tools(tool_specs, tool_choice),
         }
         try:
             events = await self._client().chat.completions.create(**request)
@@ -131,6 +130,120 @@ class OpenAIModel:
         if loop not in self._clients:
             self._clients[loop] = openai.AsyncOpenAI(**self._client_args)
         return self._clients[loop]
+
+
+# -- the request -------------------------------------------------------------------------------------
+
+
+def _messages(messages: Iterable[Mapping[str, Any]], prompt: list[dict[str, Any]]) -> list[JSON]:
+    """Translate messages, with the system prompt first.
+
+    A content block that has no form in this API is refused, except reasoning, which the API never
+    takes back.
+    """
+    system = [{"role": "system", "content": _texts(prompt)}] if prompt else []
+    return [*system, *(part for message in messages for part in _message(message))]
+
+
+def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
+    blocks = message["content"]
+    if message["role"] == "assistant":
+        yield _assistant(blocks)
+        return
+    results = [block["toolResult"] for block in blocks if "toolResult" in block]
+    for result in results:
+        yield {"role": "tool", "tool_call_id": result["toolUseId"], "content": _result_text(result)}
+    # A tool message holds text only, so pictures and files follow as the user's.
+    shown = [part for result in results for part in result["content"] if not part.keys() & {"text", "json"}]
+    rest = [block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}]
+    if shown or rest:
+        yield {"role": "user", "content": _parts(shown + rest)}
+
+
+def _assistant(blocks: list[dict[str, Any]]) -> JSON:
+    message: dict[str, Any] = {"role": "assistant"}
+    text = _texts(blocks)
+    calls = [_call(block["toolUse"]) for block in blocks if "toolUse" in block]
+    if calls:
+        message["tool_calls"] = calls
+    if text or not calls:
+        message["content"] = text
+    return message
+
+
+def _call(use: Mapping[str, Any]) -> JSON:
+    function = {"name": use["name"], "arguments": json.dumps(use["input"])}
+    return {"id": use["toolUseId"], "type": "function", "function": function}
+
+
+def _texts(blocks: Iterable[Mapping[str, Any]]) -> str:
+    texts = [block["text"] for block in blocks if "text" in block]
+    for block in blocks:
+        texts += [
+            part["text"] for part in block.get("citationsContent", {}).get("content", ()) if "text" in part
+        ]
+    return "\n".join(texts)
+
+
+def _result_text(result: Mapping[str, Any]) -> str:
+    texts = [
+        part["text"] if "text" in part else json.dumps(part["json"])
+        for part in result["content"]
+        if "text" in part or "json" in part
+    ]
+    return "\n".join(texts) or ("(see what follows)" if result["content"] else "(no output)")
+
+
+def _parts(blocks: list[dict[str, Any]]) -> str | list[JSON]:
+    """One text goes as plain text: many servers take nothing else."""
+    if len(blocks) == 1 and "text" in blocks[0]:
+        return str(blocks[0]["text"])
+    return [_part(block) for block in blocks]
+
+
+def _part(block: Mapping[str, Any]) -> JSON:
+    if "text" in block:
+        return {"type": "text", "text": block["text"]}
+    if "image" in block and "bytes" in block["image"]["source"]:
+        kind = block["image"]["format"].replace("jpg", "jpeg")
+        return {"type": "image_url", "image_url": {"url": _data(f"image/{kind}", block["image"])}}
+    if "document" in block and "bytes" in block["document"]["source"]:
+        document = block["document"]
+        name = f"{document['name']}.{document['format']}"
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return {"type": "file", "file": {"filename": name, "file_data": _data(kind, document)}}
+    raise UsageError(
+        f"a content block with {sorted(block)} can't be sent to an OpenAI-compatible endpoint; "
+        "give text, or an image or document as bytes."
+    )
+
+
+def _data(kind: str, content: Mapping[str, Any]) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content['source']['bytes']).decode('ascii')}"
+
+
+def _tools(specs: list[dict[str, Any]] | None, choice: Mapping[str, Any] | None) -> dict[str, JSON]:
+    """Translate tool specs and the choice among them into fields of the request."""
+    if not specs:
+        return {}
+    functions = [
+        {"name": spec["name"], "description": spec["description"], "parameters": spec["inputSchema"]["json"]}
+        for spec in specs
+    ]
+    fields: dict[str, JSON] = {
+        "tools": [{"type": "function", "function": function} for function in functions]
+    }
+    match choice:
+        case {"tool": {"name": name}}:
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+        case {"any": _}:
+            fields["tool_choice"] = "required"
+        case {"auto": _}:
+            fields["tool_choice"] = "auto"
+    return fields
+
+
+# -- the reply ---------------------------------------------------------------------------------------
 
 
 def _translated(error: openai.APIError) -> Exception:
@@ -184,7 +297,7 @@ class _Reader:
 
     def _add_call(self, delta: Any) -> None:
         # Some servers give every call the same index or none: a new id begins a new call, too.
-        call = next((each for each in reversed(self._calls) if each["index"] == delta.index), None)
+        call = next((call for call in reversed(self._calls) if call["index"] == delta.index), None)
         if call is None or (delta.id and call["id"] and delta.id != call["id"]):
             call = {"index": delta.index, "id": None, "name": "", "input": ""}
             self._calls.append(call)

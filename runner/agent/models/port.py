@@ -1,7 +1,7 @@
-"""What a model is to an agent: the `stream` protocol of Strands' providers, unchanged.
+"""The protocol of models: `stream` of Strands' providers, unchanged.
 
-Messages, tool specs and chunks have the Bedrock Converse shape. This file also prepares what a
-model is given (rule M2); `chunks.py` puts together what it gives back.
+Messages, tool specs and chunks have the Bedrock Converse shape. This file also prepares the messages
+that a model gets; `chunks.py` assembles the chunks that it yields.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from runner import codec
-
-JSON = Any
+from runner.records import codec
+from runner.records.codec import JSON
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 INVALID_NAME = "INVALID_TOOL_NAME"
@@ -31,7 +30,7 @@ class Model(Protocol):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterable[Any]:
-        """Give the reply as stream chunks.
+        """Yield the reply as stream chunks.
 
         The options are tool_choice, system_prompt_content, invocation_state, model_state,
         cancel_signal and agent_metadata.
@@ -48,16 +47,16 @@ class AgentMetadata:
 def prepared(messages: list[JSON]) -> list[dict[str, Any]]:
     """Copy packed messages into the form a provider takes: role and content, nothing blank or invalid.
 
-    The user never speaks twice in a row: where an invocation ended at a limit, the results of its last
-    batch and the next input are one message.
+    Two messages of the user in a row become one: where an invocation ended at a limit, the results of its
+    last tool calls and the next input.
     """
-    found: list[dict[str, Any]] = []
+    copies: list[dict[str, Any]] = []
     for message in map(_message, codec.unpack(messages)):
-        if found and message["role"] == found[-1]["role"] == "user":
-            found[-1] = {"role": "user", "content": [*found[-1]["content"], *message["content"]]}
+        if copies and message["role"] == copies[-1]["role"] == "user":
+            copies[-1] = {"role": "user", "content": [*copies[-1]["content"], *message["content"]]}
         else:
-            found.append(message)
-    return found
+            copies.append(message)
+    return copies
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
@@ -69,26 +68,26 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 def _assistant_content(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     calls = any("toolUse" in block for block in content)
-    found: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
     for block in content:
         if "text" in block and not block["text"].strip():
             if not calls:
-                found.append({"text": BLANK})
+                blocks.append({"text": BLANK})
             continue
         if "toolUse" in block and not TOOL_NAME.fullmatch(str(block["toolUse"].get("name", ""))):
-            found.append({"toolUse": {**block["toolUse"], "name": INVALID_NAME}})
+            blocks.append({"toolUse": {**block["toolUse"], "name": INVALID_NAME}})
             continue
-        found.append(block)
-    return found or [{"text": BLANK}]
+        blocks.append(block)
+    return blocks or [{"text": BLANK}]
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Tell whether a provider refused for its rate limit, by name: providers bring their own classes."""
+    """Whether a provider refused for its rate limit, by name: providers bring their own classes."""
     return _named(error, "ModelThrottledException")
 
 
 def is_overflow(error: BaseException) -> bool:
-    """Tell whether the conversation was too long for the model."""
+    """Whether the conversation was too long for the model."""
     return _named(error, "ContextWindowOverflowException")
 
 

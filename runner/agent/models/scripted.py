@@ -6,19 +6,20 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-Reply = str | Mapping[str, Any] | Sequence[Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+ScriptedReply = (
+    str | Mapping[str, Any] | Sequence[Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+)
 
 
 class ScriptedModel:
-    """Gives its replies in order, counting the assistant messages already in the conversation.
+    """Replies in order, by counting the assistant messages already in the conversation.
 
-    So it says the right thing after a resume in another process, too. A reply is a text, a content
+    So the reply is right after a resume in another process, too. A reply is a text, a content
     block (`{"toolUse": {"name": ..., "input": ...}}`), a list of blocks, an exception to raise, or a
-    callable that is given the messages and returns one of these. After the last reply, the last one
-    is given again.
+    callable that gets the messages and returns one of these. The last reply is repeated.
     """
 
-    def __init__(self, replies: Sequence[Reply], *, usage: Mapping[str, int] | None = None) -> None:
+    def __init__(self, replies: Sequence[ScriptedReply], *, usage: Mapping[str, int] | None = None) -> None:
         if not replies:
             raise ValueError("a ScriptedModel needs at least one reply.")
         self.replies = list(replies)
@@ -31,7 +32,7 @@ class ScriptedModel:
         system_prompt: str | None = None,  # noqa: ARG002 - as above
         **options: Any,  # noqa: ARG002 - as above
     ) -> AsyncIterator[dict[str, Any]]:
-        """Give the reply that is due, as real stream chunks with usage metadata."""
+        """Yield the reply that is due, as real stream chunks with usage metadata."""
         index = sum(message["role"] == "assistant" for message in messages)
         reply = self.replies[min(index, len(self.replies) - 1)]
         if callable(reply):
@@ -49,13 +50,13 @@ class ScriptedModel:
 
 
 def _blocks(reply: Any, index: int) -> list[dict[str, Any]]:
-    listed = [reply] if isinstance(reply, (str, Mapping)) else list(reply)
-    blocks: list[dict[str, Any]] = [{"text": i} if isinstance(i, str) else dict(i) for i in listed]
+    items = [reply] if isinstance(reply, (str, Mapping)) else list(reply)
+    blocks: list[dict[str, Any]] = [{"text": i} if isinstance(i, str) else dict(i) for i in items]
     for position, block in enumerate(blocks):
         if "toolUse" in block:
-            given = block["toolUse"]
-            key = given.get("toolUseId") or f"tooluse_{index}_{position}"
-            blocks[position] = {"toolUse": {"input": {}, **given, "toolUseId": key}}
+            use = block["toolUse"]
+            key = use.get("toolUseId") or f"tooluse_{index}_{position}"
+            blocks[position] = {"toolUse": {"input": {}, **use, "toolUseId": key}}
     return blocks
 
 
@@ -69,9 +70,9 @@ def _chunks(block: dict[str, Any]) -> list[dict[str, Any]]:
     elif "text" in block:
         deltas = [{"text": word} for word in _words(block["text"])]
     elif "reasoningContent" in block:
-        inner = block["reasoningContent"]
-        said = inner.get("reasoningText", inner)
-        deltas = [{"reasoningContent": {key: value}} for key, value in said.items()]
+        content = block["reasoningContent"]
+        fields = content.get("reasoningText", content)
+        deltas = [{"reasoningContent": {key: value}} for key, value in fields.items()]
     return [
         {"contentBlockStart": {"start": start}},
         *({"contentBlockDelta": {"delta": delta}} for delta in deltas),

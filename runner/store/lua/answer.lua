@@ -3,13 +3,13 @@
 -- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, open:*,
 --   listed:open, notices,
 --   runs:<status>; parents' r:<run>; queues; r:<root> (size).
--- Arguments: 5 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
---   what its event tells (JSON).
--- Words: "answered" (a repeat too), "moved" when a question is not open any more.
+-- Arguments: 6 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
+--   what its event tells (JSON), when the question was asked that was judged (ms).
+-- Words: "answered" (a repeat too), "moved" when a question is not open any more or was asked again since.
 -- include: resolve
 -- include: reply
-local nonce, fresh, groups = ARGV[5], 0, {}
-for place = 6, #ARGV, 6 do
+local nonce, fresh, groups = ARGV[6], 0, {}
+for place = 7, #ARGV, 7 do
   local key, id = prefix .. 'r:' .. ARGV[place], ARGV[place + 3]
   local asked, decided = redis.call('HGET', key .. ':i', id), redis.call('HGET', key .. ':d', id)
   local expires = asked and tonumber(asked:match('^%d+ %d+ (%d+) '))
@@ -18,11 +18,12 @@ for place = 6, #ARGV, 6 do
     if nonce ~= decided:match('^answered %d+ (%S*) ') then return {'moved'} end
   else
     if expires > 0 and now >= expires then return {'moved'} end
+    if asked:match('^%d+ (%d+) ') ~= ARGV[place + 6] then return {'moved'} end
     fresh = fresh + 1
   end
 end
 if fresh == 0 then return {'answered'} end
-for place = 6, #ARGV, 6 do
+for place = 7, #ARGV, 7 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run .. ':d', id, decision)
@@ -30,15 +31,15 @@ for place = 6, #ARGV, 6 do
   list_closed(id)
   local group = groups[#groups]
   if not group or group.run ~= run or group.name ~= name or group.visit ~= visit then
-    group = {run = run, name = name, visit = visit, ids = {}, told = {}}
+    group = {run = run, name = name, visit = visit, ids = {}, payloads = {}}
     groups[#groups + 1] = group
   end
-  group.ids[#group.ids + 1], group.told[id] = id, ARGV[place + 5]
+  group.ids[#group.ids + 1], group.payloads[id] = id, ARGV[place + 5]
 end
 for _, group in ipairs(groups) do
   local d = open(group.run, group.name)
   for _, id in ipairs(group.ids) do
-    announce(d, 'interrupt.answered', group.name, group.visit, id, group.told[id])
+    announce(d, 'interrupt.answered', group.name, group.visit, id, group.payloads[id])
   end
   resolve(d, group.name, group.visit, group.ids)
   step(d)

@@ -2,16 +2,16 @@
 --
 -- Keys touched: r:<run> (the node), r:<run>:i and :d (questions), :s and :m (kept), :e, timers, open,
 --   notices, r:<root> (size).
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... questions (see parts/asked.lua), then what is kept.
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... questions (see parts/asked.lua), then what is kept.
 -- Words: "asked"; "stopping" when the run stops (they are withdrawn); "stale"; "full" and two sizes.
 -- include: held
 -- include: kept
 -- include: asking
 -- include: reply
-local name = ARGV[6]
-local d = open(ARGV[5], name)
-if not d or not holds(node(d, name), tonumber(ARGV[7]), tonumber(ARGV[8])) then return {'stale'} end
-local questions, rest = read_questions(9)
+local name = ARGV[7]
+local d = open(ARGV[6], name)
+if not d or not holds(node(d, name), tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'stale'} end
+local questions, rest = read_questions(10)
 local bytes, had = kept_bytes(d.key, name, rest)
 local refused = full(d.root, stops(d, name), bytes + asked_bytes(d, questions))
 if refused then return refused end

@@ -1,12 +1,17 @@
--- Stop a run because somebody asked for it.
+-- Stop a run on request.
 --
 -- Keys touched: r:<run> (nodes, counters), r:<run>:q, :e, :d, timers, open, notices, runs:<status>; its
 --   parent's and children's.
--- Arguments: 5 run, 6 reason.
--- Words: "cancelled", "already", "unknown".
+-- Arguments: 6 run, 7 reason, 8 nonce or "".
+-- Words: "cancelled" (a repeat too), "already", "unknown".
 -- include: room
 -- include: reply
-local d = open(ARGV[5])
+local d = open(ARGV[6])
 if not d then return {'unknown'} end
 make_room()
-return reply(cancel(d, ARGV[6]))
+local word = cancel(d, ARGV[7])
+if word == 'already' and ARGV[8] ~= '' and redis.call('HGET', d.key, 'cancel') == ARGV[8] then
+  return reply('cancelled')
+end
+if word == 'cancelled' and ARGV[8] ~= '' then redis.call('HSET', d.key, 'cancel', ARGV[8]) end
+return reply(word)

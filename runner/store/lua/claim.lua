@@ -3,19 +3,19 @@
 -- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; limit:h:<limit>,
 --   limit:q:<limit>, rates, and the nodes, timers and queues of those that get a place; read: g:<fingerprint>,
 --   graphs, r:<run> (inputs), :i and :d (answers), :s and :m (what the node kept).
--- Arguments: 5 run, 6 node, 7 visit, 8 attempt, 9 nonce.
+-- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
 --   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),
 --   questions (question, decision ...), document, messages, record of its items or nil, report or nil; or "stale",
 --   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later),
 --   "revoked <reference>" (its run stopped while another system was at work for it).
--- include: straight_claim
+-- include: fast_claim
 -- include: claimed
 -- include: limited
 -- include: fence
 -- include: reply
-local name, visit, attempt, nonce = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
-local d = open(ARGV[5], name)
+local name, visit, attempt, nonce = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local d = open(ARGV[6], name)
 if not d then return {'unknown'} end
 local record = node(d, name)
 if record.status == 'running' and record.nonce == nonce then return claimed(d, name) end

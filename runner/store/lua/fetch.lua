@@ -1,13 +1,13 @@
 -- Read nodes as they stand, with their latest output and entry, for conditions.
 --
 -- Keys touched (read only): r:<run>.
--- Arguments: 5 run, 6 ... nodes.
+-- Arguments: 6 run, 7 ... nodes.
 -- Words: "found", then for each node its record, output or nil, entry or nil; or "unknown".
 -- include: draft
-local d = open(ARGV[5])
+local d = open(ARGV[6])
 if not d then return {'unknown'} end
 local said = {'found'}
-for place = 6, #ARGV do
+for place = 7, #ARGV do
   local record = node(d, ARGV[place])
   local at = ARGV[place] .. '.' .. record.visit
   said[#said + 1] = write_node(record)

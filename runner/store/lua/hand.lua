@@ -1,14 +1,14 @@
--- Let a running visit wait for another system, which is told next.
+-- Let a running visit wait for another system, which is sent the work next.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 the name of the work.
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 the name of the work.
 -- Words: "handed"; "ready" when the system has reported already; "cancelled" when the run stops; "stale".
 -- include: held
 -- include: handed
 -- include: reply
 local HANDED = {waiting = 'handed', ready = 'ready', cancelled = 'cancelled'}
-local name, visit, fence, reference = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
-local d = open(ARGV[5], name)
+local name, visit, fence, reference = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local d = open(ARGV[6], name)
 if not d then return {'stale'} end
 local record, word = node(d, name), 'handed'
 if not holds(record, visit, fence) then

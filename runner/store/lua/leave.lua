@@ -1,14 +1,14 @@
--- Ring for a running visit anew, whose worker leaves: no lease has to run out.
+-- Ring again for a running visit whose worker shuts down: no lease has to run out.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues;
 --   a place of a limit and who gets it.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence.
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence.
 -- Words: "left", "cancelled" when the run stops, "stale".
 -- include: held
 -- include: reply
 local LEFT = {ready = 'left', cancelled = 'cancelled'}
-local name, visit, fence = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local d = open(ARGV[5], name)
+local name, visit, fence = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local d = open(ARGV[6], name)
 if not d then return {'stale'} end
 local record, word = node(d, name), 'left'
 if not holds(record, visit, fence) then return {refusal(record, visit, fence, LEFT)} end

@@ -3,11 +3,11 @@
 -- Keys touched: r:<run> and its parts (records replaced, what nodes left under other names), g:<fingerprint>
 --   of the old and the new shape (count their runs), runs:g:<graph>, open, timers, runs:<status>, notices;
 --   the parent's r:<run>; those of child runs that stop; queues.
--- Arguments: 5 nonce, then each run, a parent before its children (parts/moves.lua).
+-- Arguments: 6 nonce, then each run, a parent before its children (parts/moves.lua).
 -- Words: "migrated" (a repeat too), "moved", "unknown", "unknown_graph".
 -- include: moves
 -- include: reply
-local runs, repeated, place, each = {}, true, 6, nil
+local runs, repeated, place, each = {}, true, 7, nil
 while ARGV[place] do
   each, place = read_move(place)
   runs[#runs + 1] = each
@@ -15,7 +15,7 @@ end
 for _, move in ipairs(runs) do
   local d = open(move.run)
   if not d then return {'unknown'} end
-  repeated = repeated and redis.call('HGET', d.key, 'again') == ARGV[5]
+  repeated = repeated and redis.call('HGET', d.key, 'again') == ARGV[6]
 end
 if repeated then return {'migrated'} end
 for _, move in ipairs(runs) do
@@ -25,12 +25,12 @@ for _, move in ipairs(runs) do
   if not waits or run.events ~= move.events then return {'moved'} end
 end
 for _, move in ipairs(runs) do
-  -- Opened anew: what was done to the runs before this one may have written in it.
+  -- Opened again: what was done to the runs before this one may have written in it.
   local d = open(move.run)
   erase(d, move.undone, move.forgets)
   rename_all(d, move)
   reshape(d, move)
-  redis.call('HSET', d.key, 'again', ARGV[5])
+  redis.call('HSET', d.key, 'again', ARGV[6])
   d.run.active, d.run.waiting, d.run.held, d.run.lock, d.run.started = 0, 0, 0, '', move.started
   tell_moves(d, move)
   put_records(d, move.records)

@@ -2,7 +2,7 @@
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :e,
 --   timers, open, notices, r:<root> (size); its parent's r:<run>; queues.
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 ... all questions that are open (see parts/asked.lua),
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... all questions that are open (see parts/asked.lua),
 --   then what is kept.
 -- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale";
 --   "full" and two sizes (parts/size.lua).
@@ -13,11 +13,11 @@
 -- include: resolve
 -- include: reply
 local PARKED = {waiting = 'waiting', ready = 'ready', cancelled = 'cancelled'}
-local name, visit, fence = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local d = open(ARGV[5], name)
+local name, visit, fence = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local d = open(ARGV[6], name)
 if not d then return {'stale'} end
 if not holds(node(d, name), visit, fence) then return {refusal(node(d, name), visit, fence, PARKED)} end
-local questions, rest = read_questions(9)
+local questions, rest = read_questions(10)
 local bytes, had = kept_bytes(d.key, name, rest)
 local refused = full(d.root, stops(d, name), bytes + asked_bytes(d, questions))
 if refused then return refused end

@@ -2,10 +2,10 @@
 --
 -- Keys touched: graphs (name -> fingerprint), g:<fingerprint> (the shape; loses its expiry), and that
 --   of the shape it replaces, which expires when no run uses it.
--- Arguments: 5 name, 6 fingerprint.
+-- Arguments: 6 name, 7 fingerprint.
 -- Words: "published"; "missing" when the shape must be written first.
 -- include: settings
-local name, fingerprint = ARGV[5], ARGV[6]
+local name, fingerprint = ARGV[6], ARGV[7]
 local shape_key = prefix .. 'g:' .. fingerprint
 if redis.call('EXISTS', shape_key) == 0 then return {'missing'} end
 local old = redis.call('HGET', prefix .. 'graphs', name)

@@ -2,13 +2,13 @@
 --
 -- Keys touched: r:<run> (the nodes, counters), r:<run>:e, timers, notices, runs:<status>; its parent's;
 --   queues.
--- Arguments: 5 run, 6 ... nodes.
+-- Arguments: 6 run, 7 ... nodes.
 -- Words: "released"; "stale" when none of them is set aside.
 -- include: ring
 -- include: reply
-local d, word = open(ARGV[5]), 'stale'
+local d, word = open(ARGV[6]), 'stale'
 if not d then return {word} end
-for place = 6, #ARGV do
+for place = 7, #ARGV do
   local name = ARGV[place]
   local record = node(d, name)
   if record.held then

@@ -1,11 +1,11 @@
 -- Extend leases.
 --
 -- Keys touched: r:<run> (read), timers.
--- Arguments: from 5 for each lease: run, node, visit, fence.
--- Words: for each "ok", "stale", or "cancelled" when somebody cancelled the run.
+-- Arguments: from 6 for each lease: run, node, visit, fence.
+-- Words: for each "ok", "stale", or "cancelled" when the run was cancelled.
 -- include: held
 local words = {}
-for place = 5, #ARGV, 4 do
+for place = 6, #ARGV, 4 do
   local run, name = ARGV[place], ARGV[place + 1]
   local found = redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'n:' .. name)
   local word = (found[1] or ''):find(' cancelled$') and 'cancelled' or 'ok'

@@ -3,14 +3,14 @@
 -- Keys touched: r:<run> and its parts (records replaced, expiry removed), their children's (expiry),
 --   g:<fingerprint> (counts its runs), idem:<graph>:<key>, retired, listed:runs, timers, runs:<status>,
 --   notices; the parent's r:<run>; queues.
--- Arguments: 5 nonce, then for each run, a parent before its children: run, its number of events, records
+-- Arguments: 6 nonce, then for each run, a parent before its children: run, its number of events, records
 --   (parts/reopen.lua); then, each after how many there are: visits undone (node.visit, entry), nodes
 --   that lose what they kept.
 -- Words: "reopened", "moved", "unknown".
 -- include: reopen
 -- include: revive
 -- include: reply
-local runs, repeated, place = {}, true, 6
+local runs, repeated, place = {}, true, 7
 while ARGV[place] do
   local each = {run = ARGV[place], events = tonumber(ARGV[place + 1])}
   each.records, place = read_records(place + 2)
@@ -21,18 +21,18 @@ end
 for _, each in ipairs(runs) do
   each.d = open(each.run)
   if not each.d then return {'unknown'} end
-  repeated = repeated and redis.call('HGET', each.d.key, 'again') == ARGV[5]
+  repeated = repeated and redis.call('HGET', each.d.key, 'again') == ARGV[6]
 end
 if repeated then return {'reopened'} end
 for _, each in ipairs(runs) do
   if not FINAL[each.d.run.status] or each.d.run.events ~= each.events then return {'moved'} end
 end
 for _, each in ipairs(runs) do
-  -- Opened anew: what was done to the runs before this one may have written in it.
+  -- Opened again: what was done to the runs before this one may have written in it.
   local d = open(each.run)
   revive(d)
   erase(d, each.undone, each.forgets)
-  redis.call('HSET', d.key, 'again', ARGV[5])
+  redis.call('HSET', d.key, 'again', ARGV[6])
   d.run.stopping, d.run.reason, d.run.lock = '', '', ''
   announce(d, 'run.retried')
   local timeout = shape(d, 'meta').timeout

@@ -3,13 +3,13 @@
 -- Keys touched: r:<run> (nodes, loops, counters, result), :s and :m (kept), :q, :e, :i and
 --   :d (withdrawn), timers, open, notices, runs:<status>; its parent's; queues; session:m:<session>,
 --   session:s:<session>; r:<root> (size).
--- Arguments: 5 run, 6 node, 7 visit, 8 fence, 9 nonce, 10 "completed", "failed" or "alone" (failed, and
---   never stops its run), 11 a bit for each edge out, 12 output, or what is told of a failure, 13 entry,
---   14 "1" to lock when refused, 15 how many results the conditions read, then for each: node, visit,
---   status; then what a session gets (parts/remember.lua); then what is kept.
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 nonce, 11 "completed" or "failed", 12 a bit for each
+--   edge out, 13 output, or the payload of a failure, 14 entry, 15 "1" to lock when refused, 16 how
+--   many results the conditions read, then for each: node, visit, status; then what a session gets
+--   (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale";
 --   "full" and two sizes (parts/size.lua).
--- include: straight_settle
+-- include: fast_settle
 -- include: room
 -- include: lock
 -- include: held
@@ -18,29 +18,28 @@
 -- include: remember
 -- include: finish
 -- include: reply
-local name, visit, nonce, alone = ARGV[6], tonumber(ARGV[7]), ARGV[9], ARGV[10] == 'alone'
-local status = alone and 'failed' or ARGV[10]
-local d = open(ARGV[5], name)
+local name, visit, nonce, status = ARGV[7], tonumber(ARGV[8]), ARGV[10], ARGV[11]
+local d = open(ARGV[6], name)
 if not d then return {'stale'} end
-local record, last = node(d, name), 15 + 3 * tonumber(ARGV[15])
+local record, last = node(d, name), 16 + 3 * tonumber(ARGV[16])
 if record.nonce == nonce and record.status ~= 'running' then return {'settled'} end
-if not holds(record, visit, tonumber(ARGV[8])) then return {'stale'} end
+if not holds(record, visit, tonumber(ARGV[9])) then return {'stale'} end
 local done = status == 'completed'
 local kept = remember_until(last + 1) + 1
 local bytes, had = kept_bytes(d.key, name, kept)
-bytes = bytes + #ARGV[13] + (done and #ARGV[12] or 0)
+bytes = bytes + #ARGV[14] + (done and #ARGV[13] or 0)
 local refused = full(d.root, not done or stops(d, name) or name == '@after', bytes)
 if refused then return refused end
-refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[8], ARGV[14] == '1', 16, last)
+refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[9], ARGV[15] == '1', 17, last)
 if refused then return reply(refused) end
 make_room()
 grow(d.root, bytes)
 rung_by_task(d.id, name, visit, record.attempt)
-leave_result(d, name .. '.' .. visit, status, ARGV[12], ARGV[13])
+leave_result(d, name .. '.' .. visit, status, ARGV[13], ARGV[14])
 keep(d.key, name, kept, had)
 remember(d.key, name, last + 1)
 timer(d, 'node', name, false)
 withdraw(d, name, visit, record.questions)
-finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[11], told(ARGV[12]), alone)
+finish(d, name, {nonce = nonce, questions = {}, unseen = 0}, status, ARGV[12], short_output(ARGV[13]))
 step(d)
 return reply('settled')

@@ -1,14 +1,14 @@
--- Take an open question back: the node that asked it learns so, and may ask it anew.
+-- Withdraw an open question: the node that asked it is notified, and may ask it again.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i (read), :d (decisions), :e, timers, open, notices,
 --   runs:<status>; its parent's r:<run>; queues; r:<root> (size).
--- Arguments: 5 run, 6 node, 7 visit, 8 question's id, 9 reason and reask (JSON), 10 "1" to wake the node at
+-- Arguments: 6 run, 7 node, 8 visit, 9 question's id, 10 reason and reask (JSON), 11 "1" to wake the node at
 --   once.
 -- Words: "withdrawn" (a repeat too), "closed" when it is not open any more, "unknown".
 -- include: resolve
 -- include: reply
-local name, visit, id, given = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local d = open(ARGV[5], name)
+local name, visit, id, given = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local d = open(ARGV[6], name)
 if not d or redis.call('HEXISTS', d.key .. ':i', id) == 0 then return {'unknown'} end
 local decided = redis.call('HGET', d.key .. ':d', id)
 if decided then
@@ -19,6 +19,6 @@ redis.call('HSET', d.key .. ':d', id, decision)
 list_closed(id)
 grow(d.root, #given)
 announce(d, 'interrupt.withdrawn', name, visit, id, given)
-resolve(d, name, visit, {id}, ARGV[10] == '1')
+resolve(d, name, visit, {id}, ARGV[11] == '1')
 step(d)
 return reply('withdrawn')

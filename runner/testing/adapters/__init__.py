@@ -6,7 +6,7 @@ Subclass `AdapterContract` in a test module and build the five nodes it asks for
         def succeeds(self):
             return MyAdapter(...)
 
-Executors are made anew for every execution, and all they keep between two is JSON.
+Executors are built again for every execution, and all they keep between two is JSON.
 """
 
 # ruff: noqa: S101 - a contract speaks in asserts
@@ -20,12 +20,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from runner import codec, failures
 from runner.errors import CorruptDocument, LeaseLost
-from runner.inputs import as_text
-from runner.interrupts import Interrupt
 from runner.local import Graph
-from runner.outcomes import Executor, Failed, Interrupted, Outcome, Succeeded
+from runner.records import codec, failures
+from runner.records.inputs import as_text
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Executor, Failed, Interrupted, Outcome, Succeeded
 from runner.testing.adapters.stored_node import StoredNode
 
 __all__ = ["AdapterContract", "StoredNode"]
@@ -35,7 +35,7 @@ PROCESS_WITHIN = 120  # seconds; frameworks take their time to be imported
 
 
 class AdapterContract:
-    """The promises of `runner.outcomes.Executor`, one test each.
+    """The promises of `runner.records.outcomes.Executor`, one test each.
 
     `output` is what `succeeds` gives to the next node, `usage` the tokens that one whole visit of
     `asks_once` costs, its pause included.
@@ -136,8 +136,10 @@ class AdapterContract:
         before = node.text
         questions = waits(node.execute())
         after, node.text = node.text, before
-        assert [each.id for each in waits(node.execute())] == [each.id for each in questions]
-        assert len({each.id for each in questions}) == 2, questions
+        assert [interrupt.id for interrupt in waits(node.execute())] == [
+            open_question.id for open_question in questions
+        ]
+        assert len({question.id for question in questions}) == 2, questions
         node.text = after
         for question, text in zip(questions, ("blue-1", "red-2"), strict=True):
             self._answer(node, question, text)
@@ -151,7 +153,7 @@ class AdapterContract:
             node = StoredNode(self.asks_both)
             first, second = reversed(waits(node.execute())) if swapped else waits(node.execute())
             self._answer(node, first, "blue-1")
-            assert [each.id for each in waits(node.execute())] == [second.id]
+            assert [question.id for question in waits(node.execute())] == [second.id]
             self._answer(node, second, "red-2")
             output = as_text(done(node.execute()).output)
             assert "blue-1" in output, output
@@ -184,7 +186,7 @@ class AdapterContract:
         node = StoredNode(self.asks_once)
         lost = waits(node.execute(crash=True))
         [question] = waits(node.execute())
-        assert [each.id for each in lost] == [question.id]
+        assert [run.id for run in lost] == [question.id]
 
     def test_a_crash_loses_no_answer(self) -> None:
         """A node that dies after it took an answer takes the same answer when it runs again."""
@@ -193,7 +195,7 @@ class AdapterContract:
         self._answer(node, first, "blue-1")
         lost = waits(node.execute(crash=True))
         [second] = waits(node.execute())
-        assert [each.id for each in lost] == [second.id]
+        assert [run.id for run in lost] == [second.id]
         self._answer(node, second, "red-2")
         done(node.execute(crash=True))
         output = as_text(done(node.execute()).output)
@@ -214,7 +216,7 @@ class AdapterContract:
         [first] = waits(node.execute())
         self._answer(node, first, "blue-1")
         node.text = self._elsewhere(node)
-        [second] = [each for each in node.questions.values() if each.is_open]
+        [second] = [question for question in node.questions.values() if question.is_open]
         self._answer(node, second, "red-2")
         output = as_text(done(node.execute()).output)
         assert "blue-1" in output, output
@@ -235,11 +237,11 @@ class AdapterContract:
         """A document of another version is left untouched, with an error that says so."""
         node = StoredNode(self.asks_once)
         waits(node.execute())
-        kept = json.loads(node.text)
-        if kept["document"] is None:
+        document = json.loads(node.text)
+        if document["document"] is None:
             return
-        kept["document"]["v"] = 999
-        node.text = json.dumps(kept)
+        document["document"]["v"] = 999
+        node.text = json.dumps(document)
         before = node.text
         ended = node.execute()
         assert isinstance(ended, Failed), ended
@@ -267,7 +269,7 @@ class AdapterContract:
         assert ended.usage == self.usage
 
     def _graph(self, executor: Executor) -> Graph:
-        from runner.builder import GraphBuilder  # noqa: PLC0415 - only this test needs a graph
+        from runner.authoring.builder import GraphBuilder  # noqa: PLC0415 - only this test needs a graph
 
         builder = GraphBuilder()
         builder.add_node(executor, "node")

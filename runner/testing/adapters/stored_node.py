@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from runner import codec
 from runner.errors import CorruptDocument, LeaseLost
-from runner.interrupts import Address, Interrupt
-from runner.outcomes import Executor, Input, Interrupted, Outcome, Saved, Session, Work
-
-JSON = Any
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt
+from runner.records.outcomes import Executor, ExternalTaskState, Input, Interrupted, Outcome, Saved, Session
 
 
 @dataclass
-class _Kept:
+class _Stored:
     """Everything that is stored of the node."""
 
     task: JSON
@@ -30,7 +29,7 @@ class _Kept:
 
 
 class StoredNode:
-    """A node whose executor is made anew by `make` for each execution."""
+    """A node for whose every execution `make` makes a fresh executor."""
 
     def __init__(
         self, make: Callable[[], Executor], task: object = "go", *, run_id: str = "run", node_id: str = "node"
@@ -40,8 +39,7 @@ class StoredNode:
         self.invocation_state: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.lost = False
-        self.saves = 0
-        self._text = json.dumps(asdict(_Kept(codec.pack(task, "task"))))
+        self._text = json.dumps(asdict(_Stored(codec.pack(task, "task"))))
 
     # -- what is stored ---------------------------------------------------------------------------
 
@@ -62,14 +60,14 @@ class StoredNode:
     @property
     def messages(self) -> list[JSON]:
         """The stored conversation, unpacked."""
-        found: list[JSON] = codec.unpack(self._read().messages)
-        return found
+        messages: list[JSON] = codec.unpack(self._read().messages)
+        return messages
 
-    def _read(self) -> _Kept:
-        return _Kept(**json.loads(self._text))
+    def _read(self) -> _Stored:
+        return _Stored(**json.loads(self._text))
 
-    def _write(self, kept: _Kept) -> None:
-        self._text = json.dumps(asdict(kept), allow_nan=False)
+    def _write(self, record: _Stored) -> None:
+        self._text = json.dumps(asdict(record), allow_nan=False)
 
     def keep(self, saved: Saved) -> None:
         """Store a document and the new messages.
@@ -79,15 +77,15 @@ class StoredNode:
         """
         if not isinstance(saved.document.get("v"), int):
             raise CorruptDocument("an executor's document needs a whole number `v`: the version of its form.")
-        kept = self._read()
-        messages = [*kept.messages[: saved.keep], *saved.messages]
-        self._write(replace(kept, document=saved.document, messages=messages))
+        record = self._read()
+        messages = [*record.messages[: saved.keep], *saved.messages]
+        self._write(replace(record, document=saved.document, messages=messages))
 
-    def asked(self, questions: Sequence[Interrupt]) -> None:
+    def add_questions(self, questions: Sequence[Interrupt]) -> None:
         """Store questions; one that is known stays as it is."""
-        kept = self._read()
-        new = {each.id: codec.load_json(codec.encode(each)) for each in questions}
-        self._write(replace(kept, questions={**new, **kept.questions}))
+        record = self._read()
+        new = {question.id: codec.load_json(codec.encode(question)) for question in questions}
+        self._write(replace(record, questions={**new, **record.questions}))
 
     def forget_document(self) -> None:
         """Forget all but the questions, as if the node had failed before its first checkpoint."""
@@ -97,7 +95,7 @@ class StoredNode:
     def questions(self) -> dict[str, Interrupt]:
         """Every question of this visit, by its id."""
         stored = self._read().questions
-        return {key: codec.decode(Interrupt, codec.dump_json(each)) for key, each in stored.items()}
+        return {key: codec.decode(Interrupt, codec.dump_json(value)) for key, value in stored.items()}
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -110,22 +108,22 @@ class StoredNode:
         if saved is not None:
             self.keep(saved)
         if isinstance(outcome, Interrupted):
-            self.asked(outcome.interrupts)
+            self.add_questions(outcome.interrupts)
         return outcome
 
     def answer(self, question: Interrupt, response: object) -> None:
         """Answer a question."""
-        kept = self._read()
-        stored = {**kept.questions[question.id], "response": codec.pack(response, "response")}
+        record = self._read()
+        stored = {**record.questions[question.id], "response": codec.pack(response, "response")}
         self._write(
-            replace(kept, questions={**kept.questions, question.id: {**stored, "status": "answered"}})
+            replace(record, questions={**record.questions, question.id: {**stored, "status": "answered"}})
         )
 
     def next_visit(self, task: object) -> None:
         """Enter the node again, as a loop does: its memory stays, its questions don't."""
-        kept = self._read()
+        record = self._read()
         packed = codec.pack(task, "task")
-        self._write(replace(kept, task=packed, visit=kept.visit + 1, questions={}))
+        self._write(replace(record, task=packed, visit=record.visit + 1, questions={}))
 
 
 class _StoredVisit:
@@ -133,18 +131,20 @@ class _StoredVisit:
 
     graph_id = "contract"
     attempt = 1
-    work: Work | None = None
+    external_task: ExternalTaskState | None = None
 
-    def __init__(self, node: StoredNode, kept: _Kept) -> None:
+    def __init__(self, node: StoredNode, record: _Stored) -> None:
         self._node = node
-        self.address = Address(node.run_id, node.node_id, kept.visit)
-        self.task = codec.unpack(kept.task)
+        self.address = Address(node.run_id, node.node_id, record.visit)
+        self.task = codec.unpack(record.task)
         self.inputs: Sequence[Input] = list(node.inputs)
         self.invocation_state = node.invocation_state
-        self.document = kept.document
-        self.messages = kept.messages
-        every = node.questions.items()
-        self.answers: Mapping[str, Interrupt] = {key: each for key, each in every if not each.is_open}
+        self.document = record.document
+        self.messages = record.messages
+        questions = node.questions.values()
+        self.answers: Mapping[str, Interrupt] = {
+            question.id: question for question in questions if not question.is_open
+        }
 
     @property
     def idempotency_key(self) -> str:
@@ -152,16 +152,15 @@ class _StoredVisit:
 
     def save(self, saved: Saved) -> None:
         self.check()
-        self._node.saves += 1
         self._node.keep(saved)
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         self.save(saved)
-        self._node.asked(interrupts)
+        self._node.add_questions(interrupts)
 
     def recall(self, session_id: str) -> Session:
         self.check()
-        del session_id  # nobody wrote one
+        del session_id  # none was written
         return Session()
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:

@@ -17,85 +17,52 @@ import pytest
 
 PARTS = (
     "asking",
-    "batching",
     "children",
     "ending",
-    "expiring",
-    "handing",
-    "leaving",
-    "late",
-    "limiting",
-    "listing",
-    "mapping",
-    "forking",
+    "external_tasks",
+    "limits",
+    "manual_worker",
+    "maps",
     "reading",
-    "remembering",
-    "removing",
-    "reopening",
+    "recovery",
     "running",
-    "sizing",
-    "starting",
     "stopping",
     "timing",
-    "withdrawing",
-    "worker",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
-from runner.ports import Store
+from runner.store.interface import Store
 from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
-from runner.testing.contract.batching import BatchingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.ending import EndingContract
-from runner.testing.contract.expiring import ExpiringContract
-from runner.testing.contract.forking import ForkingContract
-from runner.testing.contract.handing import HandContract
-from runner.testing.contract.late import LateContract
-from runner.testing.contract.leaving import LeavingContract
-from runner.testing.contract.limiting import LimitContract
-from runner.testing.contract.listing import ListingContract
-from runner.testing.contract.mapping import MapContract
+from runner.testing.contract.external_tasks import ExternalTaskContract
+from runner.testing.contract.limits import LimitContract
+from runner.testing.contract.manual_worker import ManualWorker
+from runner.testing.contract.maps import MapContract
 from runner.testing.contract.reading import ReadingContract
-from runner.testing.contract.remembering import RememberingContract
-from runner.testing.contract.removing import RemovingContract
-from runner.testing.contract.reopening import ReopeningContract
+from runner.testing.contract.recovery import RecoveryContract
 from runner.testing.contract.running import RunningContract
-from runner.testing.contract.sizing import SizingContract
-from runner.testing.contract.starting import StartingContract
 from runner.testing.contract.stopping import StoppingContract
 from runner.testing.contract.timing import TimingContract
-from runner.testing.contract.withdrawing import WithdrawingContract
-from runner.testing.contract.worker import Worker
 
-__all__ = ["StoreContract", "Worker"]
+__all__ = ["ManualWorker", "StoreContract"]
 
 
 class StoreContract(
-    StartingContract,
     RunningContract,
     AskingContract,
-    BatchingContract,
     TimingContract,
     StoppingContract,
-    ChildContract,
     EndingContract,
-    ExpiringContract,
+    ChildContract,
     MapContract,
-    LateContract,
     LimitContract,
-    HandContract,
-    LeavingContract,
+    ExternalTaskContract,
+    RecoveryContract,
     ReadingContract,
-    ListingContract,
-    RememberingContract,
-    RemovingContract,
-    ReopeningContract,
-    ForkingContract,
-    SizingContract,
-    WithdrawingContract,
 ):
-    """The promises of `runner.ports.Store`, one test each."""
+    """The promises of `runner.store.interface.Store`, one test each."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -108,6 +75,6 @@ class StoreContract(
         raise NotImplementedError("a contract needs a fixture `store` that gives the store under test.")
 
     @pytest.fixture
-    def worker(self, store: Store) -> Worker:
-        """An engine's calls, made by hand."""
-        return Worker(store)
+    def worker(self, store: Store) -> ManualWorker:
+        """A worker whose calls the tests make by hand."""
+        return ManualWorker(store)

@@ -1,43 +1,171 @@
-"""The contract of `ask`, `park` and `answer`."""
+"""The contract of questions: `ask`, `park`, `answer`, `withdraw`, and answers that come too late."""
 
 from __future__ import annotations
 
-from runner.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus
-from runner.ports import Store
-from runner.run import Status
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from runner.records.interrupts import (
+    Address,
+    Answer,
+    Interrupt,
+    InterruptStatus,
+    Receipt,
+    ReceiptStatus,
+    digest,
+)
+from runner.records.run import Status
+from runner.store.interface import Store
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, rung, saved, shape
+from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape
 
 
-def said(receipts: list[Receipt]) -> list[str]:
+def receipt_statuses(receipts: list[Receipt]) -> list[str]:
     """Name what became of each answer."""
     return [str(receipt.status) for receipt in receipts]
 
 
-class AskingContract:
-    """Questions, waiting, and answers."""
+Ending = Callable[[ManualWorker, Store, ManualClock], Interrupt]
 
-    def test_a_question_is_open_as_soon_as_it_is_asked(
-        self, worker: Worker, store: Store, clock: ManualClock
+
+"""Asks a question, and makes it end in some way."""
+
+
+def _ask(worker: ManualWorker, **options: object) -> Interrupt:
+    # A branch beside it keeps the run going.
+    run_id = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
+    return worker.park(run_id, "a", **options)[0]  # type: ignore[arg-type] # options of a question
+
+
+def _answered(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del store, clock
+    question = _ask(worker)
+    worker.answer(question, responder="ann")
+    return question
+
+
+def _expired(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    question = _ask(worker, expires_in=60)
+    clock.advance(60)
+    store.sweep()
+    return question
+
+
+def _expired_unnoticed(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del store
+    question = _ask(worker, expires_in=60)
+    clock.advance(60)
+    return question
+
+
+def _failed_by_expiry(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    question = _ask(worker, expires_in=60, on_expire="fail")
+    clock.advance(60)
+    store.sweep()
+    return question
+
+
+def _withdrawn(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del clock
+    question = _ask(worker)
+    store.withdraw(question.id, "wrong", reask=False)
+    return question
+
+
+def _left(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    """The node has ended without the answer."""
+    del clock
+    token = worker.claim(worker.start(shape("a b", entries=["a", "b"])), "a").token
+    question = worker.question(token)
+    store.ask(token, [question], None)
+    worker.settle(token)
+    return question
+
+
+def _cancelled(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del clock
+    question = _ask(worker)
+    store.cancel(question.run_id, "enough")
+    return question
+
+
+def _ended(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    """The whole run has ended without the answer."""
+    del clock
+    token = worker.claim(worker.start(shape("a")), "a").token
+    question = worker.question(token)
+    store.ask(token, [question], None)
+    worker.fail(token)
+    return question
+
+
+def _of_an_older_visit(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    """A loop has asked again since, in another visit."""
+    del clock
+    run_id = worker.start(shape("a>b b>a"))
+    token = worker.claim(run_id, "a").token
+    question = worker.question(token)
+    store.ask(token, [question], None)
+    worker.settle(token)
+    worker.run(run_id, "b")
+    worker.park(run_id, "a", visit=2)
+    return question
+
+
+def _never_asked(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del store, clock
+    question = _ask(worker)
+    return Address(question.run_id, "a", 1).ask("something else", scope="function")
+
+
+def _of_no_run(worker: ManualWorker, store: Store, clock: ManualClock) -> Interrupt:
+    del worker, store, clock
+    return Address("00none", "a", 1).ask("ok?", scope="function")
+
+
+LATE: list[tuple[Ending, str, str]] = [
+    (_answered, "duplicate", "already answered by ann"),
+    (_expired, "expired", "the time to answer is over"),
+    (_expired_unnoticed, "expired", "the time to answer is over"),
+    (_failed_by_expiry, "expired", "the time to answer is over"),
+    (_withdrawn, "superseded", "the question was withdrawn"),
+    (_left, "superseded", "the question was withdrawn"),
+    (_cancelled, "superseded", "the question was withdrawn"),
+    (_ended, "superseded", "the question was withdrawn"),
+    (_of_an_older_visit, "superseded", "the question was withdrawn"),
+    (_never_asked, "unknown", "no such question was asked"),
+    (_of_no_run, "unknown", "no such question was asked"),
+]
+
+
+class AskingContract:
+    """Questions, waiting, answers and withdrawals."""
+
+    def test_a_question_is_open_as_soon_as_it_is_ask(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """A running visit can publish a question at once; asking again changes nothing."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
-        question = worker.asked(token, reason={"amount": 5}, assignees=["ann"])
+        question = worker.question(token, reason={"amount": 5}, assignees=["ann"])
 
         assert store.ask(token, [question, question], saved(1)).word == "asked"
-        asked = worker.read(run_id).interrupts
+        open_questions = worker.read(run_id).interrupts
         clock.advance(1)
         assert store.ask(token, [question], None).word == "asked"
 
-        assert [(each.id, each.reason, each.asked_at) for each in asked] == [
+        assert [(stored.id, stored.reason, stored.asked_at) for stored in open_questions] == [
             (question.id, {"amount": 5}, clock.now - 1000)
         ]
-        assert store.interrupts([question.id, "00none.a.1.x", "rubbish"]) == [asked[0], None, None]
-        assert list(worker.read(run_id).interrupts) == list(store.open_interrupts()) == list(asked)
+        assert store.interrupts([question.id, "00none.a.1.x", "malformed"]) == [open_questions[0], None, None]
+        assert list(worker.read(run_id).interrupts) == list(store.open_interrupts()) == list(open_questions)
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
-    def test_a_waiting_node_holds_nothing(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_a_waiting_node_holds_nothing(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A parked visit waits without a lease for as long as it takes, while other branches run on."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         worker.park(run_id, "a")
@@ -49,11 +177,13 @@ class AskingContract:
         assert rung(store.sweep()) == []
         assert worker.statuses(run_id) == "interrupted: a waiting, b completed"
 
-    def test_an_answer_makes_the_node_ready(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_an_answer_makes_the_node_ready(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """An answered node is rung in the same step and finds the answer in its claim."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
-        question = worker.asked(token)
+        question = worker.question(token)
         store.park(token, [question], saved(1, "hello"))
         clock.advance(3)
 
@@ -71,7 +201,7 @@ class AskingContract:
         assert claim.record.unseen == 0
         assert not store.open_interrupts()
 
-    def test_a_node_waits_for_all_its_answers(self, worker: Worker) -> None:
+    def test_a_node_waits_for_all_its_answers(self, worker: ManualWorker) -> None:
         """By default a node with several questions goes on when the last one is answered."""
         run_id = worker.start(shape("a"))
         one, two = worker.park(run_id, "a", "one", "two")
@@ -79,42 +209,44 @@ class AskingContract:
         assert worker.statuses(run_id) == "interrupted: a waiting"
         worker.answer(one)
         assert worker.statuses(run_id) == "executing: a ready"
-        assert [each.name for each in worker.claim(run_id, "a").answers] == ["one", "two"]
+        assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
 
-    def test_a_node_may_go_on_at_each_answer(self, worker: Worker, store: Store) -> None:
+    def test_a_node_may_go_on_at_each_answer(self, worker: ManualWorker, store: Store) -> None:
         """With resume="each" every answer makes the node ready; it may wait again for the rest."""
-        run_id = worker.start(shape("a", each=["a"]))
+        run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
         token = worker.claim(run_id, "a").token
 
         assert store.park(token, [two], None).word == "waiting"
         worker.answer(two)
-        assert [each.name for each in worker.claim(run_id, "a").answers] == ["one", "two"]
+        assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
 
-    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(self, worker: Worker, store: Store) -> None:
+    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """No wake-up is lost: a node that parks after its answer came is ready at once."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
-        question = worker.asked(token)
+        question = worker.question(token)
         store.ask(token, [question], None)
-        assert said(worker.answer(question)) == ["accepted"]
+        assert receipt_statuses(worker.answer(question)) == ["accepted"]
         assert worker.statuses(run_id) == "executing: a running"
 
         reply = store.park(token, [question], None)
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
 
-    def test_an_answer_seen_does_not_wake_twice(self, worker: Worker, store: Store) -> None:
+    def test_an_answer_seen_does_not_wake_twice(self, worker: ManualWorker, store: Store) -> None:
         """A claim has seen the answers so far: only a newer one wakes the node."""
-        run_id = worker.start(shape("a", each=["a"]))
+        run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
 
         assert store.park(worker.claim(run_id, "a").token, [one, two], None).word == "waiting"
         assert worker.statuses(run_id) == "interrupted: a waiting"
 
-    def test_waiting_for_nothing_is_refused(self, worker: Worker, store: Store) -> None:
+    def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """A node that would wait without an open question is refused and stays running."""
         run_id = worker.start(shape("a"))
         (question,) = worker.park(run_id, "a")
@@ -125,97 +257,227 @@ class AskingContract:
         assert store.park(token, [question], None).word == "nothing_open"
         assert worker.statuses(run_id) == "executing: a running"
 
-    def test_questions_left_out_are_withdrawn(self, worker: Worker, store: Store) -> None:
+    def test_questions_left_out_are_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """What a node asked and no longer waits for is withdrawn; it may be asked again."""
-        run_id = worker.start(shape("a", each=["a"]))
+        run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
-        three = worker.asked(worker.claim(run_id, "a").token, "three")
+        three = worker.question(worker.claim(run_id, "a").token, "three")
         token = worker.read(run_id).nodes["a"]
         assert token.status is Status.RUNNING
         claim = store.claim(run_id, "a", 1, 1, token.nonce)
 
         assert store.park(claim.token, [three], None).word == "waiting"  # type: ignore[union-attr]
-        assert [(each.name, each.status) for each in worker.read(run_id).interrupts] == [
+        assert [(question.name, question.status) for question in worker.read(run_id).interrupts] == [
             ("one", "answered"),
             ("two", "withdrawn"),
             ("three", "open"),
         ]
-        assert said(worker.answer(two)) == ["superseded"]
+        assert receipt_statuses(worker.answer(two)) == ["superseded"]
         worker.answer(three)
         again = worker.claim(run_id, "a").token
         assert store.park(again, [two], None).word == "waiting"
-        assert [each.name for each in worker.read(run_id).interrupts] == ["one", "three", "two"]
-        assert said(worker.answer(two)) == ["accepted"]
+        assert [question.name for question in worker.read(run_id).interrupts] == ["one", "three", "two"]
+        assert receipt_statuses(worker.answer(two)) == ["accepted"]
 
-    def test_a_repeated_park_gets_the_first_word(self, worker: Worker, store: Store) -> None:
+    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
+        """An answer that was judged before its question was asked again with other content is refused."""
+        run_id = worker.start(shape("a", resume_each=["a"]))
+        one, two = worker.park(run_id, "a", "one", "two")
+        judged = store.interrupts([one.id])
+        answer = Answer(one.id, "yes", digest=one.digest)
+        worker.answer(two)
+        token = worker.claim(run_id, "a").token
+        three = worker.question(token, "three")
+        store.park(token, [three], None)
+        worker.answer(three)
+        token = worker.claim(run_id, "a").token
+        changed = replace(one, reason=1_000_000)
+        changed = replace(changed, digest=digest(changed))
+        store.park(token, [changed], None)
+
+        assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["rejected"]
+        (still,) = store.interrupts([one.id])
+        assert still is not None
+        assert (still.is_open, still.reason) == (True, 1_000_000)
+
+        again = replace(answer, digest=still.digest)
+        assert receipt_statuses(store.answer([again], "second", [still])[0]) == ["accepted"]
+
+    def test_a_repeated_park_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
         """A park whose reply was lost can be repeated, even when the answer has come since."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
-        question = worker.asked(token)
+        question = worker.question(token)
 
         words = [store.park(token, [question], saved(1)).word for _ in range(2)]
         worker.answer(question)
 
         assert [*words, store.park(token, [question], saved(1)).word] == ["waiting", "waiting", "ready"]
 
-    def test_an_answer_counts_once(self, worker: Worker, store: Store) -> None:
+    def test_an_answer_counts_once(self, worker: ManualWorker, store: Store) -> None:
         """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
         run_id = worker.start(shape("a"))
         (question,) = worker.park(run_id, "a")
         first = [Answer(question.id, 1, "ann", "key")]
 
-        assert said(store.answer(first, "n1")[0]) == ["accepted"]
-        assert said(store.answer([Answer(question.id, 2)], "n1")[0]) == ["accepted"]
-        assert said(store.answer([Answer(question.id, 2, None, "key")], "n2")[0]) == ["accepted"]
+        assert receipt_statuses(store.answer(first, "n1")[0]) == ["accepted"]
+        assert receipt_statuses(store.answer([Answer(question.id, 2)], "n1")[0]) == ["accepted"]
+        assert receipt_statuses(store.answer([Answer(question.id, 2, None, "key")], "n2")[0]) == ["accepted"]
         (late,) = store.answer([Answer(question.id, 2, "bob")], "n3")[0]
         assert (late.status, late.detail) == (ReceiptStatus.DUPLICATE, "already answered by ann")
-        assert [each.response for each in worker.claim(run_id, "a").answers] == [1]
+        assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
-    def test_a_set_of_answers_applies_whole_or_not_at_all(self, worker: Worker, store: Store) -> None:
+    def test_a_set_of_answers_applies_whole_or_not_at_all(self, worker: ManualWorker, store: Store) -> None:
         """One answer that can't be used keeps the whole set from being applied."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         (one,), (two,) = worker.park(run_id, "a"), worker.park(run_id, "b", assignees=["ann"])
         before = worker.read(run_id)
 
-        assert said(worker.answer(one, two)) == ["rejected", "forbidden"]
-        assert said(worker.answer(one, one)) == ["rejected", "rejected"]
-        unknown = [Answer(one.id, 1), Answer("00none.a.1.x", 1), Answer("rubbish", 1)]
-        assert said(store.answer(unknown, "n")[0]) == ["rejected", "unknown", "unknown"]
+        assert receipt_statuses(worker.answer(one, two)) == ["rejected", "forbidden"]
+        assert receipt_statuses(worker.answer(one, one)) == ["rejected", "rejected"]
+        unknown = [Answer(one.id, 1), Answer("00none.a.1.x", 1), Answer("malformed", 1)]
+        assert receipt_statuses(store.answer(unknown, "n")[0]) == ["rejected", "unknown", "unknown"]
         assert worker.read(run_id) == before
-        assert said(worker.answer(one, two, responder="ann")) == ["accepted", "accepted"]
+        assert receipt_statuses(worker.answer(one, two, responder="ann")) == ["accepted", "accepted"]
         assert worker.statuses(run_id) == "executing: a ready, b ready"
 
-    def test_a_set_may_answer_several_runs(self, worker: Worker, store: Store) -> None:
+    def test_a_set_may_answer_several_runs(self, worker: ManualWorker, store: Store) -> None:
         """Answers to questions of different runs and nodes are one set, too."""
         graph = shape("a b", entries=["a", "b"])
         runs = [worker.start(graph), worker.start(graph)]
-        asked = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
-        mixed = [question for pair in zip(*asked, strict=True) for question in pair]
+        questions = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
+        mixed = [question for pair in zip(*questions, strict=True) for question in pair]
 
-        receipts, reply = store.answer([Answer(each.id, 1) for each in mixed], "n")
+        receipts, reply = store.answer([Answer(question.id, 1) for question in mixed], "n")
 
-        assert said(receipts) == ["accepted"] * 8
+        assert receipt_statuses(receipts) == ["accepted"] * 8
         assert sorted(bell.task_id for bell in reply.doorbells) == [
             f"{run_id}.{node}.1.1" for run_id in sorted(runs) for node in "ab"
         ]
 
-    def test_an_approval_holds_for_what_was_shown(self, worker: Worker) -> None:
+    def test_an_approval_holds_for_what_was_shown(self, worker: ManualWorker) -> None:
         """An answer with the digest of another question is rejected, and the question stays open."""
         run_id = worker.start(shape("a"))
         (question,) = worker.park(run_id, "a")
 
-        assert said(worker.answer(question, digest="sha256:other")) == ["rejected"]
-        assert said(worker.answer(question, digest=question.digest)) == ["accepted"]
+        assert receipt_statuses(worker.answer(question, digest="sha256:other")) == ["rejected"]
+        assert receipt_statuses(worker.answer(question, digest=question.digest)) == ["accepted"]
 
-    def test_a_question_that_settles_unanswered_is_withdrawn(self, worker: Worker, store: Store) -> None:
+    def test_a_question_that_settles_unanswered_is_withdrawn(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A node that ends closes its open questions."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
-        question: Interrupt = worker.asked(token, expires_in=60)
+        question: Interrupt = worker.question(token, expires_in=60)
         store.ask(token, [question], None)
         worker.settle(token)
 
-        assert [each.status for each in worker.read(run_id).interrupts] == [InterruptStatus.WITHDRAWN]
-        assert said(worker.answer(question)) == ["superseded"]
+        assert [question.status for question in worker.read(run_id).interrupts] == [InterruptStatus.WITHDRAWN]
+        assert receipt_statuses(worker.answer(question)) == ["superseded"]
         assert not store.open_interrupts()
+
+    def test_a_withdrawn_question_wakes_its_node(self, worker: ManualWorker, store: Store) -> None:
+        """The node goes on, and its claim has the withdrawal with its reason."""
+        run_id = worker.start(shape("a"))
+        (question,) = worker.park(run_id, "a")
+
+        reply = store.withdraw(question.id, "wrong person", reask=False)
+
+        assert (reply.word, rung(reply)) == ("withdrawn", ["a.1.1"])
+        assert list(store.open_interrupts()) == []
+        (answer,) = worker.claim(run_id, "a").answers
+        assert answer.status is InterruptStatus.WITHDRAWN
+        assert answer.withdrawal == {"reason": "wrong person", "reask": False, "attempt": 1}
+        assert [str(receipt.status) for receipt in worker.answer(question)] == ["superseded"]
+        event = next(event for event in store.events(run_id) if event.kind == "interrupt.withdrawn")
+        assert (event.detail, event.data) == (question.id, {"reason": "wrong person", "reask": False})
+
+    def test_only_an_open_question_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
+        """An answered question stays answered; the same withdrawal twice is one."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        (answered,) = worker.park(run_id, "a")
+        (other,) = worker.park(run_id, "b")
+        worker.answer(answered)
+
+        assert store.withdraw(answered.id, "", reask=False).word == "closed"
+        assert store.withdraw("00none.a.1.abc", "", reask=False).word == "unknown"
+        assert store.withdraw("nonsense", "", reask=False).word == "unknown"
+        assert store.withdraw(other.id, "", reask=True).word == "withdrawn"
+        again = store.withdraw(other.id, "", reask=True)
+        assert (again.word, rung(again)) == ("withdrawn", [])
+        assert store.withdraw(other.id, "late", reask=True).word == "closed"
+
+    def test_a_question_asked_again_is_another_one(self, worker: ManualWorker, store: Store) -> None:
+        """The node may ask again under a new id, never the old one; other open questions stay open."""
+        run_id = worker.start(shape("a"))
+        first, second = worker.park(run_id, "a", "one", "two")
+
+        assert rung(store.withdraw(first.id, "", reask=True)) == ["a.1.1"]
+
+        token = worker.claim(run_id, "a").token
+        again = worker.question(token, "one", reasked=1)
+        assert again.id != first.id
+        assert store.park(token, [again, second], None).word == "waiting"
+        assert [question.id for question in store.open_interrupts()] == [second.id, again.id]
+        assert [str(receipt.status) for receipt in worker.answer(first)] == ["superseded"]
+        assert [str(receipt.status) for receipt in worker.answer(again, second)] == ["accepted"] * 2
+
+    def test_without_asking_again_the_rule_of_the_node_holds(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A node that waits for all its answers waits for the others still."""
+        run_id = worker.start(shape("a"))
+        first, second = worker.park(run_id, "a", "one", "two")
+
+        assert rung(store.withdraw(first.id, "", reask=False)) == []
+        worker.answer(second)
+
+        assert {answer.id for answer in worker.claim(run_id, "a").answers} == {first.id, second.id}
+
+    def test_a_running_node_learns_it_when_it_would_wait(self, worker: ManualWorker, store: Store) -> None:
+        """A question that was withdrawn while its node ran is not opened again by the node's wait."""
+        run_id = worker.start(shape("a"))
+        token = worker.claim(run_id, "a").token
+        question = worker.question(token)
+        store.ask(token, [question], None)
+        store.withdraw(question.id, "", reask=True)
+
+        reply = store.park(token, [question], None)
+
+        assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
+        assert list(store.open_interrupts()) == []
+
+    def test_a_withdrawn_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
+        """Nothing waits for its time any more."""
+        run_id = worker.start(shape("a"))
+        (question,) = worker.park(run_id, "a", expires_in=10)
+        store.withdraw(question.id, "", reask=False)
+        worker.fail(worker.claim(run_id, "a").token)
+
+        (interrupt,) = store.interrupts([question.id])
+        assert interrupt is not None
+        assert interrupt.status is InterruptStatus.WITHDRAWN
+        assert replace(interrupt, withdrawal=None).is_decided is False
+
+    @pytest.mark.parametrize("late", LATE, ids=[case[0].__name__[1:] for case in LATE])
+    def test_a_late_answer_is_told_why_and_changes_nothing(
+        self, worker: ManualWorker, store: Store, clock: ManualClock, late: tuple[Ending, str, str]
+    ) -> None:
+        """Its receipt has what became of the question, however often it comes, alone or in a set."""
+        ending, status, detail = late
+        question = ending(worker, store, clock)
+        before, events = store.read(question.run_id), len(store.events(question.run_id))
+        good = worker.park(worker.start(shape("a")), "a")[0]
+
+        for _ in range(2):
+            assert [
+                (str(receipt.status), receipt.detail) for receipt in worker.answer(question, responder="bob")
+            ] == [(status, detail)]
+        # In a set it keeps the others from being applied.
+        assert [str(receipt.status) for receipt in worker.answer(question, good)] == [status, "rejected"]
+
+        assert store.read(question.run_id) == before
+        assert len(store.events(question.run_id)) == events
+        assert [question.id for question in store.open_interrupts() if question.id == good.id]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runner.ports import Start, Store, Token
-from runner.reruns import Reruns
-from runner.run import Status
-from runner.testing.contract.worker import Worker, rung, shape
+from runner.operations.recovery import write_retry
+from runner.records.run import Status
+from runner.store.interface import Start, Store, Token
+from runner.testing.contract.manual_worker import ManualWorker, rung, shape
 
 INNER = shape("x", name="inner")
 
@@ -13,15 +13,15 @@ INNER = shape("x", name="inner")
 class ChildContract:
     """Parents and children."""
 
-    def _family(self, worker: Worker) -> tuple[str, str]:
+    def _family(self, worker: ManualWorker) -> tuple[str, str]:
         """Start a run and, for its first node, a child run."""
         parent = worker.start(shape("a"))
         return parent, self._child(worker, worker.claim(parent, "a").token)
 
-    def _child(self, worker: Worker, token: Token) -> str:
+    def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
 
-    def test_a_parent_executes_while_its_child_does(self, worker: Worker, store: Store) -> None:
+    def test_a_parent_executes_while_its_child_does(self, worker: ManualWorker, store: Store) -> None:
         """The node waits without a worker, and its run counts as executing."""
         parent, child = self._family(worker)
 
@@ -30,19 +30,19 @@ class ChildContract:
         record = worker.read(child).record
         assert (record.parent, record.parent_node, record.root) == (parent, "a", parent)
 
-    def test_a_child_that_waits_makes_its_parent_wait(self, worker: Worker, store: Store) -> None:
+    def test_a_child_that_waits_makes_its_parent_wait(self, worker: ManualWorker, store: Store) -> None:
         """A child's question interrupts the parent, and its answer makes it execute again."""
         parent, child = self._family(worker)
         (question,) = worker.park(child, "x")
         assert worker.statuses(parent) == "interrupted: a waiting"
-        assert [each.run_id for each in store.open_interrupts()] == [child]
+        assert [question.run_id for question in store.open_interrupts()] == [child]
         worker.answer(question)
         assert worker.statuses(parent) == "executing: a waiting"
 
     def test_a_child_that_needs_migration_makes_its_parent_need_it(
-        self, worker: Worker, store: Store
+        self, worker: ManualWorker, store: Store
     ) -> None:
-        """Whoever looks at the outermost run sees it, and that it goes on when the child does."""
+        """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
         store.hold(worker.claim(child, "x").token)
         assert worker.statuses(parent) == "needs_migration: a waiting"
@@ -53,7 +53,7 @@ class ChildContract:
         worker.run(child, "x")
         assert worker.statuses(parent) == "executing: a ready"
 
-    def test_the_end_of_a_child_rings_its_parent(self, worker: Worker) -> None:
+    def test_the_end_of_a_child_rings_its_parent(self, worker: ManualWorker) -> None:
         """The parent's node is ready again and gets the whole child run with its claim."""
         parent, child = self._family(worker)
         token = worker.claim(child, "x").token
@@ -67,7 +67,7 @@ class ChildContract:
         worker.settle(claim.token, "outer result")
         assert worker.statuses(parent) == "completed: a completed"
 
-    def test_a_failed_child_is_for_the_parents_node_to_judge(self, worker: Worker) -> None:
+    def test_a_failed_child_is_for_the_parents_node_to_judge(self, worker: ManualWorker) -> None:
         """A child's failure fails nothing by itself: the parent's node is rung and decides."""
         parent, child = self._family(worker)
         worker.fail(worker.claim(child, "x").token)
@@ -77,7 +77,7 @@ class ChildContract:
         assert claim.child.record.status is Status.FAILED
         assert worker.statuses(parent) == "executing: a running"
 
-    def test_a_cancel_goes_down(self, worker: Worker, store: Store) -> None:
+    def test_a_cancel_goes_down(self, worker: ManualWorker, store: Store) -> None:
         """Cancelling a run cancels its children, one that executes and one that waits."""
         parent = worker.start(shape("a b", entries=["a", "b"]))
         waits = self._child(worker, worker.claim(parent, "a").token)
@@ -93,7 +93,7 @@ class ChildContract:
         worker.settle(token)
         assert worker.statuses(parent) == "cancelled: a cancelled, b cancelled"
 
-    def test_news_travel_through_all_generations(self, worker: Worker, store: Store) -> None:
+    def test_changes_reach_all_generations(self, worker: ManualWorker, store: Store) -> None:
         """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
         top, middle = self._family(worker)
         bottom = self._child(worker, worker.claim(middle, "x").token)
@@ -106,9 +106,11 @@ class ChildContract:
         assert worker.statuses(middle) == "executing: x ready"
 
         store.cancel(top, "enough")
-        assert [worker.read(each).record.status for each in (top, middle)] == [Status.CANCELLED] * 2
+        assert [worker.read(run_id).record.status for run_id in (top, middle)] == [Status.CANCELLED] * 2
 
-    def test_what_happens_in_a_child_is_told_in_its_root(self, worker: Worker, store: Store) -> None:
+    def test_the_events_of_a_child_are_among_those_of_its_root(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A child's events are among its root's, numbered there, with the way to their node."""
         top, middle = self._family(worker)
         bottom = self._child(worker, worker.claim(middle, "x").token)
@@ -146,11 +148,11 @@ class ChildContract:
         assert events[7].data == {"fraction": 0.5}
         assert {event.node for event in store.events(middle)} == {"", "x"}
 
-    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: Worker, store: Store) -> None:
+    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: ManualWorker, store: Store) -> None:
         """A question left open when a node delegates is withdrawn: no answer wakes it beside its child."""
         parent = worker.start(shape("a"))
         token = worker.claim(parent, "a").token
-        question = worker.asked(token)
+        question = worker.question(token)
         store.ask(token, [question], None)
         child = self._child(worker, token)
 
@@ -159,7 +161,7 @@ class ChildContract:
         worker.run(child, "x")
         assert worker.statuses(parent) == "executing: a ready"
 
-    def test_a_repeated_delegation_starts_one_child(self, worker: Worker, store: Store) -> None:
+    def test_a_repeated_delegation_starts_one_child(self, worker: ManualWorker, store: Store) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start(shape("a"))
         token = worker.claim(parent, "a").token
@@ -171,7 +173,7 @@ class ChildContract:
         other = Start("00other", "inner", None, None, parent=token)
         assert (store.start(other, "n2").word, store.read("00other")) == ("stale", None)
 
-    def test_a_stopping_run_begins_no_child(self, worker: Worker, store: Store) -> None:
+    def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
         """A node that delegates after its run was stopped is cancelled."""
         parent = worker.start(shape("a"))
         token = worker.claim(parent, "a").token
@@ -183,8 +185,8 @@ class ChildContract:
         assert (reply.word, store.read("00child")) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
 
-    def test_events_of_a_retried_family_keep_their_numbers(self, worker: Worker, store: Store) -> None:
-        """A root tells in one row of numbers what its retry does in all runs inside it."""
+    def test_events_of_a_retried_family_keep_their_numbers(self, worker: ManualWorker, store: Store) -> None:
+        """The events of a retry in all runs inside a root have consecutive numbers at the root."""
         root = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
         runs = [root]
         for node in "ab":
@@ -195,18 +197,18 @@ class ChildContract:
             runs += [inner, leaf]
         before = worker.read(root).events
 
-        Reruns(store).retry(root, None)
+        write_retry(store, root)
         for leaf in runs[2::2]:
             worker.claim(leaf, "x", 1, 2)
 
         numbers = [int(event.position.partition("-")[0]) for event in store.events(root)]
         assert numbers == list(range(1, worker.read(root).events + 1))
-        assert {worker.read(each).record.status for each in runs} == {Status.EXECUTING}
-        told = [(event.kind, event.node) for event in store.events(root)[before:]]
-        assert told[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
+        assert {worker.read(run_id).record.status for run_id in runs} == {Status.EXECUTING}
+        events = [(event.kind, event.node) for event in store.events(root)[before:]]
+        assert events[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
 
-    def test_a_retried_node_forgets_its_child(self, worker: Worker, store: Store) -> None:
-        """A retried node delegates anew: its former child counts no more."""
+    def test_a_retried_node_forgets_its_child(self, worker: ManualWorker, store: Store) -> None:
+        """A retried node starts another child: its former child counts no more."""
         parent, child = self._family(worker)
         worker.fail(worker.claim(child, "x").token)
         token = worker.claim(parent, "a").token

@@ -6,18 +6,24 @@ import threading
 
 import pytest
 
-from runner.errors import NotFoundError
-from runner.listings import RunQuery, RunSummary
-from runner.ports import Settlement, Store
-from runner.run import Status
+from runner.errors import NotFoundError, UsageError
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.listings import InterruptQuery, RunQuery, RunSummary
+from runner.records.run import Status, VisitEntry
+from runner.store.interface import Settlement, Store
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, failure, shape
+from runner.testing.contract.manual_worker import ManualWorker, failure, shape
+
+INNER = shape("x", name="g/a")
 
 
 class ReadingContract:
     """What can be seen of runs."""
 
-    def test_runs_are_listed_newest_first(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_runs_are_listed_newest_first(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A listing can be limited, and cut to one status, which changes as runs do."""
         graph = shape("a")
         first = worker.start(graph, tags={"team": "a"})
@@ -26,48 +32,51 @@ class ReadingContract:
         worker.run(second, "a")
         worker.park(third, "a")
 
-        assert [each.run_id for each in store.runs()] == [third, second, first]
-        assert [each.run_id for each in store.runs(limit=2)] == [third, second]
+        assert [run.run_id for run in store.runs()] == [third, second, first]
+        assert [run.run_id for run in store.runs(limit=2)] == [third, second]
         assert list(store.runs(RunQuery(Status.EXECUTING))) == [
             RunSummary(first, "g", Status.EXECUTING, clock.now - 1000, {"team": "a"}, graph.fingerprint)
         ]
-        assert [each.run_id for each in store.runs(RunQuery(Status.COMPLETED))] == [second]
-        assert [each.run_id for each in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
+        assert [run.run_id for run in store.runs(RunQuery(Status.COMPLETED))] == [second]
+        assert [run.run_id for run in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
 
     def test_open_questions_are_listed_oldest_first(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """The list of open questions spans all runs and can be limited."""
         graph = shape("a")
-        asked = []
+        questions = []
         for _ in range(3):
-            asked += worker.park(worker.start(graph), "a")
+            questions += worker.park(worker.start(graph), "a")
             clock.advance(1)
 
-        assert [each.id for each in store.open_interrupts()] == [each.id for each in asked]
-        assert [each.id for each in store.open_interrupts(limit=2)] == [each.id for each in asked[:2]]
+        assert [question.id for question in store.open_interrupts()] == [
+            question.id for question in questions
+        ]
+        first = store.open_interrupts(limit=2)
+        assert [question.id for question in first] == [question.id for question in questions[:2]]
 
-    def test_a_snapshot_holds_the_whole_run(self, worker: Worker, clock: ManualClock) -> None:
+    def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker, clock: ManualClock) -> None:
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
         run_id = worker.start(shape("a>b"), {"t": 1}, given={"g": 2})
         clock.advance(2)
         worker.run(run_id, "a", "b")
 
-        found = worker.read(run_id)
+        snapshot = worker.read(run_id)
 
-        assert found.record.status is Status.COMPLETED
-        assert (found.task, found.given) == ({"t": 1}, {"g": 2})
-        assert found.ended_at - found.created_at == 2000
-        assert list(found.order) == ["a", "b"]
-        assert found.outputs == {("a", 1): "a", ("b", 1): "b"}
-        assert sorted(found.entries) == [("a", 1), ("b", 1)]
+        assert snapshot.record.status is Status.COMPLETED
+        assert (snapshot.task, snapshot.given) == ({"t": 1}, {"g": 2})
+        assert snapshot.ended_at - snapshot.created_at == 2000
+        assert list(snapshot.order) == ["a", "b"]
+        assert snapshot.outputs == {("a", 1): "a", ("b", 1): "b"}
+        assert sorted(snapshot.entries) == [("a", 1), ("b", 1)]
 
-    def test_large_values_are_read_as_they_were_written(self, worker: Worker, store: Store) -> None:
+    def test_large_values_are_read_as_they_were_written(self, worker: ManualWorker, store: Store) -> None:
         """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
         run_id = worker.start(shape("a>b"), task, given=task)
         token = worker.claim(run_id, "a").token
-        entry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
+        entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
         store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
 
         claim = worker.claim(run_id, "b")
@@ -87,8 +96,8 @@ class ReadingContract:
             None,
         ]
 
-    def test_a_peek_is_the_record_of_a_read(self, worker: Worker, store: Store) -> None:
-        """Reading a run's own record costs no reading of its nodes, and says the same."""
+    def test_a_peek_is_the_record_of_a_read(self, worker: ManualWorker, store: Store) -> None:
+        """Reading a run's own record costs no reading of its nodes, and returns the same."""
         run_id = worker.start(shape("a>b"))
         worker.park(run_id, "a")
 
@@ -96,11 +105,13 @@ class ReadingContract:
         assert (store.peek("00none"), store.read("00none"), store.children("00none")) == (None, None, [])
 
     def test_reading_nodes_of_no_run_is_an_error(self, store: Store) -> None:
-        """Conditions of a run that is gone are told so."""
+        """Conditions of a run that is gone get an error that names it."""
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
-    def test_events_tell_what_happened(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_events_are_complete_and_in_order(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A run's events are complete, in order, and have the store's time."""
         run_id = worker.start(shape("a>b a>c"))
         clock.advance(1)
@@ -128,8 +139,26 @@ class ReadingContract:
         assert [event.at - events[0].at for event in events[:2]] == [0, 1000]
         assert (events[-1].detail, events[7].detail, events[1].visit) == ("completed", "interrupted", 1)
 
-    def test_events_say_what_matters(self, worker: Worker, store: Store, clock: ManualClock) -> None:
-        """A question, an answer, a retry, a failure and a result are told with what they are about."""
+    def test_an_event_has_an_empty_answer(self, worker: ManualWorker, store: Store) -> None:
+        """An answer that is an empty list, text or number is in its event like any other."""
+        responses: list[JSON] = [[], {}, "", 0, False]
+        for response in responses:
+            run_id = worker.start(shape("a"))
+            worker.answer(*worker.park(run_id, "a"), response=response)
+            (event,) = [event for event in store.events(run_id) if event.kind == "interrupt.answered"]
+            assert event.data == {"response": response}
+
+    def test_the_kind_of_an_event_is_a_plain_text(self, worker: ManualWorker, store: Store) -> None:
+        """Both stores return the same type, for events of the store and for those of nodes."""
+        run_id = worker.start(shape("a"))
+        store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
+
+        assert {type(event.kind) for event in store.events(run_id)} == {str}
+
+    def test_events_carry_what_they_are_about(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """The events of a question, an answer, a retry, a failure and a result have the data of it."""
         run_id = worker.start(shape("a b c", entries=["a", "b", "c"]))
         (question,) = worker.park(run_id, "a", reason={"sum": 5}, assignees=["ann"], expires_in=60)
         worker.answer(question, response={"fine": True}, responder="ann")
@@ -140,7 +169,9 @@ class ReadingContract:
         store.sweep()
         worker.fail(worker.claim(run_id, "b", attempt=2).token)
 
-        told = [(f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail]
+        details = [
+            (f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail
+        ]
         reason = {"name": "ok?", "assignees": ["ann"], "reason": {"sum": 5}}
         for event in [
             ("run.started ", "g", None),
@@ -152,12 +183,12 @@ class ReadingContract:
             ("node.failed b", "", {"error": "ValueError: broken"}),
             ("run.ended ", "failed", None),
         ]:
-            assert event in told
-        # A long value isn't told: it is in the run.
-        assert not [event for event in told if event[0] == "node.completed c"]
+            assert event in details
+        # A long value is in the run alone.
+        assert not [event for event in details if event[0] == "node.completed c"]
 
-    def test_events_can_be_read_on_from_any_position(self, worker: Worker, store: Store) -> None:
-        """A reader gives the last position it has and gets what came after."""
+    def test_events_can_be_read_on_from_any_position(self, worker: ManualWorker, store: Store) -> None:
+        """A reader passes the last position it has and gets what came after."""
         run_id = worker.start(shape("a"))
         worker.run(run_id, "a")
         everything = store.events(run_id)
@@ -167,7 +198,7 @@ class ReadingContract:
         assert store.events(run_id, limit=2) == everything[:2]
         assert store.events("00none", wait=5) == []
 
-    def test_a_node_can_add_events(self, worker: Worker, store: Store) -> None:
+    def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
         """What a node emits stands among the run's events, with its data."""
         run_id = worker.start(shape("a"))
         store.emit(run_id, "progress", "a", 1, {"fraction": 0.5})
@@ -176,7 +207,7 @@ class ReadingContract:
         event = store.events(run_id)[-1]
         assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
 
-    def test_a_run_keeps_its_last_events(self, worker: Worker, store: Store) -> None:
+    def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
         run_id = worker.start(shape("a"))
         for number in range(11_500):
@@ -188,30 +219,143 @@ class ReadingContract:
         first = store.events(run_id, limit=1)[0]
         assert 1 < int(first.position) <= 1_501
 
-    def test_a_reader_can_wait_for_the_next_event(self, worker: Worker, store: Store) -> None:
+    def test_a_reader_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
         """A waiting reader gets an event as soon as there is one, and nothing when its time is over."""
         run_id = worker.start(shape("a"))
         last = store.events(run_id)[-1].position
         assert store.events(run_id, last, wait=0.01) == []
-        found: list[str] = []
+        kinds: list[str] = []
 
         def watch() -> None:
-            found.extend(event.kind for event in store.events(run_id, last, wait=20))
+            kinds.extend(event.kind for event in store.events(run_id, last, wait=20))
 
         reader = threading.Thread(target=watch)
         reader.start()
         store.emit(run_id, "progress", "a", 1, None)
         reader.join(20)
 
-        assert found == ["progress"]
+        assert kinds == ["progress"]
 
-    def test_what_is_read_is_a_copy(self, worker: Worker, store: Store) -> None:
-        """Changing what was read, or what was given, changes nothing that is stored."""
-        given = {"list": [1]}
-        run_id = worker.start(shape("a"), given)
-        given["list"].append(2)
+    def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
+        """Changing what was read, or what was passed in, changes nothing that is stored."""
+        task = {"list": [1]}
+        run_id = worker.start(shape("a"), task)
+        task["list"].append(2)
         worker.read(run_id).task["list"].append(3)
 
         assert worker.read(run_id).task == {"list": [1]}
         assert worker.claim(run_id, "a").task == {"list": [1]}
         assert store.graphs() == {"g": shape("a").fingerprint}
+
+    def _runs(self, store: Store, query: RunQuery, limit: int = 100) -> list[list[str]]:
+        """Read a listing of runs to its end, page by page."""
+        pages, cursor = [], ""
+        while True:
+            page = store.runs(query, limit, cursor)
+            pages.append([run.run_id for run in page])
+            if page.next is None:
+                return pages
+            cursor = page.next
+
+    def test_runs_are_found_by_what_is_known_of_them(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Status, graph, tags and time of start each cut the listing, and all of them together."""
+        one, other = shape("a", name="one"), shape("a", name="other")
+        first = worker.start(one, tags={"team": "red", "n": "1"})
+        clock.advance(1)
+        began = clock.now
+        second = worker.start(other, tags={"team": "red"})
+        clock.advance(1)
+        third = worker.start(one, tags={"team": "blue", "n": "1"})
+        worker.run(third, "a")
+
+        for query, run_id in [
+            (RunQuery(graph="one"), [third, first]),
+            (RunQuery(tags={"team": "red"}), [second, first]),
+            (RunQuery(tags={"team": "red", "n": "1"}), [first]),
+            (RunQuery(Status.COMPLETED, "one", {"n": "1"}), [third]),
+            (RunQuery(Status.EXECUTING, "one"), [first]),
+            (RunQuery(since=began), [third, second]),
+            (RunQuery(until=began), [first]),
+            (RunQuery(graph="one", since=began + 1), [third]),
+            (RunQuery(graph="none"), []),
+            (RunQuery(tags={"team": "re"}), []),
+        ]:
+            assert self._runs(store, query) == [run_id], query
+
+    def test_a_listing_of_runs_goes_on_where_it_was(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
+        graph = shape("a")
+        # Several of one millisecond: the time alone would not say where a page ended.
+        runs = [worker.start(graph) for _ in range(5)]
+        clock.advance(1)
+        runs += [worker.start(graph) for _ in range(4)]
+        runs.reverse()
+        query = RunQuery(Status.EXECUTING)
+        assert self._runs(store, query, 3) == [runs[:3], runs[3:6], runs[6:]]
+        assert self._runs(store, query, 9) == [runs]
+
+        page = store.runs(query, 6)
+        worker.start(graph)
+        worker.run(runs[5], "a")
+        worker.run(runs[7], "a")
+        assert page.next is not None
+        rest = store.runs(query, 6, page.next)
+
+        assert [run.run_id for run in page] == runs[:6]
+        assert ([run.run_id for run in rest], rest.next) == ([runs[6], runs[8]], None)
+
+    def test_open_questions_are_found_by_what_is_known_of_them(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
+        graph = shape("a", name="g")
+        run = worker.start(graph)
+        (mine,) = worker.park(run, "a", "ok?", assignees=["ann", "ben"])
+        clock.advance(1)
+        parent = worker.start(graph)
+        child = worker.start(INNER, parent=worker.claim(parent, "a").token)
+        (inner,) = worker.park(child, "x", "sum?")
+        clock.advance(1)
+        other = worker.start(shape("a", name="other"))
+        (last,) = worker.park(other, "a", "ok?", assignees=["ben"])
+
+        for query, questions in [
+            (InterruptQuery(), [mine, inner, last]),
+            (InterruptQuery(graph="g"), [mine, inner]),
+            (InterruptQuery(graph="g/a"), [inner]),
+            (InterruptQuery(run=parent), [inner]),
+            (InterruptQuery(run=child), [inner]),
+            (InterruptQuery(run="00none"), []),
+            (InterruptQuery(name="ok?"), [mine, last]),
+            (InterruptQuery(assignee="ben"), [mine, last]),
+            (InterruptQuery(assignee="ann", graph="other"), []),
+            (InterruptQuery(until=clock.now - 1000), [mine]),
+        ]:
+            page = store.open_interrupts(query)
+            assert [question.id for question in page] == [question.id for question in questions], query
+            assert page.next is None
+
+    def test_a_closed_question_leaves_every_listing(self, worker: ManualWorker, store: Store) -> None:
+        """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
+        graph = shape("a")
+        questions = [worker.park(worker.start(graph), "a", assignees=["ann"])[0] for _ in range(4)]
+        query = InterruptQuery(graph="g", assignee="ann")
+        page = store.open_interrupts(query, 2)
+        worker.answer(page[0], page[1], responder="ann")
+        store.cancel(questions[2].run_id, "enough")
+
+        assert page.next is not None
+        rest = store.open_interrupts(query, 2, page.next)
+        listed = [question.id for question in [*page, *rest]]
+        assert listed == [questions[0].id, questions[1].id, questions[3].id]
+        assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
+
+    def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
+        """Text that no page returned is an error, and not the listing's beginning."""
+        for cursor in ("x", "!", "YWI", "a" * 50):
+            with pytest.raises(UsageError, match="no cursor"):
+                store.runs(RunQuery(), 10, cursor)

@@ -1,18 +1,162 @@
-"""The contract of `save`, `settle`, `retry` and `hold`: joins, dead paths, loops, failures."""
+"""The contract of one visit: starts, claims, results, joins, loops, retries, holds, sessions, shutdowns."""
 
 from __future__ import annotations
 
-from runner.outcomes import Saved
-from runner.ports import Settlement, Store, Token
-from runner.run import Status
+from runner.records.outcomes import Remembered, Saved, Session
+from runner.records.run import Status
+from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, failure, rung, saved, shape, word_of
+from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
 
 
 class RunningContract:
-    """What becomes of a claimed visit."""
+    """What becomes of a started run and of its claimed visits."""
 
-    def test_what_a_node_keeps_comes_back_with_its_next_claim(self, worker: Worker, store: Store) -> None:
+    def test_a_start_rings_every_entry_point(self, store: Store) -> None:
+        """A new run's entry points are ready, and their doorbells name the queue to ring."""
+        graph = shape("a>c b>c", entries=["a", "b"])
+        store.publish([graph])
+
+        reply = store.start(Start("00run", "g", None, "task"), "n")
+
+        assert reply.word == "started"
+        assert reply.run_id == "00run"
+        assert list(reply.doorbells) == [
+            Doorbell("00run", "a", 1, 1, "runner", 5, "g"),
+            Doorbell("00run", "b", 1, 1, "runner", 5, "g"),
+        ]
+
+    def test_a_run_keeps_the_trace_of_its_caller(self, store: Store) -> None:
+        """What traces of the run's nodes begin with is in its record; without a trace it is empty."""
+        store.publish([shape("a")])
+        store.start(Start("00traced", "g", None, "task", trace="00-1-2-01"), "n")
+        store.start(Start("00other", "g", None, "task"), "n")
+        records = [store.peek("00traced"), store.peek("00other")]
+        snapshot = store.read("00traced")
+
+        assert [record.trace for record in records if record] == ["00-1-2-01", ""]
+        assert snapshot is not None
+        assert snapshot.record.trace == "00-1-2-01"
+
+    def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
+        """A run of a graph, or of a shape, that was not published is refused."""
+        assert store.start(Start("00run", "g", None, None), "n").word == "unknown_graph"
+        store.publish([shape("a")])
+        assert store.start(Start("00run", "g", "other", None), "n").word == "unknown_graph"
+        assert store.read("00run") is None
+
+    def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
+        """The same key for the same graph returns the first run, and rings nothing."""
+        store.publish([shape("a"), shape("a", name="other")])
+        store.start(Start("00one", "g", None, None, idempotency_key="k"), "n1")
+
+        second = store.start(Start("00two", "g", None, None, idempotency_key="k"), "n2")
+        assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
+        assert store.start(Start("00two", "other", None, None, idempotency_key="k"), "n3").word == "started"
+
+    def test_an_idempotency_key_is_of_one_graph(self, store: Store) -> None:
+        """However graphs and keys are named, a key of one graph never returns the run of another."""
+        store.publish([shape("a", name="g:h"), shape("a", name="g")])
+        store.start(Start("00one", "g:h", None, None, idempotency_key="k"), "n1")
+
+        assert store.start(Start("00two", "g", None, None, idempotency_key="h:k"), "n2").word == "started"
+        assert store.start(Start("00new", "g:h", None, None, idempotency_key="k"), "n3").run_id == "00one"
+
+    def test_a_repeated_start_begins_once(self, store: Store) -> None:
+        """A start that is sent twice gets the same word and begins one run."""
+        store.publish([shape("a")])
+        start = Start("00run", "g", None, None)
+
+        replies = [store.start(start, "n") for _ in range(2)]
+        assert [(reply.word, reply.run_id) for reply in replies] == [("started", "00run")] * 2
+        assert [rung(reply) for reply in replies] == [["a.1.1"], []]
+        assert len(store.runs()) == 1
+
+    def test_the_last_published_shape_is_current(self, store: Store) -> None:
+        """A start without a fingerprint takes the shape published last; one with it takes that."""
+        old, new = shape("a>b"), shape("a>c")
+        store.publish([old])
+        store.publish([new])
+        store.publish([new])
+
+        assert store.graphs() == {"g": new.fingerprint}
+        store.start(Start("00new", "g", None, None), "n1")
+        store.start(Start("00old", "g", old.fingerprint, None), "n2")
+        claims = [store.claim(run, "a", 1, 1, run) for run in ("00new", "00old")]
+        assert [(claim.fingerprint, claim.current) for claim in claims if isinstance(claim, Claim)] == [
+            (new.fingerprint, new.fingerprint),
+            (old.fingerprint, new.fingerprint),
+        ]
+
+    def test_a_claim_carries_all_that_the_node_needs(self, worker: ManualWorker) -> None:
+        """A claim has task, state, shape and a fence; the visit then counts as running."""
+        graph = shape("a")
+        run_id = worker.start(graph, {"say": "ü"}, given={"who": "me"})
+
+        claim = worker.claim(run_id, "a")
+
+        assert (claim.task, claim.given) == ({"say": "ü"}, {"who": "me"})
+        assert (claim.graph_id, claim.fingerprint) == ("g", graph.fingerprint)
+        assert claim.signature == graph.nodes["a"].signature
+        assert (claim.token.visit, claim.record.attempt) == (1, 1)
+        assert claim.token.fence > 0
+        assert (list(claim.inputs), list(claim.answers), claim.document) == ([], [], None)
+        assert (list(claim.messages), claim.child) == ([], None)
+        assert claim.record.status is Status.RUNNING
+        assert worker.statuses(run_id) == "executing: a running"
+
+    def test_inputs_come_in_the_order_of_the_edges(self, worker: ManualWorker) -> None:
+        """A claim lists the outputs of its live edges in the order in which the edges were declared."""
+        run_id = worker.start(shape("b>d a>d c>d", entries=["a", "b", "c"]))
+        worker.run(run_id, "c")
+        worker.run(run_id, "a", edges="0")
+        worker.run(run_id, "b")
+
+        assert list(worker.claim(run_id, "d").inputs) == [("b", 1, "b"), ("c", 1, "c")]
+
+    def test_a_visit_is_claimed_once(self, worker: ManualWorker, store: Store) -> None:
+        """A second claim, or one for another visit or attempt, is stale."""
+        run_id = worker.start(shape("a"))
+
+        for visit, attempt in ((2, 1), (1, 2), (0, 0)):
+            assert word_of(store.claim(run_id, "a", visit, attempt, "early")) == "stale"
+        worker.claim(run_id, "a")
+        assert word_of(store.claim(run_id, "a", 1, 1, "late")) == "stale"
+
+    def test_a_repeated_claim_gets_the_same_claim(self, worker: ManualWorker, store: Store) -> None:
+        """A claim whose reply was lost can be repeated with its nonce."""
+        run_id = worker.start(shape("a"))
+
+        assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
+
+    def test_a_doorbell_of_an_unknown_run_is_dropped(self, store: Store) -> None:
+        """A claim for a run that does not exist is refused as unknown."""
+        assert word_of(store.claim("00none", "a", 1, 1, "n")) == "unknown"
+
+    def test_a_run_remembers_when_it_began(self, worker: ManualWorker, clock: ManualClock) -> None:
+        """A run has the time of the store's clock at which it was started, and its tags."""
+        began = clock.now
+        run_id = worker.start(shape("a"), tags={"team": "a"})
+        clock.advance(5)
+
+        snapshot = worker.read(run_id)
+
+        assert (snapshot.created_at, snapshot.ended_at, snapshot.tags) == (began, 0, {"team": "a"})
+
+    def test_a_node_without_successors_ends_the_run(self, worker: ManualWorker, store: Store) -> None:
+        """The last settle of a run ends it, and rings nothing."""
+        run_id = worker.start(shape("a>b"))
+        worker.run(run_id, "a")
+        reply = store.claim(run_id, "b", 1, 1, "n")
+        assert isinstance(reply, Claim)
+
+        assert worker.settle(reply.token, {"done": True}) == "settled"
+        assert worker.read(run_id).record.status is Status.COMPLETED
+        assert rung(store.sweep()) == []
+
+    def test_what_a_node_keeps_comes_back_with_its_next_claim(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A document replaces the older one; messages are kept as deltas."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
@@ -28,7 +172,7 @@ class RunningContract:
         assert list(claim.messages) == ["one", "zwei", {"n": 3}]
         assert worker.read(run_id).messages == {"a": ["one", "zwei", {"n": 3}]}
 
-    def test_messages_can_be_cut_to_none(self, worker: Worker, store: Store) -> None:
+    def test_messages_can_be_cut_to_none(self, worker: ManualWorker, store: Store) -> None:
         """A node that keeps no message any more has an empty list."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
@@ -38,8 +182,10 @@ class RunningContract:
 
         assert worker.read(run_id).messages == {"a": []}
 
-    def test_a_stale_worker_writes_nothing(self, worker: Worker, store: Store, clock: ManualClock) -> None:
-        """Whoever lost the lease is refused at every door, and leaves no trace."""
+    def test_a_stale_worker_writes_nothing(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A worker that lost the lease is refused by every method, and leaves no trace."""
         run_id = worker.start(shape("a>b"))
         old = worker.claim(run_id, "a").token
         clock.advance(31)
@@ -48,15 +194,15 @@ class RunningContract:
         before = worker.read(run_id)
 
         assert store.save(old, saved(1)).word == "stale"
-        assert store.ask(old, [worker.asked(old)], saved(1)).word == "stale"
-        assert store.park(old, [worker.asked(old)], saved(1)).word == "stale"
+        assert store.ask(old, [worker.question(old)], saved(1)).word == "stale"
+        assert store.park(old, [worker.question(old)], saved(1)).word == "stale"
         assert worker.settle(old) == "stale"
         assert store.retry(old, 0, failure(), saved(1)).word == "stale"
         assert store.hold(old).word == "stale"
         assert store.leave(old).word == "stale"
         assert worker.read(run_id) == before
 
-    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: Worker, store: Store) -> None:
+    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: ManualWorker, store: Store) -> None:
         """A late doorbell or worker may name a node that a run had before it was moved."""
         run_id = worker.start(shape("a"))
         for node in ("gone", "gone[3]"):
@@ -64,14 +210,14 @@ class RunningContract:
             assert word_of(store.claim(run_id, node, 1, 1, worker.nonce())) == "stale"
             assert store.renew([token]) == ["stale"]
             assert store.save(token, saved(1)).word == "stale"
-            assert store.park(token, [worker.asked(token)], None).word == "stale"
+            assert store.park(token, [worker.question(token)], None).word == "stale"
             assert store.retry(token, 0, failure(), None).word == "stale"
             assert store.leave(token).word == "stale"
             assert store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word == "stale"
 
         assert worker.statuses(run_id) == "executing: a ready"
 
-    def test_a_settled_node_rings_the_next(self, worker: Worker, store: Store) -> None:
+    def test_a_settled_node_rings_the_next(self, worker: ManualWorker, store: Store) -> None:
         """The transition that ends a visit makes its successors ready and names their doorbells."""
         run_id = worker.start(shape("a>b a>c"))
         token = worker.claim(run_id, "a").token
@@ -84,7 +230,7 @@ class RunningContract:
         assert worker.read(run_id).outputs == {("a", 1): [1, 2.5, None]}
         assert worker.read(run_id).entries == {("a", 1): {"v": 1}}
 
-    def test_a_repeated_settle_changes_nothing(self, worker: Worker, store: Store) -> None:
+    def test_a_repeated_settle_changes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
         run_id = worker.start(shape("a>b"))
         token = worker.claim(run_id, "a").token
@@ -96,7 +242,7 @@ class RunningContract:
         assert store.settle(token, settlement, "other").word == "stale"
         assert worker.read(run_id) == before
 
-    def test_join_all_waits_for_every_edge(self, worker: Worker) -> None:
+    def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
         """A node with join "all" is ready when each edge has arrived and one of them is live."""
         run_id = worker.start(shape("a>c b>c", entries=["a", "b"]))
         worker.run(run_id, "a", edges="0")
@@ -104,20 +250,22 @@ class RunningContract:
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
 
-    def test_join_any_is_ready_once(self, worker: Worker) -> None:
+    def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
         """A node with join "any" is ready at its first live edge, and later ones change nothing."""
         run_id = worker.start(shape("a>c b>c", entries=["a", "b"], any_join=["c"]))
         worker.run(run_id, "a", "c", "b")
         assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
         assert list(worker.read(run_id).order) == ["a", "c", "b"]
 
-    def test_a_dead_path_is_skipped_to_its_end(self, worker: Worker) -> None:
+    def test_a_dead_path_is_skipped_to_its_end(self, worker: ManualWorker) -> None:
         """A node all of whose edges are dead is skipped, and so is what only it leads to."""
         run_id = worker.start(shape("a>b a>x b>c x>c c>d"))
         worker.run(run_id, "a", edges="00")
         assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
 
-    def test_conditions_that_read_what_changed_are_asked_again(self, worker: Worker, store: Store) -> None:
+    def test_conditions_that_read_what_changed_are_asked_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A settle is refused when a result that its conditions read, or missed, is another now."""
         run_id = worker.start(shape("a>c b", entries=["a", "b"]))
         token = worker.claim(run_id, "a").token
@@ -131,7 +279,7 @@ class RunningContract:
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
     def test_conditions_refused_too_often_make_others_wait(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """A node that insists locks the run's settles for a second, so that its next try is not refused."""
         run_id = worker.start(shape("a b c d", entries=["a", "b", "c", "d"]))
@@ -147,7 +295,7 @@ class RunningContract:
         clock.advance(1)
         assert worker.settle(last) == "settled"
 
-    def test_fetch_gives_the_latest_results(self, worker: Worker, store: Store) -> None:
+    def test_fetch_gives_the_latest_results(self, worker: ManualWorker, store: Store) -> None:
         """A condition reads a node's record, output and entry; None where there is none yet."""
         run_id = worker.start(shape("a>b"))
         worker.run(run_id, "a")
@@ -157,7 +305,7 @@ class RunningContract:
         assert (done.status, output, entry) == (Status.COMPLETED, "a", {"v": 1, "kind": "function", "ms": 1})
         assert (waiting.status, nothing) == (Status.READY, [None, None])
 
-    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker: Worker, store: Store) -> None:
+    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker: ManualWorker, store: Store) -> None:
         """A live back edge gives the header a new visit, which gets the source's output."""
         run_id = worker.start(shape("a>b b>a b>c"))
         worker.run(run_id, "a")
@@ -175,18 +323,18 @@ class RunningContract:
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
 
-    def test_a_node_may_loop_on_itself(self, worker: Worker) -> None:
+    def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
         """A visit's result is its own, even when its end begins the next visit in the same step."""
         run_id = worker.start(shape("a>a"))
         worker.settle(worker.claim(run_id, "a").token, "one")
         worker.settle(worker.claim(run_id, "a", visit=2).token, "two", edges="0")
 
-        found = worker.read(run_id)
-        assert found.outputs == {("a", 1): "one", ("a", 2): "two"}
-        assert (found.record.status, list(found.order)) == (Status.COMPLETED, ["a", "a"])
+        snapshot = worker.read(run_id)
+        assert snapshot.outputs == {("a", 1): "one", ("a", 2): "two"}
+        assert (snapshot.record.status, list(snapshot.order)) == (Status.COMPLETED, ["a", "a"])
 
-    def test_executions_are_limited(self, worker: Worker) -> None:
-        """A run that wants more executions than it may fails, and says why."""
+    def test_executions_are_limited(self, worker: ManualWorker) -> None:
+        """A run that wants more executions than it may fails, with the reason."""
         run_id = worker.start(shape("a>a", max_node_executions=2))
         worker.run(run_id, "a")
         worker.settle(worker.claim(run_id, "a", visit=2).token)
@@ -195,7 +343,9 @@ class RunningContract:
         assert record.status is Status.FAILED
         assert record.reason == 'max_node_executions (2) reached before "a"'
 
-    def test_a_retry_is_a_new_attempt_later(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_a_retry_is_a_new_attempt_later(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
@@ -207,7 +357,7 @@ class RunningContract:
         assert rung(store.sweep()) == ["a.1.2"]
         assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
 
-    def test_putting_back_counts_no_attempt(self, worker: Worker, store: Store) -> None:
+    def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is put back without an error keeps its attempt."""
         run_id = worker.start(shape("a"))
         store.retry(worker.claim(run_id, "a").token, 0, None, None)
@@ -215,7 +365,7 @@ class RunningContract:
         assert rung(store.sweep()) == ["a.1.1"]
         assert worker.read(run_id).entries == {}
 
-    def test_a_repeated_retry_gets_the_first_word(self, worker: Worker, store: Store) -> None:
+    def test_a_repeated_retry_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
         """A retry whose reply was lost can be repeated, and counts once."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
@@ -224,8 +374,8 @@ class RunningContract:
         assert store.retry(token, 0, failure(), None).word == "retrying"
         assert worker.read(run_id).nodes["a"].attempt == 2
 
-    def test_events_tell_the_beginning_of_a_long_error(self, worker: Worker, store: Store) -> None:
-        """However long an error is as JSON, the event of its node says why that failed."""
+    def test_events_have_the_beginning_of_a_long_error(self, worker: ManualWorker, store: Store) -> None:
+        """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
             run_id = worker.start(shape("a"))
             token = worker.claim(run_id, "a").token
@@ -234,11 +384,11 @@ class RunningContract:
             token = worker.claim(run_id, "a", attempt=2).token
             store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
 
-            told = [event.data["error"] for event in store.events(run_id) if event.data]
-            assert len(told) == 2
-            assert all(f"ValueError: {message}".startswith(each) and len(each) > 100 for each in told)
+            errors = [event.data["error"] for event in store.events(run_id) if event.data]
+            assert len(errors) == 2
+            assert all(f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors)
 
-    def test_a_node_set_aside_makes_its_run_need_migration(self, worker: Worker, store: Store) -> None:
+    def test_a_held_node_makes_its_run_need_migration(self, worker: ManualWorker, store: Store) -> None:
         """A held node keeps its run open, and a repeated hold gets the same word."""
         run_id = worker.start(shape("a"))
         token = worker.claim(run_id, "a").token
@@ -246,7 +396,7 @@ class RunningContract:
         assert [store.hold(token).word, store.hold(token).word] == ["held", "held"]
         assert worker.statuses(run_id) == "needs_migration: a waiting"
 
-    def test_a_node_set_aside_goes_on_when_it_is_released(self, worker: Worker, store: Store) -> None:
+    def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         (question,) = worker.park(run_id, "a")
@@ -261,11 +411,11 @@ class RunningContract:
         assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
         assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == ["stale", "stale"]
         claim = worker.claim(run_id, "a")
-        assert [each.response for each in claim.answers] == ["yes"]
+        assert [answer.response for answer in claim.answers] == ["yes"]
         assert claim.token.fence > token.fence
         assert "node.released a" in worker.kinds(run_id)
 
-    def test_users_data_comes_back_as_it_was(self, worker: Worker, store: Store) -> None:
+    def test_users_data_comes_back_as_it_was(self, worker: ManualWorker, store: Store) -> None:
         """Tasks, outputs and messages survive every kind of JSON value and text."""
         odd = {
             "": [],
@@ -278,11 +428,11 @@ class RunningContract:
         store.save(claim.token, Saved(odd, 0, [odd, [], "", None]))
         worker.settle(claim.token, odd)
 
-        found, second = worker.read(run_id), worker.claim(run_id, "b")
-        assert (claim.task, second.given, found.tags) == (odd, {"odd": odd}, {"ü": "|"})
-        assert (list(second.inputs), found.messages) == ([("a", 1, odd)], {"a": [odd, [], "", None]})
+        snapshot, second = worker.read(run_id), worker.claim(run_id, "b")
+        assert (claim.task, second.given, snapshot.tags) == (odd, {"odd": odd}, {"ü": "|"})
+        assert (list(second.inputs), snapshot.messages) == ([("a", 1, odd)], {"a": [odd, [], "", None]})
 
-    def test_node_names_may_be_any_text(self, worker: Worker, store: Store) -> None:
+    def test_node_names_may_be_any_text(self, worker: ManualWorker, store: Store) -> None:
         """Names with dots, colons, bars, quotes and spaces are names like others."""
         names = ["a.1", "a:b|c", "q\"'\\", "ü ñ", "n:a", "#a"]
         run_id = worker.start(shape(" ".join(f"s>{name.replace(' ', '_')}" for name in names)))
@@ -293,7 +443,118 @@ class RunningContract:
             store.save(claim.token, saved(1, name))
             worker.settle(claim.token, name)
 
-        found = worker.read(run_id)
-        assert found.record.status is Status.COMPLETED
-        assert found.messages == {name: [name] for name in names}
-        assert found.outputs == {(name, 1): name for name in ["s", *names]}
+        snapshot = worker.read(run_id)
+        assert snapshot.record.status is Status.COMPLETED
+        assert snapshot.messages == {name: [name] for name in names}
+        assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
+
+    def test_a_session_without_runs_is_empty(self, store: Store) -> None:
+        """Reading it is no error, and makes nothing."""
+        assert store.session("ann") == Session()
+        assert not store.forget_session("ann")
+
+    def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
+        """The messages after the first few are appended, values are set and deleted; then both stay."""
+        run_id = worker.start(shape("a>b"))
+        first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
+        document = saved(1, "old", "one", {"two": 2})
+        assert worker.settle(worker.claim(run_id, "a").token, saved=document, session=first) == "settled"
+        token = worker.claim(run_id, "b").token
+        store.save(token, saved(1, "three"))
+        second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
+        assert worker.settle(token, session=second) == "settled"
+
+        session = store.session("ann")
+        assert session == Session(["one", {"two": 2}, "three"], {"n": {"deep": [1]}, "": None})
+        assert store.session("bob") == Session()
+
+    def test_a_settle_that_is_repeated_adds_once(self, worker: ManualWorker, store: Store) -> None:
+        """The network may double the request: the session has the exchange once."""
+        token = worker.claim(worker.start(shape("a")), "a").token
+        document, more = saved(1, "one"), Remembered("ann", 0, {"n": 1})
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, document, session=more)
+        for _ in range(2):
+            assert store.settle(token, settlement, "nonce").word == "settled"
+
+        assert store.session("ann") == Session(["one"], {"n": 1})
+
+    def test_a_stale_worker_adds_nothing(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Only the worker that holds the node writes its session."""
+        run_id = worker.start(shape("a"))
+        old = worker.claim(run_id, "a").token
+        clock.advance(31)
+        store.sweep()
+        worker.claim(run_id, "a", attempt=2)
+
+        assert worker.settle(old, saved=saved(1, "one"), session=Remembered("ann", 0)) == "stale"
+        assert store.session("ann") == Session()
+
+    def test_conditions_that_must_be_asked_again_add_nothing_yet(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A settle that is refused leaves the session alone; the one that counts writes it once."""
+        run_id = worker.start(shape("a b", entries="ab"))
+        token = worker.claim(run_id, "a").token
+        more = Remembered("ann", 0)
+        reads = [("b", 1, "completed")]
+
+        assert worker.settle(token, saved=saved(1, "one"), session=more, reads=reads) == "changed"
+        assert store.session("ann") == Session()
+        worker.run(run_id, "b")
+        assert worker.settle(token, saved=saved(1, "one"), session=more, reads=reads) == "settled"
+        assert store.session("ann").messages == ["one"]
+
+    def test_a_failed_node_adds_nothing(self, worker: ManualWorker, store: Store) -> None:
+        """A node that fails has no exchange to add."""
+        token = worker.claim(worker.start(shape("a")), "a").token
+        store.settle(token, Settlement(Status.FAILED, "", None, failure(), saved(1, "one")), "nonce")
+
+        assert store.session("ann") == Session()
+
+    def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
+        """Forgetting deletes messages and state; a later write begins an empty session."""
+        run_id = worker.start(shape("a>b"))
+        token = worker.claim(run_id, "a").token
+        worker.settle(token, saved=saved(1, "one"), session=Remembered("ann", 0, {"n": 1}))
+
+        assert store.forget_session("ann")
+        assert store.session("ann") == Session()
+        more = Remembered("ann", 0)
+        worker.settle(worker.claim(run_id, "b").token, saved=saved(1, "two"), session=more)
+        assert store.session("ann") == Session(["two"])
+
+    def test_a_visit_left_behind_is_rung_for_at_once(self, worker: ManualWorker, store: Store) -> None:
+        """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
+        run_id = worker.start(shape("a>b"))
+        token = worker.claim(run_id, "a").token
+        store.save(token, saved(1))
+
+        reply = store.leave(token)
+
+        assert (reply.word, rung(reply)) == ("left", ["a.1.1"])
+        assert worker.read(run_id).nodes["a"].crashes == 0
+        assert worker.settle(token) == "stale"
+        assert worker.claim(run_id, "a").document == {"v": 1, "step": 1}
+        assert worker.kinds(run_id)[-2:] == ["node.left a", "node.started a"]
+
+    def test_a_leave_is_refused_or_repeated(self, worker: ManualWorker, store: Store) -> None:
+        """A leave whose reply was lost can be repeated; after another worker's claim it does nothing."""
+        run_id = worker.start(shape("a"))
+        token = worker.claim(run_id, "a").token
+
+        assert [store.leave(token).word, store.leave(token).word] == ["left", "left"]
+        assert len(rung(store.leave(token))) == 0
+        worker.claim(run_id, "a")
+        assert store.leave(token).word == "stale"
+        assert worker.statuses(run_id) == "executing: a running"
+
+    def test_a_node_left_while_its_run_stops_is_cancelled(self, worker: ManualWorker, store: Store) -> None:
+        """A visit that is released in a run that stops is not begun again, and ends the run."""
+        run_id = worker.start(shape("a"))
+        token = worker.claim(run_id, "a").token
+        store.cancel(run_id, "enough")
+
+        assert [store.leave(token).word, store.leave(token).word] == ["cancelled", "cancelled"]
+        assert worker.statuses(run_id) == "cancelled: a cancelled"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from runner.interrupts import InterruptStatus
-from runner.ports import Settlement, Store
-from runner.run import Status
+from runner.records.interrupts import InterruptStatus
+from runner.records.run import Status
+from runner.store.interface import Settlement, Store
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, failure, rung, saved, shape, word_of
+from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
 
 
 class StoppingContract:
     """How runs stop."""
 
-    def test_a_failure_stops_the_run(self, worker: Worker, store: Store) -> None:
+    def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
         run_id = worker.start(shape("a b c d", entries=["a", "b", "c", "d"]))
         (question,) = worker.park(run_id, "b")
@@ -21,14 +21,14 @@ class StoppingContract:
         assert worker.fail(worker.claim(run_id, "a").token) == "settled"
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
-        assert [each.status for each in store.interrupts([question.id]) if each] == [
+        assert [interrupt.status for interrupt in store.interrupts([question.id]) if interrupt] == [
             InterruptStatus.WITHDRAWN
         ]
         assert worker.read(run_id).entries["a", 1] == failure()
         assert worker.read(run_id).record.reason == 'node "a" failed'
         assert "interrupt.withdrawn b" in worker.kinds(run_id)
 
-    def test_what_runs_is_recorded_before_the_run_ends(self, worker: Worker) -> None:
+    def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
         """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
         run_id = worker.start(shape("a b>c", entries=["a", "b"]))
         token = worker.claim(run_id, "b").token
@@ -40,34 +40,22 @@ class StoppingContract:
         assert worker.statuses(run_id) == "failed: a failed, b completed"
         assert worker.read(run_id).outputs["b", 1] == "late"
 
-    def test_a_question_asked_too_late_is_withdrawn(self, worker: Worker, store: Store) -> None:
+    def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         token = worker.claim(run_id, "b").token
         worker.fail(worker.claim(run_id, "a").token)
 
-        assert store.ask(token, [worker.asked(token, "one")], None).word == "stopping"
-        both = [worker.asked(token, "one"), worker.asked(token, "two")]
+        assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
+        both = [worker.question(token, "one"), worker.question(token, "two")]
         assert store.park(token, both, saved(1)).word == "cancelled"
         assert store.park(token, both, saved(1)).word == "cancelled"
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
-        assert {each.status for each in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
+        assert {question.status for question in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
         assert not store.open_interrupts()
 
-    def test_a_failure_that_is_alone_stops_nothing(self, worker: Worker) -> None:
-        """Even under fail_fast only its branch dies; the run goes to its end and has then failed."""
-        run_id = worker.start(shape("a>c b>d", entries=["a", "b"]))
-        token = worker.claim(run_id, "a").token
-
-        assert worker.fail(token, alone=True) == "settled"
-        assert worker.statuses(run_id) == "executing: a failed, b ready, c skipped"
-        worker.run(run_id, "b", "d")
-
-        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
-        assert worker.read(run_id).record.reason == ""
-
-    def test_under_continue_other_branches_go_on(self, worker: Worker) -> None:
+    def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
         run_id = worker.start(shape("a>c b>d c>e d>e", entries=["a", "b"], policy="continue"))
         (question,) = worker.park(run_id, "b")
@@ -78,7 +66,7 @@ class StoppingContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed, e completed"
 
-    def test_a_cancel_stops_all_that_waits(self, worker: Worker, store: Store) -> None:
+    def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         (question,) = worker.park(run_id, "a")
@@ -91,8 +79,19 @@ class StoppingContract:
         assert store.cancel(run_id, "again").word == "already"
         assert store.cancel("00none", "?").word == "unknown"
 
-    def test_a_running_node_learns_that_its_run_is_cancelled(self, worker: Worker, store: Store) -> None:
-        """The heartbeat says so, and what the node does then ends the run."""
+    def test_a_repeated_cancel_gets_its_first_reply(self, worker: ManualWorker, store: Store) -> None:
+        """The same request again is "cancelled" whatever has happened since; another one is "already"."""
+        run_id = worker.start(shape("a"))
+        assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
+        assert store.cancel(run_id, "enough", "two").word == "already"
+        assert store.cancel(run_id, "enough").word == "already"
+        ended = [event.kind for event in store.events(run_id)].count("run.ended")
+        assert ended == 1
+
+    def test_a_running_node_learns_that_its_run_is_cancelled(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The renewal of its lease returns that, and what the node does then ends the run."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         one, two = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
         store.cancel(run_id, "enough")
@@ -103,7 +102,7 @@ class StoppingContract:
         assert worker.settle(two) == "settled"
         assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
 
-    def test_a_cancelled_run_claims_nothing(self, worker: Worker, store: Store) -> None:
+    def test_a_cancelled_run_claims_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A doorbell that was on its way when the run was cancelled is stale."""
         run_id = worker.start(shape("a"))
         store.cancel(run_id, "enough")
@@ -112,7 +111,7 @@ class StoppingContract:
         assert word_of(store.claim(run_id, "a", 1, 1, "n")) == "stale"
 
     def test_a_lost_worker_of_a_stopping_run_ends_it(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """The loss of the last running node ends a run that stops."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
@@ -123,7 +122,7 @@ class StoppingContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
-    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker: Worker, store: Store) -> None:
+    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker: ManualWorker, store: Store) -> None:
         """A stop of a run with very many nodes is done by several sweeps, and then complete."""
         names = [f"n{number:04d}" for number in range(1201)]
         run_id = worker.start(shape(" ".join(names), entries=names))
@@ -137,12 +136,12 @@ class StoppingContract:
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
-    def test_a_failed_node_has_no_output(self, worker: Worker, store: Store) -> None:
+    def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
         """Only completed visits have an output and count in the order of execution."""
         run_id = worker.start(shape("a", policy="continue"))
         token = worker.claim(run_id, "a").token
         store.settle(token, Settlement(Status.FAILED, "", "ignored", failure()), "n")
 
-        found = worker.read(run_id)
-        assert (found.outputs, list(found.order)) == ({}, [])
-        assert found.record.status is Status.FAILED
+        snapshot = worker.read(run_id)
+        assert (snapshot.outputs, list(snapshot.order)) == ({}, [])
+        assert snapshot.record.status is Status.FAILED

@@ -1,21 +1,52 @@
-"""The contract of `renew`, `sweep` and the clock: leases, lost doorbells, expiry, deadlines."""
+"""The contract of time: leases, lost doorbells, deadlines, expiries, reminders."""
 
 from __future__ import annotations
 
-from runner.interrupts import InterruptStatus, ReceiptStatus
-from runner.ports import Store
-from runner.run import Status
+from typing import Any
+
+import pytest
+
+from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec, Topology
+from runner.definition.topology import topology
+from runner.records.interrupts import Address, Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.run import Status
+from runner.store.interface import Store, Token
 from runner.testing.clock import ManualClock
-from runner.testing.contract.worker import Worker, failure, rung, shape
+from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
 
 LEASE = 30
+
+
+FAIL: dict[str, Any] = {"expires_in": 60, "on_expire": "fail"}
+
+
+def routed(*edges: str, policy: str = "fail_fast") -> Topology:
+    """Build a graph from edges like "a>b", and "a~c" for one that is taken when its question expires."""
+    pairs = [(*edge.replace("~", ">").split(">"), "~" in edge) for edge in edges]
+    names = dict.fromkeys(str(name) for pair in pairs for name in pair[:2])
+    nodes = {name: NodeSpec(name, None, "function") for name in names}
+    specs = tuple(EdgeSpec(str(a), str(b), on_expire=bool(late)) for a, b, late in pairs)
+    return topology(Definition("g", nodes, specs, (next(iter(names)),), policy))  # type: ignore[arg-type] # as users write it
+
+
+def question(token: Token, name: str = "ok?", **options: object) -> Interrupt:
+    """Build a question that may lead to the node `late` when it expires."""
+    address = Address(token.run_id, token.node, token.visit, routes=("late",))
+    return address.ask(name, {"sum": 5}, scope="function", **options)  # type: ignore[arg-type] # options
+
+
+def route(token: Token, name: str = "ok?") -> Interrupt:
+    """Build a question that leads to the node `late` when it has no answer within a minute."""
+    return question(token, name, expires_in=60, on_expire={"route": "late"})
 
 
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
-    def test_a_lost_doorbell_is_rung_again(self, worker: Worker, store: Store, clock: ManualClock) -> None:
-        """A ready visit that nobody claims is rung after a lease, then twice as long, up to 5 minutes."""
+    def test_a_lost_doorbell_is_rung_again(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A ready visit that no worker claims is rung after a lease, then twice as long, up to 5 minutes."""
         worker.start(shape("a"))
         waits = []
         for _ in range(5):
@@ -26,7 +57,9 @@ class TimingContract:
 
         assert waits == [30, 60, 120, 240, 300]
 
-    def test_a_lost_lease_is_a_new_attempt(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_a_lost_lease_is_a_new_attempt(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A visit whose worker went silent is rung again as a new attempt, and keeps what was saved."""
         run_id = worker.start(shape("a"))
         lost = worker.claim(run_id, "a").token.fence
@@ -37,8 +70,8 @@ class TimingContract:
         assert rung(store.sweep()) == ["a.1.2"]
         assert worker.claim(run_id, "a", attempt=2).token.fence > lost
 
-    def test_a_renewed_lease_is_kept(self, worker: Worker, store: Store, clock: ManualClock) -> None:
-        """A worker that renews in time keeps its visit; one that lost it is told so."""
+    def test_a_renewed_lease_is_kept(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+        """A worker that renews in time keeps its visit; one that lost it learns that."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         held, lost = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
         clock.advance(20)
@@ -52,9 +85,9 @@ class TimingContract:
         assert store.renew([held]) == ["stale"]
 
     def test_a_node_that_kills_its_workers_fails(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
-        """Five leases lost in a row fail the node with an error that says so."""
+        """Five leases lost in a row fail the node with an error that names the cause."""
         run_id = worker.start(shape("a"))
         for attempt in range(1, 6):
             worker.claim(run_id, "a", attempt=attempt)
@@ -65,15 +98,17 @@ class TimingContract:
         assert "five times" in worker.read(run_id).entries["a", 1]["error"]["message"]
         assert worker.read(run_id).record.reason == 'node "a" failed'
 
-    def test_a_wait_resets_the_crash_budget(self, worker: Worker, store: Store, clock: ManualClock) -> None:
-        """Only leases lost in a row count: a node that came as far as to wait starts anew."""
-        run_id = worker.start(shape("a", each=["a"]))
+    def test_a_wait_resets_the_crash_budget(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Only leases lost in a row count: a node that came as far as to wait starts over."""
+        run_id = worker.start(shape("a", resume_each=["a"]))
         for attempt in range(1, 5):
             worker.claim(run_id, "a", attempt=attempt)
             clock.advance(LEASE)
             store.sweep()
         token = worker.claim(run_id, "a", attempt=5).token
-        question = worker.asked(token)
+        question = worker.question(token)
         store.park(token, [question], None)
         worker.answer(question)
         worker.claim(run_id, "a", attempt=5)
@@ -81,7 +116,9 @@ class TimingContract:
 
         assert rung(store.sweep()) == ["a.1.6"]
 
-    def test_an_unanswered_question_expires(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_an_unanswered_question_expires(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """When its time is over the node goes on and finds the question expired."""
         run_id = worker.start(shape("a"))
         (question,) = worker.park(run_id, "a", expires_in=60)
@@ -90,12 +127,12 @@ class TimingContract:
         assert late.status is ReceiptStatus.EXPIRED
 
         assert rung(store.sweep()) == ["a.1.1"]
-        assert [each.status for each in worker.claim(run_id, "a").answers] == [InterruptStatus.EXPIRED]
+        assert [answer.status for answer in worker.claim(run_id, "a").answers] == [InterruptStatus.EXPIRED]
         assert [receipt.status for receipt in worker.answer(question)] == [ReceiptStatus.EXPIRED]
         assert not store.open_interrupts()
 
     def test_an_answered_question_does_not_expire(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """An answer in time stops the clock of its question."""
         run_id = worker.start(shape("a"))
@@ -109,9 +146,11 @@ class TimingContract:
         clock.advance(25)
 
         assert store.sweep().word == "0"
-        assert [each.status for each in worker.read(run_id).interrupts] == [InterruptStatus.ANSWERED]
+        assert [question.status for question in worker.read(run_id).interrupts] == [InterruptStatus.ANSWERED]
 
-    def test_a_run_past_its_deadline_fails(self, worker: Worker, store: Store, clock: ManualClock) -> None:
+    def test_a_run_past_its_deadline_fails(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
         """A run that takes too long makes nothing ready any more and fails when what runs has ended."""
         run_id = worker.start(shape("a>b", execution_timeout=90.5))
         token = worker.claim(run_id, "a").token
@@ -126,7 +165,7 @@ class TimingContract:
         assert worker.read(run_id).record.reason == "execution timeout of 90.5 s reached"
 
     def test_a_run_in_time_has_no_deadline_left(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """The deadline of a run that has ended is forgotten."""
         run_id = worker.start(shape("a", execution_timeout=5))
@@ -135,8 +174,8 @@ class TimingContract:
 
         assert store.sweep().word == "0"
 
-    def test_a_sweep_does_no_more_than_asked(self, worker: Worker, store: Store) -> None:
-        """A sweep handles so many timers and says how many; the rest is done by the next ones."""
+    def test_a_sweep_does_no_more_than_its_limit(self, worker: ManualWorker, store: Store) -> None:
+        """A sweep handles so many timers and returns how many; the next ones do the rest."""
         graph = shape("a b c", entries=["a", "b", "c"])
         run_id = worker.start(graph)
         for node in "abc":
@@ -151,7 +190,7 @@ class TimingContract:
         ]
 
     def test_a_claimed_doorbell_is_not_rung_again(
-        self, worker: Worker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store, clock: ManualClock
     ) -> None:
         """A claim stops the ringing; what a late sweep finds changes nothing."""
         run_id = worker.start(shape("a"))
@@ -162,3 +201,220 @@ class TimingContract:
         assert store.sweep().word == "0"
         worker.settle(token)
         assert worker.read(run_id).record.status is Status.COMPLETED
+
+    def test_an_expiry_can_fail_the_node(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """With "fail" the node fails without running again; its error has the reason, and its run stops."""
+        run_id = worker.start(shape("a>b"))
+        worker.park(run_id, "a", **FAIL)
+        clock.advance(60)
+
+        assert rung(store.sweep()) == []
+        assert worker.statuses(run_id) == "failed: a failed"
+        snapshot = worker.read(run_id)
+        error = snapshot.entries["a", 1]["error"]
+        assert error["type"] == "runner.errors:InterruptExpired"
+        assert "'ok?' was not answered within 60 s" in error["message"]
+        assert snapshot.interrupts[0].status is InterruptStatus.EXPIRED
+        assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
+        assert store.sweep().word == "0"
+
+    def test_under_continue_an_expiry_fails_its_branch_only(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Other branches go on, as they do beside any failed node."""
+        run_id = worker.start(shape("a>c b>d", entries=["a", "b"], policy="continue"))
+        worker.park(run_id, "a", **FAIL)
+        token = worker.claim(run_id, "b").token
+        clock.advance(29)
+        store.renew([token])
+        clock.advance(29)
+        store.renew([token])
+        clock.advance(2)
+        store.sweep()
+        worker.settle(token)
+        worker.run(run_id, "d")
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
+
+    def test_an_item_whose_question_expires_fails_in_its_map(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A map that goes on without failed items collects the others."""
+        graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
+        run_id = worker.start(graph)
+        store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+        worker.park(run_id, "m[0]", **FAIL)
+        worker.run(run_id, "m[1]")
+        clock.advance(60)
+
+        assert rung(store.sweep()) == ["m.1.1"]
+        assert worker.claim(run_id, "m").map.failed == 1  # type: ignore[union-attr] # it has items
+
+    def test_an_expiry_can_lead_elsewhere(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """With a route the node ends, its other edges die; the node that is next learns what was asked."""
+        run_id = worker.start(routed("a>b", "a~late", "a~later", "late>c", "b>c"))
+        token = worker.claim(run_id, "a").token
+        interrupt = route(token)
+        store.park(token, [interrupt], None)
+        clock.advance(60)
+
+        assert rung(store.sweep()) == ["late.1.1"]
+        assert worker.statuses(run_id) == "executing: a completed, b skipped, late ready, later skipped"
+        details = {"interrupt_id": interrupt.id, "name": "ok?", "reason": {"sum": 5}, "assignees": []}
+        claim = worker.claim(run_id, "late")
+        assert list(claim.inputs) == [("a", 1, {"expired": details})]
+        worker.settle(claim.token)
+        worker.run(run_id, "c")
+        assert worker.statuses(run_id).startswith("completed")
+        assert list(worker.read(run_id).order) == ["a", "late", "c"]
+
+    def test_an_answer_in_time_never_takes_that_edge(self, worker: ManualWorker, store: Store) -> None:
+        """The edge is dead for a node that completes, whatever its worker settles for the others."""
+        run_id = worker.start(routed("a>b", "a~late"))
+        token = worker.claim(run_id, "a").token
+        interrupt = route(token)
+        store.park(token, [interrupt], None)
+        worker.answer(interrupt)
+        worker.settle(worker.claim(run_id, "a").token, edges="10")
+
+        assert worker.statuses(run_id) == "executing: a completed, b ready, late skipped"
+        assert store.sweep().word == "0"
+
+    def test_a_route_may_lead_back(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+        """An edge for expired questions may repeat a loop: the next visit asks once more."""
+        run_id = worker.start(routed("late>a", "a~late", "a>b"))
+        worker.run(run_id, "late")
+        token = worker.claim(run_id, "a").token
+        store.park(token, [route(token)], None)
+        clock.advance(60)
+
+        assert rung(store.sweep()) == ["late.2.1"]
+        assert next(iter(worker.claim(run_id, "late", visit=2).inputs))[0] == "a"
+
+    @pytest.mark.parametrize("ends", ["fail", {"route": "late"}])
+    def test_a_node_at_work_ends_when_it_waits(
+        self, worker: ManualWorker, store: Store, clock: ManualClock, ends: object
+    ) -> None:
+        """A running worker may finish; meanwhile answers are refused, and none is lost."""
+        run_id = worker.start(routed("a>b", "a~late"))
+        token = worker.claim(run_id, "a").token
+        interrupt = question(token, expires_in=20, on_expire=ends)
+        store.ask(token, [interrupt], None)
+        clock.advance(20)
+        assert rung(store.sweep()) == []
+        assert worker.statuses(run_id) == "executing: a running"
+        assert [receipt.status for receipt in worker.answer(interrupt)] == [ReceiptStatus.EXPIRED]
+        assert store.park(token, [interrupt], None).word == "waiting"
+        clock.advance(LEASE)
+        store.sweep()
+
+        status = "completed" if ends != "fail" else "failed"
+        assert worker.read(run_id).nodes["a"].status == status
+
+    def test_other_questions_end_with_the_node(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """One expiry ends the node: what else it asked is withdrawn, and its workers are refused."""
+        run_id = worker.start(shape("a", resume_each=["a"]))
+        first, second, third = worker.park(run_id, "a", "x", "y", "z", **FAIL)
+        worker.answer(first)
+        clock.advance(60)
+        store.sweep()
+
+        statuses = {question.id: question.status for question in worker.read(run_id).interrupts}
+        assert sorted([statuses[second.id], statuses[third.id]]) == ["expired", "withdrawn"]
+        assert statuses[first.id] is InterruptStatus.ANSWERED
+        assert store.claim(run_id, "a", 1, 1, worker.nonce()).word == "stale"  # type: ignore[union-attr] # a reply
+        assert not store.open_interrupts()
+
+    def test_a_question_asked_again_says_anew_what_time_does(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A question that was withdrawn with its wait and is asked once more has only its new options."""
+        run_id = worker.start(shape("a", resume_each=["a"]))
+        first, _ = worker.park(run_id, "a", "x", "y", remind_every=5, **FAIL)
+        worker.answer(first)
+        token = worker.claim(run_id, "a").token
+        other = worker.question(token, "z")
+        store.park(token, [other], None)
+        worker.answer(other)
+        token = worker.claim(run_id, "a").token
+        store.park(token, [worker.question(token, "y", expires_in=60)], None)
+        clock.advance(60)
+
+        assert rung(store.sweep()) == ["a.1.1"]
+        assert store.sweep().word == "0"
+
+    def test_reminders_are_told_until_an_answer(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Each is an event with its count, shown on the question; an answer ends them."""
+        run_id = worker.start(shape("a"))
+        (interrupt,) = worker.park(run_id, "a", remind_every=10)
+        for _ in range(3):
+            clock.advance(10)
+            assert store.sweep().word == "1"
+        (reminded,) = store.open_interrupts()
+        assert reminded.reminded == 3
+        events = [event for event in store.events(run_id) if event.kind == "interrupt.reminded"]
+        assert [(event.node, event.detail, event.data) for event in events] == [
+            ("a", interrupt.id, {"count": count}) for count in (1, 2, 3)
+        ]
+        worker.answer(interrupt)
+        assert worker.claim(run_id, "a").answers[0].reminded == 3
+        clock.advance(10)
+        assert store.sweep().word == "0"
+
+    def test_reminders_come_when_they_should(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Times count from the question; after an outage one reminder stands for all that were missed."""
+        run_id = worker.start(shape("a"))
+        worker.park(run_id, "a", remind_after=[5, 20, 25, 40])
+        began, seen = clock.now, []
+        for seconds in (5, 10, 12, 10, 10):
+            clock.advance(seconds)
+            if store.sweep().word != "0":
+                seen.append((clock.now - began) // 1000)
+
+        assert seen == [5, 27, 47]
+        assert store.sweep().word == "0"
+
+    def test_reminders_end(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+        """One question reminds a hundred times, no more: a run keeps some thousands of events."""
+        run_id = worker.start(shape("a"))
+        worker.park(run_id, "a", remind_every=1)
+        for _ in range(120):
+            clock.advance(1)
+            store.sweep()
+
+        assert store.open_interrupts()[0].reminded == 100
+
+    @pytest.mark.parametrize("how", ["withdrawn", "cancelled", "expired", "settled"])
+    def test_a_closed_question_does_not_remind(
+        self, worker: ManualWorker, store: Store, clock: ManualClock, how: str
+    ) -> None:
+        """Whatever closes a question ends its reminders."""
+        run_id = worker.start(shape("a"))
+        token = worker.claim(run_id, "a").token
+        interrupt = worker.question(token, remind_every=15, expires_in=20 if how == "expired" else None)
+        store.ask(token, [interrupt], None)
+        if how == "settled":
+            worker.settle(token)
+        else:
+            store.park(token, [interrupt], None)
+        if how == "withdrawn":
+            store.withdraw(interrupt.id, "", reask=False)
+        if how == "cancelled":
+            store.cancel(run_id, "")
+        clock.advance(20)
+        store.sweep()
+        clock.advance(8)
+        store.sweep()
+
+        assert "interrupt.reminded a" not in worker.kinds(run_id)
+        assert store.sweep().word == "0"

@@ -7,7 +7,7 @@ local function read_questions(first)
   local questions, last = {}, first + 6 * tonumber(ARGV[first])
   for place = first + 1, last, 6 do
     questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
-      json = ARGV[place + 2], listings = ARGV[place + 3], told = ARGV[place + 4], by_time = ARGV[place + 5]}
+      json = ARGV[place + 2], listings = ARGV[place + 3], payload = ARGV[place + 4], by_time = ARGV[place + 5]}
   end
   return questions, last + 1
 end

@@ -2,7 +2,7 @@
 -- include: asked
 
 local function open_question(d, name, visit, question)
-  announce(d, 'interrupt.asked', name, visit, question.id, question.told)
+  announce(d, 'interrupt.asked', name, visit, question.id, question.payload)
   d.events[#d.events].question = question
   if question.expires > 0 then timer(d, 'expire', question.id, now + question.expires) end
   local remind = question.by_time:match('^%a+ (%d+)')

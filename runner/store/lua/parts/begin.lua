@@ -13,6 +13,7 @@ local function begin(of)
     'path', of.path, 'created', now, 'task', of.task, 'given', of.given, 'tags', of.tags, 'idem', of.idem,
     'wide', WIDE)
   if (of.on_end or '') ~= '' then redis.call('HSET', key, 'on_end', of.on_end) end
+  if (of.trace or '') ~= '' then redis.call('HSET', key, 'trace', of.trace) end
   list_run(of.run, of.graph, of.tags)
   redis.call('ZADD', prefix .. 'runs:executing', now, of.run)
   redis.call('HINCRBY', shape_key, 'runs', 1)

@@ -19,7 +19,7 @@ local function messages(d, name)
   return found
 end
 
--- An item is told itself where other nodes are told the run's task.
+-- An item gets itself where other nodes get the run's task.
 local function task(d, name, visit)
   local owner, index = map_of(name), name:match('%[(%d+)%]$')
   if not owner then

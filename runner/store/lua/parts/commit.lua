@@ -1,6 +1,6 @@
 -- Write everything that a transition changed, and remember its doorbells and what follows.
 -- include: events
--- include: bells
+-- include: doorbells
 local follow = {}
 
 local function write_records(d)

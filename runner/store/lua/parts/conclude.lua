@@ -3,14 +3,14 @@
 -- include: result
 
 -- What time does to a question, a line each: when it reminds; "fail" or "route", where it ends its node;
--- then the entry and what is told of it, or the node that is next and the output.
+-- then the entry and its payload, or the node that is next and the output.
 local function by_time(d, id)
   local reminds, rest = (redis.call('HGET', d.key, 'w:' .. id) or '\n'):match('^([^\n]*)\n(.*)$')
   local kind, one, other = rest:match('^(%a+)\n([^\n]*)\n(.*)$')
   return reminds, kind, one, other
 end
 
--- Tell whether somebody works for a node just now: a worker, a child run, its items, another system.
+-- Whether a node is being worked for: by a worker, a child run, its items or another system.
 local function at_work(record)
   return record.status == 'running' or record.items or record.busy
 end
@@ -35,5 +35,5 @@ local function conclude(d, name, id, kind, one, other)
   for _, edge in ipairs(shape(d, 'o:' .. name)) do bits = bits .. ((edge[5] and edge[1] == one) and '1' or '0') end
   grow(d.root, #other)
   leave_result(d, at, 'completed', other, cjson.encode({v = 1, ms = 0, edges = bits, expired = id}))
-  finish(d, name, ended, 'completed', bits, told(other))
+  finish(d, name, ended, 'completed', bits, short_output(other))
 end

@@ -14,17 +14,17 @@ local function root_of(key)
   return {key = root, path = found[2], run = run or '', size = tonumber(size or 0)}
 end
 
--- What happens in a child run is told in its root's stream, too: numbered there, with the way to its node.
+-- What happens in a child run is written to its root's stream, too: numbered there, with the way to its node.
 -- `bytes` are those that the root's size grows by.
 local function echo(root, event, bytes)
   if event.kind:find('^run%.') then return end
   local head, number, stopping = root.run:match('^(.* )(%d+) (%S+)$')
-  if not (number and root.path) then return end
+  if not number then return end
   redis.call('HSET', root.key, 'run', head .. number + 1 .. ' ' .. stopping, 'size', root.size + (bytes or 0))
   write_event(root.key, number + 1, event, root.path .. event.node)
 end
 
--- An output is told with its visit's end when it is short and no reference.
-local function told(output)
+-- An output is written with its visit's end when it is short and no reference.
+local function short_output(output)
   if #output <= 1000 and output:byte() ~= 64 then return output end
 end

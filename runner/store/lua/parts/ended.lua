@@ -34,8 +34,8 @@ local function release(d)
   end
 end
 
--- A run that has ended, and has told so where it must, is no longer in use.
-local function let_go(d)
+-- A run that has ended and has reported it where it must is no longer in use.
+local function end_use(d)
   release(d)
   if outlived(d.run.parent) then retire(d.id) end
 end
@@ -46,5 +46,5 @@ local function index_status(d, before, status)
   redis.call('ZADD', prefix .. 'runs:' .. status, created, d.id)
   if not FINAL[status] then return end
   redis.call('HSET', d.key, 'ended', now)
-  if redis.call('HEXISTS', d.key, 'untold') == 0 then let_go(d) end
+  if redis.call('HEXISTS', d.key, 'untold') == 0 then end_use(d) end
 end

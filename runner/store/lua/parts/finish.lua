@@ -1,7 +1,7 @@
--- End a visit: its status, its arrivals, and the run's end under fail_fast unless the failure is alone.
+-- End a visit: its status, its arrivals, and the run's end under fail_fast.
 -- include: spread
 -- include: mapping
-local function finish(d, name, fields, status, edges, data, alone)
+local function finish(d, name, fields, status, edges, data)
   fields.status, fields.edges = status, status == 'completed' and edges or ''
   fields.crashes, fields.busy, fields.held = 0, false, false
   local record = change(d, name, fields)
@@ -11,7 +11,7 @@ local function finish(d, name, fields, status, edges, data, alone)
   if status == 'failed' then
     rewind(d, name)
     d.run.failed = d.run.failed + 1
-    if shape(d, 'meta').policy == 'fail_fast' and not alone then stop(d, 'failed', ('node "%s" failed'):format(name)) end
+    if shape(d, 'meta').policy == 'fail_fast' then stop(d, 'failed', ('node "%s" failed'):format(name)) end
   end
   if d.run.stopping == '' then spread(d, name) end
 end

@@ -11,7 +11,7 @@ local function is_out(record)
   return record.status == 'waiting' and record.busy and record.handed ~= '' and not record.items and record.child == ''
 end
 
--- Forget who works for a node: its next execution begins anew.
+-- Clear the external task of a node: its next execution starts over.
 local function fresh(fields)
   fields.child, fields.handed, fields.sent, fields.late = '', '', false, false
   return fields

@@ -1,4 +1,4 @@
--- Who may write for a visit, and what a repeated request was told the first time.
+-- Who may write for a visit, and the first reply to a repeated request.
 -- include: draft
 local function holds(record, visit, fence)
   return record.status == 'running' and record.visit == visit and record.fence == fence

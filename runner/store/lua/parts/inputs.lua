@@ -4,7 +4,7 @@
 -- The (node, visit) whose outputs reach this visit, in edge order, each once.
 local function live_inputs(d, name, record)
   local edges, found, seen, sources = shape(d, 'i:' .. name), {}, {}, {}
-  local function take(source, visit)
+  local function add_input(source, visit)
     local field = source .. '.' .. visit
     if not seen[field] then found[#found + 1], seen[field] = {source, visit, field}, true end
   end
@@ -14,14 +14,14 @@ local function live_inputs(d, name, record)
   fill(d.key, sources, function(field, json) d.nodes[field:sub(3)] = read_node(json) end)
   for _, edge in ipairs(edges) do
     local source, place, kind = edge[1], edge[2], edge[3]
-    if kind == 'back' or kind == 'batch' then
-      for _, pair in ipairs(record.via) do if pair[1] == source then take(source, pair[2]) end end
+    if kind == 'back' then
+      for _, pair in ipairs(record.via) do if pair[1] == source then add_input(source, pair[2]) end end
     elseif kind == 'exit' then
       for _, exit in ipairs(loop(d, edge[4]).taken) do
-        if exit[1] == source and exit[2] == place then take(source, exit[3]) end
+        if exit[1] == source and exit[2] == place then add_input(source, exit[3]) end
       end
     elseif node(d, source).edges:sub(place + 1, place + 1) == '1' then
-      take(source, node(d, source).visit)
+      add_input(source, node(d, source).visit)
     end
   end
   return found

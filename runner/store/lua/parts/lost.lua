@@ -4,11 +4,11 @@
 local CRASHES = 5
 
 -- Write the error of a node that killed every worker that took it, and a dead letter.
--- Arguments of the script: 6 the error's entry (JSON), 7 the reason in words.
+-- Arguments of the script: 7 the error's entry (JSON), 8 the reason in words.
 local function bury(d, name, visit)
-  leave_result(d, name .. '.' .. visit, 'failed', '', ARGV[6])
+  leave_result(d, name .. '.' .. visit, 'failed', '', ARGV[7])
   redis.call('XADD', prefix .. 'dead', 'MAXLEN', '~', 10000, '*', 'run_id', d.id, 'node', name,
-    'visit', visit, 'reason', ARGV[7], 'at', now)
+    'visit', visit, 'reason', ARGV[8], 'at', now)
 end
 
 -- Another worker goes on, until the node has used up its crash budget.
@@ -21,5 +21,5 @@ local function lost(d, name, record)
   end
   bury(d, name, record.visit)
   withdraw(d, name, record.visit, record.questions)
-  finish(d, name, {questions = {}, unseen = 0}, 'failed', '', cjson.encode({error = 'NodeFailed: ' .. ARGV[7]}))
+  finish(d, name, {questions = {}, unseen = 0}, 'failed', '', cjson.encode({error = 'NodeFailed: ' .. ARGV[8]}))
 end

@@ -1,4 +1,4 @@
--- A stopped map cancels its idle items; a failed item stops its map; a map that is tried again begins anew.
+-- A stopped map cancels its idle items; a failed item stops its map; a map that is tried again starts over.
 -- include: items
 local function drop_items(d, name)
   local found = map(d, name)
@@ -7,7 +7,7 @@ local function drop_items(d, name)
   for index = found.swept, last - 1 do
     local item = name .. '[' .. index .. ']'
     local record = node(d, item)
-    if record.visit == found.visit and IDLE[record.status] then drop(d, item) end
+    if record.visit == found.visit and IDLE[record.status] then cancel_idle(d, item) end
   end
   set_map(d, name, {swept = last})
   return last - found.swept == MOST

@@ -1,7 +1,7 @@
 -- A decided question whose node has another name.
 -- include: size
 
--- A question that is decided has both names: whoever answers the old one learns that it is.
+-- A question that is decided has both names: an answer to the old one gets the receipt of a decided one.
 local function move_question(d, each, number)
   local old, decided = redis.call('HGET', d.key .. ':i', each[1]), redis.call('HGET', d.key .. ':d', each[1])
   grow(d.root, #each[5] - json_bytes(d.key, each[2]))

@@ -15,7 +15,7 @@ local LISTS = {{'undone', 2}, {'forgets', 1}, {'renamed', 5}, {'visits', 3}, {'m
 local function read_move(place)
   local move = {run = ARGV[place], events = tonumber(ARGV[place + 1]), fp = ARGV[place + 2],
     graph = ARGV[place + 3], node = ARGV[place + 4], path = ARGV[place + 5],
-    started = tonumber(ARGV[place + 6]), told = ARGV[place + 7]}
+    started = tonumber(ARGV[place + 6]), event_data = ARGV[place + 7]}
   move.records, place = read_records(place + 8)
   for _, list in ipairs(LISTS) do move[list[1]], place = read_list(place, list[2]) end
   move.questions, place = read_questions(place)
@@ -40,7 +40,7 @@ local function reshape(d, move)
 end
 
 local function tell_moves(d, move)
-  announce(d, 'run.migrated', '', 0, move.fp, move.told)
+  announce(d, 'run.migrated', '', 0, move.fp, move.event_data)
   for _, each in ipairs(move.moved) do
     announce(d, 'interrupt.moved', each[3], tonumber(each[4]), each[2], each[6])
     move_question(d, each, d.run.events + #d.events)

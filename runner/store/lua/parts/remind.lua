@@ -1,4 +1,4 @@
--- A question waits for long: those who watch are told again, until somebody answers.
+-- A question has waited for long: its watchers are reminded, again and again until it is answered.
 -- include: conclude
 local MOST_REMINDERS = 100
 
@@ -11,7 +11,7 @@ local function next_reminder(reminds, asked, count)
   end
 end
 
--- The question is written anew with the count of its reminders before it.
+-- The question is written again with the count of its reminders before it.
 local function remind(d, id)
   local name, visit = id:match('^[^.]+%.(.*)%.(%d+)%.[^.]*$')
   local head, count, json = redis.call('HGET', d.key .. ':i', id):match('^(%d+ %d+ %d+) ?(%d*) ({.*)$')

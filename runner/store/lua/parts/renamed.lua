@@ -3,7 +3,7 @@
 -- include: size
 
 -- Two nodes may have exchanged their names: all is taken away before anything is put in its place.
-local function take(puts, key, old, new)
+local function move_field(puts, key, old, new)
   local found = redis.call('HGET', key, old)
   if not found then return end
   redis.call('HDEL', key, old)
@@ -13,9 +13,9 @@ end
 local function take_node(d, puts, old, new, visit, document, decided)
   local list, at = d.key .. ':m', '.' .. visit
   for place = 1, tonumber(redis.call('HGET', list, '#' .. old) or 0) do
-    take(puts, list, place .. '.' .. old, place .. '.' .. new)
+    move_field(puts, list, place .. '.' .. old, place .. '.' .. new)
   end
-  take(puts, list, '#' .. old, '#' .. new)
+  move_field(puts, list, '#' .. old, '#' .. new)
   grow(d.root, #document - redis.call('HSTRLEN', d.key .. ':s', old))
   redis.call('HDEL', d.key .. ':s', old)
   if document ~= '' then
@@ -24,18 +24,18 @@ local function take_node(d, puts, old, new, visit, document, decided)
   end
   redis.call('HDEL', d.key, 'q:' .. old)
   if decided ~= '' then puts[#puts + 1] = {d.key, 'q:' .. new, decided} end
-  take(puts, d.key, 'k:' .. old, 'k:' .. new)
-  take(puts, d.key, 't:' .. old .. at, 't:' .. new .. at)
+  move_field(puts, d.key, 'k:' .. old, 'k:' .. new)
+  move_field(puts, d.key, 't:' .. old .. at, 't:' .. new .. at)
   local items = read_map(redis.call('HGET', d.key, 'm:' .. old)).total
-  for index = 0, items - 1 do take(puts, d.key .. ':f', old .. at .. '.' .. index, new .. at .. '.' .. index) end
-  take(puts, d.key, 'm:' .. old, 'm:' .. new)
+  for index = 0, items - 1 do move_field(puts, d.key .. ':f', old .. at .. '.' .. index, new .. at .. '.' .. index) end
+  move_field(puts, d.key, 'm:' .. old, 'm:' .. new)
 end
 
 local function take_visit(d, puts, old, new, entry)
   local place = redis.call('HGET', d.key, 'x:' .. old):match('^%S+')
   if entry ~= '' then redis.call('HSET', d.key, 'x:' .. old, place .. ' ' .. entry) end
-  take(puts, d.key, 'x:' .. old, 'x:' .. new)
-  take(puts, d.key, 'o:' .. old, 'o:' .. new)
+  move_field(puts, d.key, 'x:' .. old, 'x:' .. new)
+  move_field(puts, d.key, 'o:' .. old, 'o:' .. new)
 end
 
 local function rename_all(d, move)

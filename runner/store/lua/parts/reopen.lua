@@ -1,4 +1,4 @@
--- Other records for a run, worked out from its history (see runner/replay.py).
+-- Other records for a run, worked out from its history (see runner/operations/recovery.py).
 -- Arguments: failed, started; then, each after how many there are: loops (number, record), arrivals
 -- (field, record), maps (name, record), nodes (name, record).
 -- include: ring

@@ -1,5 +1,5 @@
 -- The end of a script: what follows for other runs, then the doorbells, pushed or returned.
--- include: bells
+-- include: doorbells
 -- include: follow
 local function reply(word)
   follow_all()

@@ -1,6 +1,6 @@
 -- Runs that ended some time ago: children's keys get their expiry, listings forget what is gone.
--- include: dropped
-local function forget(limit)
+-- include: removed
+local function expire_listings(limit)
   local key = prefix .. 'retiring'
   for _ = 1, limit do
     local run = redis.call('LPOP', key)
@@ -8,7 +8,7 @@ local function forget(limit)
     local of = redis.call('HGET', prefix .. 'r:' .. run, 'of')
     local parent = of and of:match('^%S+ (%S+)')
     if of and redis.call('EXISTS', prefix .. 'r:' .. parent) == 0 then
-      if ended(run) then drop(run) end
+      if ended(run) then remove_run(run) end
     -- Its parent may go on again since.
     elseif of and outlived(parent) then
       retire(run)

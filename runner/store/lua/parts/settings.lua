@@ -1,13 +1,11 @@
--- What every writing script is told first, and the time.
+-- The settings that every writing script is given first, and the time.
 --
 -- Arguments: 1 the time in ms of a test's clock ("" for the server's own), 2 lease in ms,
---   3 "1" to ring doorbells from here, 4 retention in ms (0: keep) and bytes that a run may have,
---   then the script's own from 5.
+--   3 "1" to ring doorbells from here, 4 retention in ms (0: for ever), 5 bytes that a run may have,
+--   then the script's own from 6.
 -- `prefix` names the partition; every key is built from it, so all share its slot (see keys.py).
 local prefix = KEYS[1]
-local lease, push, kept_for, most = tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]:match('^(%d+) (%d+)$')
-local retention = tonumber(kept_for)
-most = tonumber(most)
+local lease, push, retention, most = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
 

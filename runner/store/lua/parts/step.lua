@@ -11,15 +11,10 @@ local function status_of(run)
   return run.stopping ~= '' and 'cancelled' or 'completed'
 end
 
--- A run that would end opens its next batch or fires the event after it first, where it has one.
+-- A run that would end fires the event after it first, where it has one.
 local function before_end(d)
   if not FINAL[status_of(d.run)] then return end
-  local meta = shape(d, 'meta')
-  local batch = meta.batches and d.run.stopping == '' and node(d, '@batch')
-  if batch and #batch.via > 0 and (batch.status == 'pending' or batch.status == 'completed') then
-    return ring(d, '@batch', {visit = batch.visit + 1, attempt = 1})
-  end
-  local last = meta.after and node(d, '@after')
+  local last = shape(d, 'meta').after and node(d, '@after')
   if last and last.status == 'pending' then ring(d, '@after', {visit = last.visit + 1, attempt = 1}) end
 end
 

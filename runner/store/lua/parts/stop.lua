@@ -13,7 +13,7 @@ local function cancel_node(d, name)
 end
 
 -- Cancel an idle node; one whose child run is at work is cancelled when that has ended.
-local function drop(d, name)
+local function cancel_idle(d, name)
   local record = node(d, name)
   if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
   local out = is_out(record)
@@ -26,7 +26,7 @@ end
 local function drain(d, names)
   for place = 1, math.min(DRAIN, #names) do
     local name = names[place]
-    if IDLE[node(d, name).status] then drop(d, name) end
+    if IDLE[node(d, name).status] then cancel_idle(d, name) end
   end
   if #names > DRAIN then timer(d, 'drain', '', now) end
 end

@@ -1,4 +1,4 @@
--- A run with `on_end` that ends: workers are rung for its node @end until one has told so.
+-- A run with `on_end` that ends: workers are rung for its node @end until one has reported it.
 -- include: commit
 -- include: ring
 local LONGEST_WAIT = 300000
@@ -16,7 +16,7 @@ local function note_end(d)
   ring_end(d, redis.call('HINCRBY', d.key, 'ends', 1), ring_again())
 end
 
--- Nobody has told it so far.
+-- It has not been reported so far.
 local function ring_end_again(d)
   local found = redis.call('HMGET', d.key, 'untold', 'ends')
   if not found[1] then return end

@@ -11,7 +11,7 @@ local function leave(d, name, place, edge, settled)
   arrive(d, edge[1], edge[3], true, settled)
 end
 
--- Begin a loop's next round; the loops inside begin anew, those around it wait for it.
+-- Begin a loop's next round; the loops inside start over, those around it wait for it.
 local function again(d, number, at)
   local old = loop(d, number)
   set_loop(d, number, {round = old.round + 1, settled = 0, asked = {}})

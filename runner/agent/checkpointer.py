@@ -1,0 +1,90 @@
+"""Where an execution of an agent stores its checkpoints and publishes its questions.
+
+Three kinds: a node's visit (its methods block, so they run on threads), a direct call (kept in
+memory), and a tool call of another agent (kept inside that agent's own document, `subagent.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from runner import async_loop
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt
+from runner.records.outcomes import Saved, Visit
+
+
+class Checkpointer(Protocol):
+    """What an execution needs; methods raise LeaseLost when the work now belongs to another worker."""
+
+    address: Address
+    answers: Mapping[str, Interrupt]
+    invocation_state: dict[str, Any]
+    idempotency_key: str
+
+    async def save(self, saved: Saved) -> None:
+        """Store a checkpoint."""
+
+    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+        """Store a checkpoint and publish questions."""
+
+    async def check(self) -> None:
+        """Raise when this work must stop."""
+
+    def check_now(self) -> None:
+        """The same, for code on a thread of its own."""
+
+
+class VisitCheckpointer:
+    """Stores through the visit of a node."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self.address = visit.address
+        self.answers = visit.answers
+        self.invocation_state = visit.invocation_state
+        self.idempotency_key = visit.idempotency_key
+        self.check_now = visit.check
+
+    async def save(self, saved: Saved) -> None:
+        await async_loop.in_thread(self._visit.save, saved)
+
+    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+        await async_loop.in_thread(self._visit.ask, questions, saved)
+
+    async def check(self) -> None:
+        await async_loop.in_thread(self._visit.check)
+
+
+class DirectCheckpointer:
+    """Keeps the last checkpoint of a direct call in memory; no other worker can take its work over."""
+
+    def __init__(
+        self,
+        address: Address,
+        answers: Mapping[str, Interrupt],
+        invocation_state: dict[str, Any],
+        messages: list[JSON],
+    ) -> None:
+        self.address = address
+        self.answers = answers
+        self.invocation_state = invocation_state
+        self.idempotency_key = f"{address.run_id}.{address.node_id}.{address.visit}"
+        self.document: dict[str, JSON] | None = None
+        self.messages = list(messages)
+
+    async def save(self, saved: Saved) -> None:
+        self.document = saved.document
+        self.messages = [*self.messages[: saved.keep], *saved.messages]
+
+    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+        """Store a checkpoint; the questions are shown when the call returns."""
+        del questions
+        await self.save(saved)
+
+    async def check(self) -> None:
+        """Nothing stops a direct call from outside but its cancel signal."""
+
+    def check_now(self) -> None:
+        """As `check`."""

@@ -1,0 +1,92 @@
+"""What an agent is made of, apart from anything that changes while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pydantic
+
+from runner.agent.machine.protocol import AgentDefinition
+from runner.agent.models.port import Model
+from runner.agent.tools import AgentTool, StructuredOutputTool, tools_by_name
+from runner.errors import DefinitionError
+from runner.hooks import HookRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Model, tools, hooks and limits; many executions share one, and none changes it."""
+
+    name: str
+    model: Model
+    tools: Mapping[str, AgentTool]
+    hooks: HookRegistry
+    definition: AgentDefinition
+    system_prompt: str | list[dict[str, Any]] | None = None
+    structured: type[pydantic.BaseModel] | None = None
+    window: int | None = None
+    session_id: str | None = None
+
+    def for_call(
+        self, limits: Mapping[str, int] | None, structured: type[pydantic.BaseModel] | None
+    ) -> AgentConfig:
+        """Return what one call runs with: its own limits and output model before the agent's.
+
+        Raises:
+            DefinitionError: a limit can't be used, or a tool has the name of the output model.
+        """
+        definition = replace(self.definition, **checked_limits(limits or {}))
+        if structured is None:
+            return replace(self, definition=definition)
+        tools = [tool for name, tool in self.tools.items() if name != self.definition.structured]
+        output = StructuredOutputTool(structured)
+        return replace(
+            self,
+            tools=tools_by_name([*tools, output]),
+            definition=replace(definition, structured=output.tool_name),
+            structured=structured,
+        )
+
+
+def checked_model(model: object, name: str) -> Model:
+    """Check the model of an agent.
+
+    Raises:
+        DefinitionError: it has no `stream` method.
+    """
+    if not isinstance(model, Model):
+        raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
+    return model
+
+
+def is_sequential(executor: str) -> bool:
+    """Read the name of a tool executor.
+
+    Raises:
+        DefinitionError: there is no such executor.
+    """
+    if executor not in ("concurrent", "sequential"):
+        raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {executor!r}.")
+    return executor == "sequential"
+
+
+def checked_limits(limits: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the limits of an invocation as fields of its definition.
+
+    Raises:
+        DefinitionError: one is unknown or below 1.
+    """
+    unknown = limits.keys() - {"turns", "output_tokens", "total_tokens"}
+    bad = [
+        name
+        for name, limit in limits.items()
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1)
+    ]
+    if unknown or bad:
+        raise DefinitionError(
+            f"limits {sorted(unknown) or bad} can't be used: turns, output_tokens and total_tokens are whole "
+            "numbers above 0."
+        )
+    return {f"max_{name}": limit for name, limit in limits.items()}

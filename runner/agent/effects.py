@@ -1,0 +1,388 @@
+"""What runs beside the machine: model calls, tools and callbacks, each ending in one event."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from runner import async_loop, hooks
+from runner.agent import calls
+from runner.agent.checkpointer import Checkpointer
+from runner.agent.config import AgentConfig
+from runner.agent.context import AgentView, ToolContext
+from runner.agent.hook_events import HookEvents
+from runner.agent.machine.protocol import (
+    CallbackFailed,
+    CallModel,
+    Cancelled,
+    FireHook,
+    HookFired,
+    MachineEvent,
+    ModelReplied,
+    RunTool,
+    ToolAsked,
+    ToolEnded,
+    Waited,
+)
+from runner.agent.machine.state import AgentState, ModelReply
+from runner.agent.machine.tool_calls import error_result
+from runner.agent.models.chunks import Assembly, own_ids
+from runner.agent.models.port import AgentMetadata, is_overflow, is_throttled, prepared
+from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
+from runner.errors import ConflictError, InterruptRaised, UsageError
+from runner.records import codec, failures
+from runner.records.asking import Asker
+from runner.records.codec import JSON
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Interrupt
+
+Emit = Callable[[dict[str, Any]], None]
+Post = Callable[[MachineEvent], Awaitable[None]]
+ToolOutcome = ToolEnded | ToolAsked | CallbackFailed
+
+CANCEL_CHECK_INTERVAL = 0.1  # seconds, while waiting for a throttled model
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Carries out the commands of one execution; each effect gets the state as it was at its command.
+
+    `emit` takes stream events; `post` reports an event from inside a tool call and returns when the
+    machine has taken it. `callback_turn` keeps sync callbacks of concurrent tool calls from overlapping.
+    """
+
+    config: AgentConfig
+    checkpointer: Checkpointer
+    hook_events: HookEvents
+    view: AgentView
+    emit: Emit
+    post: Post
+    callback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def wait(self, seconds: float) -> MachineEvent:
+        """Sleep, in steps that notice a cancelled invocation."""
+        self.emit({"event_loop_throttled_delay": seconds})
+        left = seconds
+        while left > 0 and not self.view.cancel_signal.is_set():
+            await asyncio.sleep(min(left, CANCEL_CHECK_INTERVAL))
+            left -= CANCEL_CHECK_INTERVAL
+        return Waited()
+
+    async def call_model(self, command: CallModel, state: AgentState, messages: list[JSON]) -> MachineEvent:
+        """Call the model once."""
+        await self.checkpointer.check()
+        name = type(self.config.model).__name__
+        with calls.observed(calls.Call("model", self.config.name, name)) as end:
+            event = await ModelCall(self, state, messages).run(forced=command.forced)
+            if isinstance(event, ModelReplied):
+                end.usage = event.usage
+                end.error = event.reply.exception.name if event.reply.exception else ""
+            return event
+
+    async def run_tool(self, command: RunTool, state: AgentState) -> MachineEvent:
+        """Run one attempt of a tool call."""
+        await self.checkpointer.check()
+        key = str(command.use["toolUseId"])
+        tool = self.hook_events.tool_for(key, command.attempt, command.tool)
+        command = replace(command, use=codec.unpack(command.use))
+        with calls.observed(calls.Call("tool", self.config.name, tool.tool_name)) as end:
+            event = await ToolExecution(self, command, tool, state.questions).run()
+            if isinstance(event, ToolAsked):
+                end.error = "interrupt"
+            elif isinstance(event, ToolEnded) and event.result["status"] == "error":
+                end.error = event.exception.name if event.exception else "error"
+            return event
+
+    async def run_callbacks(
+        self,
+        command: FireHook,
+        event: hooks.AgentEvent,
+        callbacks: Sequence[hooks.Callback],
+        state: AgentState,
+    ) -> MachineEvent:
+        """Run the callbacks of a hook event."""
+        try:
+            questions = await hooks.fire(event, callbacks, self.callback_turn)
+            if questions:
+                return HookFired(command.event, command.key, questions=questions)
+            return HookFired(command.event, command.key, self.hook_events.changes(command, event, state))
+        except ConflictError:
+            raise
+        except BaseException as error:
+            if async_loop.is_cancelled():
+                raise
+            return self.callback_failed(command, error)
+
+    def callback_failed(self, command: FireHook, error: BaseException) -> CallbackFailed:
+        """End the invocation in the error of a hook event."""
+        return CallbackFailed(command.event, command.key, self.record(error))
+
+    def record(self, error: BaseException) -> ErrorRecord:
+        """Return the record of an exception; hook events of this execution show the exception itself."""
+        record = failures.record(error)
+        self.hook_events.remember(record, error)
+        return record
+
+
+# -- one model call ----------------------------------------------------------------------------------
+
+
+class ModelCall:
+    """One call of the model."""
+
+    def __init__(self, effects: Effects, state: AgentState, messages: list[JSON]) -> None:
+        self._effects, self._config = effects, effects.config
+        self._state, self._messages = state, messages
+
+    async def run(self, *, forced: bool) -> ModelReplied | Cancelled:
+        """Stream the reply to its end.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+        """
+        window = window_start(self._messages, self._state.window, self._config.window)
+        model_state = codec.unpack(self._state.model_state)
+        assembly = Assembly()
+        try:
+            options = self._options(model_state, forced=forced)
+            messages = prepared(self._messages[window:])
+            if not await self._read(assembly, messages, self._specs(forced=forced), options):
+                return Cancelled()
+            message, stop_reason = assembly.finished()
+            message = own_ids(codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages))
+            packed_state = codec.pack(model_state, "model_state")
+        except ConflictError:
+            raise
+        except BaseException as error:
+            if async_loop.is_cancelled():
+                raise
+            return self._failed(error, window)
+        reply = ModelReply(message, stop_reason, None, "", None)
+        return ModelReplied(reply, assembly.usage, packed_state, window, assembly.redact_user)
+
+    async def _read(
+        self, assembly: Assembly, messages: list[JSON], specs: list[JSON] | None, options: dict[str, Any]
+    ) -> bool:
+        prompt = self._config.system_prompt
+        text = prompt if prompt is None or isinstance(prompt, str) else _joined_texts(prompt)
+        stream: Any = self._config.model.stream(messages, specs, text, **options)
+        if not hasattr(stream, "aclose"):
+            return await self._read_chunks(assembly, stream)
+        async with aclosing(stream):
+            return await self._read_chunks(assembly, stream)
+
+    async def _read_chunks(self, assembly: Assembly, stream: Any) -> bool:
+        async for chunk in stream:
+            if self._effects.view.cancel_signal.is_set():
+                return False
+            assembly.add(chunk)
+            self._effects.emit({"event": chunk})
+            if text := _delta_text(chunk):
+                self._effects.emit({"data": text, "delta": {"text": text}})
+        return True
+
+    def _specs(self, *, forced: bool) -> list[JSON] | None:
+        structured = self._config.definition.structured
+        tools = [tool for name, tool in self._config.tools.items() if not forced or name == structured]
+        return [spec_of(tool) for tool in tools] or None
+
+    def _options(self, model_state: JSON, *, forced: bool) -> dict[str, Any]:
+        prompt = self._config.system_prompt
+        choice = {"tool": {"name": self._config.definition.structured}} if forced else None
+        return {
+            "tool_choice": choice,
+            "system_prompt_content": [{"text": prompt}] if isinstance(prompt, str) else prompt,
+            "invocation_state": self._effects.checkpointer.invocation_state,
+            "model_state": model_state,
+            "cancel_signal": self._effects.view.cancel_signal,
+            "agent_metadata": AgentMetadata(self._config.session_id),
+        }
+
+    def _used_ids(self) -> set[str]:
+        blocks = (block for message in self._messages for block in message["content"])
+        return {str(block["toolUse"]["toolUseId"]) for block in blocks if "toolUse" in block}
+
+    def _failed(self, error: BaseException, window: int) -> ModelReplied:
+        record = self._effects.record(error)
+        if is_throttled(error):
+            reply = ModelReply(None, "", record, "throttled", None)
+        elif is_overflow(error):
+            reply = ModelReply(None, "", record, "overflow", next_cut(self._messages, window))
+        else:
+            reply = ModelReply(None, "", record, "other", None)
+        return ModelReplied(reply, window=window)
+
+
+def _delta_text(chunk: Mapping[str, Any]) -> str | None:
+    delta = (chunk.get("contentBlockDelta") or {}).get("delta") or {}
+    text: str | None = delta.get("text")
+    return text
+
+
+def _joined_texts(prompt: list[dict[str, Any]]) -> str:
+    return "\n".join(block["text"] for block in prompt if "text" in block)
+
+
+# -- the context window ------------------------------------------------------------------------------
+#
+# A conversation is only ever cut before a message of the user that holds no tool result, so that no
+# call is cut from its result and the calls that run now are never touched.
+
+
+def window_start(messages: Sequence[dict[str, Any]], start: int, size: int | None) -> int:
+    """Return where the window begins: as late as `size` messages require, never before `start`."""
+    if size is None or len(messages) - start <= size:
+        return start
+    cuts = _cuts(messages, start)
+    fitting = [cut for cut in cuts if len(messages) - cut <= size]
+    return fitting[0] if fitting else (cuts[-1] if cuts else start)
+
+
+def next_cut(messages: Sequence[dict[str, Any]], start: int) -> int | None:
+    """Return where a smaller window can begin, about half way; None when it can't be made smaller."""
+    cuts = _cuts(messages, start)
+    if not cuts:
+        return None
+    middle = (start + len(messages)) // 2
+    return next((cut for cut in cuts if cut >= middle), cuts[-1])
+
+
+def _cuts(messages: Sequence[dict[str, Any]], start: int) -> list[int]:
+    return [index for index in range(start + 1, len(messages)) if _opens_exchange(messages[index])]
+
+
+def _opens_exchange(message: dict[str, Any]) -> bool:
+    return message["role"] == "user" and not any("toolResult" in block for block in message["content"])
+
+
+# -- one tool call -----------------------------------------------------------------------------------
+
+
+class SubagentEvent(dict[str, Any]):
+    """A stream event of an agent that serves as a tool."""
+
+
+@runtime_checkable
+class StatefulTool(Protocol):
+    """A tool that runs itself, because it keeps state or may ask several questions."""
+
+    async def run_in(self, execution: ToolExecution) -> ToolOutcome:
+        """Run it to its end, or to its questions."""
+
+
+class ToolExecution:
+    """One attempt of one tool call."""
+
+    def __init__(
+        self, effects: Effects, command: RunTool, tool: AgentTool, questions: Mapping[str, Interrupt]
+    ) -> None:
+        self.effects, self.command, self.tool, self.questions = effects, command, tool, questions
+        self.emit, self.checkpointer = effects.emit, effects.checkpointer
+
+    @property
+    def id(self) -> str:
+        """The tool use id."""
+        return str(self.command.use["toolUseId"])
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text at every start of this attempt."""
+        retry = f".{self.command.attempt}" if self.command.attempt > 1 else ""
+        return f"{self.checkpointer.idempotency_key}.{self.id}{retry}"
+
+    def stream(self, data: Any) -> None:
+        """Emit what the tool yields while it works."""
+        self.emit({"type": "tool_stream", "tool_stream_event": {"tool_use": self.command.use, "data": data}})
+
+    async def run(self) -> ToolOutcome:
+        """Run the tool; what it raises becomes its result.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+        """
+        self.emit({"type": "tool_start", "tool_use": self.command.use})
+        if isinstance(self.tool, StatefulTool):
+            outcome = await self.tool.run_in(self)
+        else:
+            outcome = await self._run()
+        status = "interrupt" if isinstance(outcome, ToolAsked) else "error"
+        if isinstance(outcome, ToolEnded):
+            status = outcome.result["status"]
+        self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
+        return outcome
+
+    async def _run(self) -> ToolOutcome:
+        scope = f"tool:{self.id}"
+        asker = Asker(self.checkpointer.address, scope, self.command.attempt, self.questions, repeat=True)
+        started = time.monotonic()
+        outcome: ToolOutcome
+        try:
+            outcome = self._returned(await self._value(asker), time.monotonic() - started)
+        except InterruptRaised:
+            outcome = ToolAsked(self.id, asker.asked)
+        except ConflictError:
+            raise
+        except BaseException as error:
+            if async_loop.is_cancelled():
+                raise
+            outcome = self.failed(error, self.effects.record(error), time.monotonic() - started)
+        # A question counts even where the tool swallowed its exception, and so does a refused one.
+        if asker.refused is not None:
+            return CallbackFailed("tool", self.id, self.effects.record(asker.refused))
+        return ToolAsked(self.id, asker.asked) if asker.asked else outcome
+
+    def failed(self, error: BaseException, record: ErrorRecord, duration: float | None = None) -> ToolEnded:
+        """Make the error the result of the call, for the model to read."""
+        text = f"Error: {type(error).__name__} - {error}"
+        return ToolEnded(self.id, error_result(self.id, text), record, duration)
+
+    def _returned(self, value: Any, duration: float) -> ToolEnded:
+        result = {**result_of(value, self.tool.tool_name), "toolUseId": self.id}
+        structured = None
+        if isinstance(self.tool, StructuredOutputTool):
+            checked = self.tool.model.model_validate(self.command.use["input"])
+            structured = checked.model_dump(mode="json")
+        return ToolEnded(self.id, result, None, duration, structured)
+
+    async def _value(self, asker: Asker) -> Any:
+        context = ToolContext(
+            self.command.use,
+            self.effects.view,
+            asker,
+            invocation_state=self.checkpointer.invocation_state,
+            idempotency_key=self.idempotency_key,
+            attempt=self.command.attempt,
+            is_replay=self.command.replay,
+            check=self.checkpointer.check_now,
+            report_progress=self._progress_reporter(),
+        )
+        if isinstance(self.tool, FunctionTool):
+            returned = await self.tool.invoke(self.command.use["input"], context)
+            return await self._last(returned) if hasattr(returned, "__aiter__") else returned
+        state = {**self.checkpointer.invocation_state, "agent": self.effects.view}
+        last = await self._last(self.tool.stream(self.command.use, state, tool_context=context))
+        result = last.get("tool_result", last) if isinstance(last, Mapping) else last
+        if not is_result(result):
+            raise UsageError(f"tool {self.tool.tool_name} ended without a result; yield one last.")
+        return result
+
+    def _progress_reporter(self) -> Callable[[float, str], object]:
+        """Sync tools run on threads, and events go out on the loop."""
+        loop, use = asyncio.get_running_loop(), self.command.use
+
+        def report(fraction: float, note: str) -> None:
+            event = {"type": "tool_progress", "tool_use": use, "fraction": fraction, "note": note}
+            loop.call_soon_threadsafe(self.emit, event)
+
+        return report
+
+    async def _last(self, stream: AsyncIterable[Any]) -> Any:
+        """Read a stream: the last thing it yields is the result."""
+        last: Any = None
+        async for last in stream:
+            self.stream(last)
+        return last

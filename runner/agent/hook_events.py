@@ -1,0 +1,205 @@
+"""Builds hook events from the stored state, and reads back what callbacks changed.
+
+An event is built from the state for every pass, so a replay starts from what was before the
+first callback ran. Live objects (an exception, a tool that a callback put in place) are shown while
+the process has them, otherwise what was stored of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runner import hooks
+from runner.agent.config import AgentConfig
+from runner.agent.context import AgentView
+from runner.agent.conversation import as_messages
+from runner.agent.machine.invocation import takes_input
+from runner.agent.machine.protocol import FireHook, HookFired
+from runner.agent.machine.state import AgentState, CallStage, ToolCall, open_questions
+from runner.agent.result import AgentResult
+from runner.agent.tools import AgentTool, replaced_result
+from runner.errors import UsageError
+from runner.records import codec, failures
+from runner.records.asking import Asker
+from runner.records.codec import JSON
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Address, answers_from, is_answers
+
+Fields = dict[str, Any]
+
+EVENT_TYPES: dict[str, type[hooks.AgentEvent]] = {
+    "before_invocation": hooks.BeforeInvocationEvent,
+    "after_invocation": hooks.AfterInvocationEvent,
+    "message_added": hooks.MessageAddedEvent,
+    "before_model_call": hooks.BeforeModelCallEvent,
+    "after_model_call": hooks.AfterModelCallEvent,
+    "before_tools": hooks.BeforeToolsEvent,
+    "after_tools": hooks.AfterToolsEvent,
+    "before_tool_call": hooks.BeforeToolCallEvent,
+    "after_tool_call": hooks.AfterToolCallEvent,
+}
+
+
+class HookEvents:
+    """The hook events of one execution, with the live objects that can't be stored."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        view: AgentView,
+        address: Address,
+        invocation_state: dict[str, Any],
+        result: Callable[[], AgentResult],
+    ) -> None:
+        self._config, self._view, self._result = config, view, result
+        self._address, self._invocation_state = address, invocation_state
+        self._selected_tools: dict[tuple[str, int], Any] = {}
+        self._exceptions: list[tuple[ErrorRecord, BaseException]] = []
+
+    # -- live objects -----------------------------------------------------------------------------
+
+    def remember(self, record: ErrorRecord, error: BaseException) -> None:
+        """Keep a live exception beside its record."""
+        self._exceptions.append((record, error))
+
+    def exception(self, record: ErrorRecord | None) -> BaseException | None:
+        """Return the live exception of a record, or the restored one."""
+        if record is None:
+            return None
+        live = next((error for other, error in self._exceptions if other == record), None)
+        return live or failures.restore(record)
+
+    def tool_for(self, key: str, attempt: int, name: str) -> AgentTool:
+        """Return the tool that runs: the one that a callback selected, or the agent's own."""
+        tool: AgentTool = self._selected_tools.get((key, attempt)) or self._config.tools[name]
+        return tool
+
+    # -- state to event ---------------------------------------------------------------------------
+
+    def callbacks(self, command: FireHook) -> list[hooks.Callback]:
+        """List the callbacks that an event has."""
+        return self._config.hooks.callbacks_for(EVENT_TYPES[command.event])
+
+    def event(self, command: FireHook, state: AgentState, messages: list[JSON]) -> hooks.AgentEvent:
+        """Build an event; what it shows are copies that callbacks may change."""
+        return EVENT_TYPES[command.event](
+            **self._fields(command, state, messages),
+            agent=self._view,
+            invocation_state=self._invocation_state,
+            is_replay=command.replay,
+            attempt=command.number,
+            asker=Asker(self._address, command.scope, command.number, state.questions),
+        )
+
+    def _fields(self, command: FireHook, state: AgentState, messages: list[JSON]) -> Fields:
+        match command.event:
+            case "before_invocation":
+                return {"messages": codec.unpack(state.prompt) if takes_input(state) else []}
+            case "after_invocation":
+                return {"result": None if state.failure else self._result()}
+            case "message_added":
+                return {"message": codec.unpack(messages[int(command.key)])}
+            case "after_model_call":
+                return self._reply(state)
+            case "before_tools":
+                return {"message": _waiting_uses(state)}
+            case "after_tools":
+                return {"message": _final_results(state)}
+            case "before_tool_call":
+                use = _call(state, command).use
+                tool = self._config.tools.get(use["name"])
+                return {"tool_use": codec.unpack(use), "selected_tool": tool}
+            case "after_tool_call":
+                return self._ended_call(_call(state, command))
+        return {}
+
+    def _reply(self, state: AgentState) -> Fields:
+        reply = state.reply
+        if reply is None or reply.message is None:
+            return {"exception": self.exception(reply.exception if reply else None)}
+        return {"stop_response": hooks.ModelStopResponse(codec.unpack(reply.message), reply.stop_reason)}
+
+    def _ended_call(self, call: ToolCall) -> Fields:
+        snapshot, selection = call.snapshot, call.selection
+        if snapshot is None or selection is None:
+            raise UsageError(f"call {call.id} has no stored end; its document is damaged.")
+        own = self._config.tools.get(selection.tool or "") if selection.registered else None
+        return {
+            "tool_use": codec.unpack(selection.use),
+            "selected_tool": self._selected_tools.get((call.id, call.attempt), own),
+            "result": codec.unpack(snapshot.result),
+            "exception": self.exception(snapshot.exception),
+            "cancel_message": snapshot.cancel_message,
+            "duration": snapshot.duration,
+        }
+
+    # -- event to changes -------------------------------------------------------------------------
+
+    def without_callbacks(self, command: FireHook, state: AgentState) -> HookFired:
+        """Return what an event without callbacks comes to: every default, and a call's own tool."""
+        if command.event != "before_tool_call":
+            return HookFired(command.event, command.key)
+        name = _call(state, command).use.get("name")
+        tool = name if name in self._config.tools else None
+        return HookFired(command.event, command.key, {"tool": tool, "registered": tool is not None})
+
+    def changes(self, command: FireHook, event: hooks.AgentEvent, state: AgentState) -> dict[str, JSON]:
+        """Return what callbacks decided, checked and packed.
+
+        Raises:
+            UsageError: an attribute has a value that can't be used.
+        """
+        match event:
+            case hooks.BeforeInvocationEvent():
+                return {"messages": as_messages(event.messages), "cancel": event.cancel}
+            case hooks.AfterInvocationEvent():
+                return _resume(event.resume, state)
+            case hooks.BeforeToolCallEvent():
+                return self._selection(command, event)
+            case hooks.AfterToolCallEvent():
+                result = replaced_result(event.result, str(event.tool_use["name"]))
+                return {"result": result, "retry": event.retry, "retry_cancelled": event.retry_cancelled}
+            case hooks.AfterToolsEvent():
+                return {"end_turn": codec.pack(event.end_turn, "end_turn")}
+        return {name: codec.pack(getattr(event, name), name) for name in event.writable}
+
+    def _selection(self, command: FireHook, event: hooks.BeforeToolCallEvent) -> dict[str, JSON]:
+        tool = event.selected_tool
+        if tool is not None and not isinstance(tool, AgentTool):
+            raise UsageError(f"a callback selected {tool!r}, which is no tool.")
+        use = codec.pack({**event.tool_use, "toolUseId": command.key}, "tool_use")
+        name = None if tool is None else tool.tool_name
+        registered = tool is not None and self._config.tools.get(tool.tool_name) is tool
+        if tool is not None and not registered:
+            self._selected_tools[command.key, command.number] = tool
+        return {"tool_use": use, "tool": name, "registered": registered, "cancel_tool": event.cancel_tool}
+
+
+def _resume(resume: Any, state: AgentState) -> dict[str, JSON]:
+    if resume is None:
+        return {}
+    waiting = open_questions(state)
+    if not is_answers(resume):
+        if waiting:
+            raise UsageError("a callback set `resume` to a new input while the agent waits for answers.")
+        return {"prompt": as_messages(resume)}
+    answers = {answer.interrupt_id: answer.response for answer in answers_from(resume)}
+    unknown = answers.keys() - {question.id for question in waiting}
+    if unknown:
+        raise UsageError(f"a callback answered {sorted(unknown)}, which are no open questions.")
+    return {"answers": answers}
+
+
+def _call(state: AgentState, command: FireHook) -> ToolCall:
+    return next(call for call in state.calls if call.id == command.key)
+
+
+def _waiting_uses(state: AgentState) -> dict[str, Any]:
+    waiting = [call.use for call in state.calls if call.stage is CallStage.WAITING]
+    return {"role": "assistant", "content": [{"toolUse": codec.unpack(use)} for use in waiting]}
+
+
+def _final_results(state: AgentState) -> dict[str, Any]:
+    done = [call.result for call in state.calls if call.stage is CallStage.DONE]
+    return {"role": "user", "content": [{"toolResult": codec.unpack(result)} for result in done]}

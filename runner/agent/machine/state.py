@@ -1,0 +1,297 @@
+"""The stored document of an agent: everything that must survive a pause, and nothing else.
+
+The conversation itself is stored beside it, as deltas. All values are packed JSON data. Only
+`new_state` has defaults: a stored document with a missing or an unknown field is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import pydantic
+
+from runner.records import codec
+from runner.records.asking import is_answered
+from runner.records.codec import JSON
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Interrupt
+
+
+class PassStage(enum.StrEnum):
+    """The stage of one pass through the agent; a pass ends where the agent ends or waits."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    STOPPED = "stopped"
+    FAILING = "failing"
+    DONE = "done"
+
+
+class Phase(enum.StrEnum):
+    """The place in the loop where the agent is."""
+
+    PROMPT = "prompt"
+    BEFORE_MODEL = "before_model"
+    MODEL = "model"
+    THROTTLED = "throttled"
+    AFTER_MODEL = "after_model"
+    REPLIED = "replied"
+    TOOLS = "tools"
+    AFTER_TOOLS = "after_tools"
+    RESULTS = "results"
+    ENDED = "ended"
+
+
+class CallStage(enum.StrEnum):
+    """The stage of one attempt of one tool call."""
+
+    WAITING = "waiting"
+    BEFORE = "before"
+    RUNNING = "running"
+    AFTER = "after"
+    BROKEN = "broken"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class HookPoint:
+    """One firing of a hook event; what the event shows is read from the rest of the state.
+
+    `question_ids` are the questions that its callbacks asked in the last pass. With any, it is parked, and
+    what it shows stays as it was before the first callback.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    event: str
+    key: str
+    number: int
+    question_ids: list[str]
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the Before callbacks left of a call: the use as it runs, and the tool's name, if any.
+
+    `registered` is true where the tool is the agent's own of that name.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    use: dict[str, JSON]
+    tool: str | None
+    registered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A finished attempt before the first After callback: every replay starts from it.
+
+    `duration` is in seconds, None where no tool ran.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    kind: Literal["success", "error", "cancelled", "unknown"]
+    result: dict[str, JSON]
+    exception: ErrorRecord | None
+    cancel_message: str | None
+    duration: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentState:
+    """The document and conversation of an agent that serves as a tool, inside its caller's document."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    document: dict[str, JSON]
+    messages: list[JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call of a reply; `use` is as the model asked for it.
+
+    With `question_ids` it is parked at its stage. `structured` is the structured output that it
+    produced, if it is that tool.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    use: dict[str, JSON]
+    attempt: int
+    stage: CallStage
+    question_ids: list[str]
+    replayed: bool
+    selection: Selection | None
+    snapshot: Snapshot | None
+    result: dict[str, JSON] | None
+    subagent: SubagentState | None
+    structured: JSON
+
+    @property
+    def id(self) -> str:
+        """The tool use id, unique in its conversation."""
+        return str(self.use["toolUseId"])
+
+    @property
+    def active(self) -> bool:
+        """Whether its callbacks or its tool are running."""
+        return self.stage in (CallStage.BEFORE, CallStage.RUNNING, CallStage.AFTER) and not self.question_ids
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A model's reply that isn't part of the conversation yet, or the error in its place."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    message: dict[str, JSON] | None
+    stop_reason: str
+    exception: ErrorRecord | None
+    fault: Literal["", "throttled", "overflow", "other"]
+    next_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """The session as the invocation began: its id, the number of messages before, and the user state."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    id: str
+    length: int
+    user_state: dict[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """The state of an agent in one visit of its node.
+
+    `hook_point` is the hook event of the loop that fires or is parked, `invocation_hook_point` the one
+    around the pass. `turn` counts model calls that were begun, `attempt` repeats of one, `window` is the
+    index of the first message the model sees, `length` the number of messages in the conversation.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    v: Literal[1]
+    visit: int
+    passes: int
+    inputs: int
+    stage: PassStage
+    phase: Phase
+    invocation_hook_point: HookPoint | None
+    hook_point: HookPoint | None
+    prompt: list[JSON]
+    turn: int
+    first_turn: int
+    attempt: int
+    throttled: int
+    reply: ModelReply | None
+    calls: list[ToolCall]
+    round: int
+    announced: bool
+    questions: dict[str, Interrupt]
+    usage: dict[str, int]
+    model_state: dict[str, JSON]
+    user_state: dict[str, JSON]
+    window: int
+    length: int
+    forced: bool
+    structured: JSON
+    stop_reason: str
+    cancelled: bool
+    failure: ErrorRecord | None
+    session: SessionStart | None
+
+
+def new_state(visit: int, user_state: dict[str, JSON], length: int) -> AgentState:
+    """Return the state of an agent before its first invocation, with that many messages."""
+    return AgentState(
+        v=1,
+        visit=visit,
+        passes=0,
+        inputs=0,
+        stage=PassStage.DONE,
+        phase=Phase.ENDED,
+        invocation_hook_point=None,
+        hook_point=None,
+        prompt=[],
+        turn=0,
+        first_turn=0,
+        attempt=1,
+        throttled=0,
+        reply=None,
+        calls=[],
+        round=0,
+        announced=False,
+        questions={},
+        usage={},
+        model_state={},
+        user_state=user_state,
+        window=0,
+        length=length,
+        forced=False,
+        structured=None,
+        stop_reason="",
+        cancelled=False,
+        failure=None,
+        session=None,
+    )
+
+
+def new_invocation(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
+    """Begin an invocation with this input; it keeps the user state, the model state and the window."""
+    return replace(
+        new_state(visit, past.user_state, past.length),
+        stage=PassStage.OPENING,
+        phase=Phase.PROMPT,
+        passes=1,
+        inputs=1,
+        prompt=prompt,
+        model_state=past.model_state,
+        window=past.window,
+    )
+
+
+def open_questions(state: AgentState) -> list[Interrupt]:
+    """List the questions of hook points and calls that have no answer yet."""
+    parked = (state.invocation_hook_point, state.hook_point, *state.calls)
+    ids = [key for place in parked if place is not None for key in place.question_ids]
+    return [state.questions[key] for key in ids if not is_answered(state.questions[key])]
+
+
+def any_answered(state: AgentState, question_ids: list[str]) -> bool:
+    """Whether one of these questions was answered."""
+    return any(is_answered(state.questions[key]) for key in question_ids)
+
+
+def callback_reply(content: list[JSON]) -> ModelReply:
+    """Make a reply that takes the place of the model's."""
+    return ModelReply({"role": "assistant", "content": content}, "end_turn", None, "", None)
+
+
+def add_usage(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    """Add up counts of tokens by name."""
+    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
+
+
+def to_document(state: AgentState) -> dict[str, JSON]:
+    """Return the state as the JSON data that is stored."""
+    document: dict[str, JSON] = codec.load_json(codec.encode(state))
+    return document
+
+
+def from_document(document: dict[str, JSON]) -> AgentState:
+    """Read stored data.
+
+    Raises:
+        CorruptDocument: it is not what this version stores.
+    """
+    return codec.decode(AgentState, codec.dump_json(document))

@@ -1,0 +1,95 @@
+"""Writes what an agent streams into the events of its run, for those who watch it.
+
+Each event is a write to the store, beside the agent's work. Text is written in pieces of a quarter of a
+second, and a reply that is complete before the first piece is due is not written at all: the node's
+output holds it. Of a tool the end is written, and its start only when it runs for longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from runner import async_loop
+from runner.agent.effects import SubagentEvent
+from runner.errors import RunnerError
+from runner.records.events import EventKind
+from runner.records.outcomes import Visit
+
+PIECE = 0.25  # seconds
+
+
+class RunEventWriter:
+    """Turns stream events of one execution into events of its run, in order."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._text: list[str] = []
+        self._any_written = False
+        self._since = time.monotonic()
+        self._queue: asyncio.Queue[tuple[EventKind, Mapping[str, Any]] | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._starts: dict[str, asyncio.TimerHandle] = {}
+
+    def emit(self, event: dict[str, Any]) -> None:
+        """Handle a stream event; most are not for those who watch a run."""
+        if "event" in event and "messageStart" in event["event"]:
+            self._text, self._any_written, self._since = [], False, time.monotonic()
+        elif "data" in event:
+            self._text.append(event["data"])
+            if time.monotonic() - self._since >= PIECE:
+                self._flush()
+        elif event.get("message", {}).get("role") == "assistant" and self._any_written:
+            self._flush()
+        elif "event_loop_throttled_delay" in event:
+            self._write({"throttled": event["event_loop_throttled_delay"]})
+        elif "type" in event:
+            self._tool_event(event, "", "")
+
+    def _tool_event(self, event: dict[str, Any], names: str, ids: str) -> None:
+        """Write an event of a tool; `names` and `ids` are those of the subagents around it."""
+        use = event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
+        path, key = names + use["name"], ids + use["toolUseId"]
+        match event["type"]:
+            case "tool_start":
+                started = {"tool": path, "id": use["toolUseId"], "status": "started"}
+                self._starts[key] = asyncio.get_running_loop().call_later(PIECE, self._write, started)
+            case "tool_end":
+                self._starts.pop(key).cancel()
+                self._write({"tool": path, "id": use["toolUseId"], "status": event["status"]})
+            case "tool_progress":
+                progress = {"fraction": event["fraction"], "note": event["note"], "tool": path}
+                self._write(progress, EventKind.PROGRESS)
+            case "tool_stream":
+                data = event["tool_stream_event"]["data"]
+                if isinstance(data, SubagentEvent) and "type" in data:
+                    self._tool_event(data, f"{path}/", f"{key}/")
+
+    def _flush(self) -> None:
+        text, self._text = "".join(self._text), []
+        self._since = time.monotonic()
+        self._any_written = True
+        if text:
+            self._write({"text": text})
+
+    def _write(self, data: Mapping[str, Any], kind: EventKind = EventKind.AGENT) -> None:
+        self._queue.put_nowait((kind, data))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        # An outage of the store costs those who watch some events; that is no reason to fail the node.
+        with suppress(RunnerError):
+            while (item := await self._queue.get()) is not None:
+                await async_loop.in_thread(self._visit.emit, *item)
+
+    async def end(self) -> None:
+        """Return when every event was written."""
+        for start in self._starts.values():
+            start.cancel()
+        if self._task is not None:
+            self._queue.put_nowait(None)
+            await self._task

@@ -1,0 +1,121 @@
+"""An agent as a tool of another agent: its state lives inside the caller's, its questions go up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.agent.config import AgentConfig
+from runner.agent.conversation import as_messages, begin, past_state
+from runner.agent.drive import Drive, Ending
+from runner.agent.effects import SubagentEvent, ToolExecution, ToolOutcome
+from runner.agent.machine.protocol import SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
+from runner.agent.machine.state import SubagentState, open_questions
+from runner.errors import UsageError
+from runner.records import codec, failures
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Saved
+
+
+class SubagentTool:
+    """A tool that gives its input to an agent. Each call begins with the agent's own first messages."""
+
+    tool_type = "agent"
+
+    def __init__(
+        self, config: AgentConfig, description: str | None, messages: list[JSON], user_state: dict[str, JSON]
+    ) -> None:
+        self.config, self._messages, self._user_state = config, messages, user_state
+        self.tool_name = config.name
+        self.tool_spec = {
+            "name": config.name,
+            "description": description or f"Ask the agent {config.name}.",
+            "inputSchema": {
+                "json": {
+                    "type": "object",
+                    "properties": {"input": {"type": "string", "description": "What the agent is to do."}},
+                    "required": ["input"],
+                }
+            },
+        }
+
+    def stream(
+        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Refuse: an agent runs as a tool of an agent of this library only.
+
+        Raises:
+            UsageError: always.
+        """
+        del tool_use, invocation_state, kwargs
+        raise UsageError(f"agent {self.tool_name} can serve as a tool of runner.Agent only.")
+
+    async def run_in(self, execution: ToolExecution) -> ToolOutcome:
+        """Run the agent, or go on with it where it stopped."""
+        past = execution.command.subagent
+        messages = self._messages if past is None else past.messages
+        stored = 0 if past is None else len(messages)
+        checkpointer = SubagentCheckpointer(execution, messages[:stored])
+        visit = checkpointer.address.visit
+        state = past_state(None if past is None else past.document, self._user_state, len(messages))
+        if state.visit != visit:
+            state = begin(state, visit, _prompt(execution.command.use["input"]))
+        drive = Drive(
+            self.config,
+            checkpointer,
+            state,
+            messages,
+            stored=stored,
+            cancel=execution.effects.view.cancel_signal,
+            emit=lambda event: execution.stream(SubagentEvent(event)),
+        )
+        ending = await drive.run()
+        usage = {name: n - state.usage.get(name, 0) for name, n in ending.state.usage.items()}
+        return self._outcome(execution, ending, usage, checkpointer.state_with(ending.saved))
+
+    def _outcome(
+        self, execution: ToolExecution, ending: Ending, usage: dict[str, int], subagent: SubagentState
+    ) -> ToolOutcome:
+        if ending.kind == "interrupt":
+            return ToolAsked(execution.id, open_questions(ending.state), usage, subagent)
+        if ending.error is not None:
+            record = ending.state.failure or failures.record(ending.error)
+            execution.effects.hook_events.remember(record, ending.error)
+            return replace(execution.failed(ending.error, record), usage=usage)
+        output = ending.result.output
+        block = {"text": output} if isinstance(output, str) else {"json": codec.pack(output, "output")}
+        result = {"toolUseId": execution.id, "status": "success", "content": [block]}
+        return ToolEnded(execution.id, result, usage=usage)
+
+
+def _prompt(tool_input: Any) -> list[JSON]:
+    return as_messages(tool_input.get("input") if isinstance(tool_input, dict) else tool_input)
+
+
+class SubagentCheckpointer:
+    """Stores through the agent that called this one."""
+
+    def __init__(self, execution: ToolExecution, messages: list[JSON]) -> None:
+        """Store inside the tool call of the caller, which has stored these messages."""
+        caller, attempt = execution.checkpointer, execution.command.attempt
+        call = execution.id if attempt == 1 else f"{execution.id}:{attempt}"
+        self.address = replace(caller.address, within=f"{caller.address.within}tool:{call}/")
+        self.answers = execution.questions
+        self.invocation_state = caller.invocation_state
+        self.idempotency_key = f"{caller.idempotency_key}.{call}"
+        self.check = caller.check
+        self.check_now = caller.check_now
+        self._key, self._post, self._messages = execution.id, execution.effects.post, messages
+
+    def state_with(self, saved: Saved) -> SubagentState:
+        """Return the state of this agent that its caller stores."""
+        self._messages = [*self._messages[: saved.keep], *saved.messages]
+        return SubagentState(saved.document, self._messages)
+
+    async def save(self, saved: Saved) -> None:
+        await self._post(SubagentSaved(self._key, self.state_with(saved)))
+
+    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+        await self._post(SubagentAsked(self._key, list(questions), self.state_with(saved)))

@@ -1,0 +1,218 @@
+"""One asyncio loop per process, on a daemon thread: where async nodes and all agents run.
+
+A process that was forked gets a loop of its own at its first use; one lock guards the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, cast
+
+Result = TypeVar("Result")
+
+# Sync tools and store calls of all agents of the process share these threads; they mostly wait.
+THREADS = 256
+
+
+class _ProcessLoop:
+    """A running loop, and the process and thread it belongs to."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="runner-blocking"))
+        self.thread = threading.Thread(target=self._serve, name="runner-loop", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while True:
+            # A task that calls sys.exit() ends the loop's run; its caller gets that, the others go on.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+
+
+_lock = threading.Lock()
+
+_current: _ProcessLoop | None = None
+
+
+def _forked() -> None:
+    # The child inherits neither the thread nor, for certain, a lock that is free.
+    global _lock, _current
+    _lock, _current = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _process_loop() -> _ProcessLoop:
+    global _current  # noqa: PLW0603 - one loop per process is a global by nature
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = _ProcessLoop()
+        return _current
+
+
+class Stop:
+    """Ends the async work of one node from another thread, with an error as the reason."""
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._works = set[Future[Any]]()
+        self._error: Exception | None = None
+
+    def __call__(self, error: Exception) -> None:
+        """Cancel what runs. Its caller gets the error; if nothing runs, the next caller does, once."""
+        self._error = error
+        for work in list(self._works):
+            work.cancel()
+
+    @contextmanager
+    def watched(self, work: Future[Any]) -> Iterator[None]:
+        """Make a piece of work cancellable while the block runs."""
+        self._works.add(work)
+        try:
+            if self._error is not None:
+                raise self._taken()
+            yield
+        except CancelledError:
+            raise self._taken() from None
+        finally:
+            self._works.discard(work)
+
+    def _taken(self) -> Exception:
+        # Callbacks run after this error is raised, and must not get it, too.
+        error, self._error = self._error or CancelledError(), None
+        return error
+
+
+_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("runner_loop_stop", default=None)
+
+
+@contextmanager
+def stoppable(stop: Stop) -> Iterator[None]:
+    """Make the async work that runs inside the block stoppable."""
+    before = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(before)
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end from sync code and return its result, with the caller's context.
+
+    Where the caller is itself on a running loop, or works for one that waits, the work gets a fresh
+    thread with a loop of its own, because waiting for it on the loop it needs would never end.
+    """
+    context = contextvars.copy_context()
+    if _waits.get() or is_running():
+        return _on_own_thread(work, context)
+    return _on_process_loop(work, context)
+
+
+_waits: contextvars.ContextVar[bool] = contextvars.ContextVar("runner_loop_waits", default=False)
+
+
+def is_running() -> bool:
+    """Whether the caller is on a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Mark the caller's thread as waiting inside the block: work done for it can't use its loop."""
+    before = _waits.set(_waits.get() or is_running())
+    try:
+        yield
+    finally:
+        _waits.reset(before)
+
+
+def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
+    ours = _process_loop()
+    done: Future[Result] = Future()
+
+    def start() -> None:
+        task = ours.loop.create_task(work, context=context)
+        done.add_done_callback(lambda _: ours.loop.call_soon_threadsafe(task.cancel))
+        task.add_done_callback(lambda _: _hand_over(task, done))
+
+    ours.loop.call_soon_threadsafe(start)
+    try:
+        with (_stop.get() or Stop()).watched(done):
+            return done.result()
+    except BaseException:
+        # The caller was stopped (KeyboardInterrupt) or the work failed: leave nothing running.
+        done.cancel()
+        raise
+
+
+def _hand_over(task: asyncio.Task[Result], done: Future[Result]) -> None:
+    if not done.set_running_or_notify_cancel():
+        task.cancelled() or task.exception()
+        return
+    if task.cancelled():
+        done.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Run a sync function on a thread, with this context, and return or raise what it does.
+
+    `asyncio.to_thread` alone would wait for ever where the function raises StopIteration.
+    """
+    result, error = await asyncio.to_thread(_caught, function, arguments, named)
+    if isinstance(error, StopIteration):
+        raise RuntimeError("a function raised StopIteration") from error  # noqa: TRY004 - no type is wrong
+    if error is not None:
+        raise error
+    return cast("Result", result)
+
+
+def _caught(
+    function: Callable[..., Result], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Result | None, BaseException | None]:
+    try:
+        return function(*arguments, **named), None
+    except BaseException as error:  # noqa: BLE001 - handed over and raised there
+        return None, error
+
+
+def is_cancelled() -> bool:
+    """Whether the running task was cancelled from outside.
+
+    User code may end in a CancelledError of its own making; that is an error like any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _on_own_thread(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
+    done: Future[Result] = Future()
+
+    def serve() -> None:
+        try:
+            done.set_result(context.run(asyncio.run, work))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+            done.set_exception(error)
+
+    thread = threading.Thread(target=serve, name="runner-nested", daemon=True)
+    thread.start()
+    thread.join()
+    return done.result()

@@ -1,0 +1,1 @@
+"""How graphs are written: the builder, lint and drawing."""

@@ -1,0 +1,416 @@
+"""GraphBuilder: declares nodes and edges; what it builds never changes.
+
+An option is checked where it is set, so that the traceback of a mistake ends at the user's own line;
+`build` checks only what needs the whole graph.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+
+from runner.agent.agent import Agent, refuse_overrides
+from runner.definition import policies
+from runner.definition.cycles import reach
+from runner.definition.model import BRACKETS, HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec
+from runner.definition.policies import Limit, RetryPolicy
+from runner.definition.topology import topology
+from runner.errors import DefinitionError, UsageError
+from runner.execution import map_nodes
+from runner.execution.conditions import GraphState
+from runner.execution.functions import function_node
+from runner.execution.nodes import with_events
+from runner.hooks import HookProvider
+from runner.local import Graph
+from runner.store.interface import Store
+
+MAX_ID = 128  # characters; ids stand in keys, paths and log lines
+
+MAX_PRIORITY = 9
+
+ADAPTERS = {
+    ("strands", "Agent"): ("runner.integrations.strands", "StrandsAgent"),
+    ("pydantic_ai", "AbstractAgent"): ("runner.integrations.pydantic_ai", "PydanticAIAgent"),
+}
+"""The adapter for an agent of each framework, by package and class; none of them is imported here."""
+
+
+class InvocationCondition(Protocol):
+    """A condition that also takes what its run was given beside the task."""
+
+    def __call__(self, state: GraphState, /, *, invocation_state: dict[str, Any]) -> object:
+        """Return whether the edge is taken; anything true counts."""
+
+
+class GraphBuilder:
+    """Collects nodes, edges and settings; the setters return the builder, so calls can be chained."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeSpec] = {}
+        self._edges: list[EdgeSpec] = []
+        self._entries: list[str] = []
+        self._settings: dict[str, Any] = {}
+        self._limits: tuple[Limit, ...] = ()
+        self._id = "default_graph"
+        self._store: Store | None = None
+
+    if not TYPE_CHECKING:  # where `build` was forgotten, type checkers report it themselves
+
+        def __getattr__(self, name: str) -> Any:
+            """Explain a missing attribute that a built graph has."""
+            if hasattr(Graph, name):
+                raise AttributeError(f"a GraphBuilder has no {name!r}, a graph has: call .build() first.")
+            raise AttributeError(f"a GraphBuilder has no {name!r}.")
+
+        def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+            """Refuse: only the built graph can be called.
+
+            Raises:
+                UsageError: always.
+            """
+            del args, kwargs
+            raise UsageError("a GraphBuilder can't be run, a graph can: call .build() first.")
+
+    def add_node(
+        self,
+        executor: object,
+        node_id: str | None = None,
+        *,
+        join: Literal["all", "any"] = "all",
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        resume: Literal["all", "each"] = "all",
+        version: str = "",
+        limits: Sequence[Limit] = (),
+        task: Callable[..., object] | None = None,
+    ) -> NodeSpec:
+        """Add a node: an Agent, a Graph, a function, or an adapter.
+
+        `timeout` is in seconds; `priority` goes from 0 (first) to 9; `resume="each"` resumes the node at
+        every answer instead of at the last; `limits` bound its executions. Change `version` when runs
+        that wait in this node must not continue with the new code. A Graph's task is the output of the node
+        before it, outputs by node id where there are several, otherwise the run's task; `task` is a function
+        of a NodeContext, or a typed one, that returns another.
+
+        Raises:
+            DefinitionError: the id or an option can't be used, or the executor can't be a node here.
+        """
+        name = node_id or _name(executor) or f"node_{len(self._nodes)}"
+        _check_id(name, "node")
+        if name in self._nodes:
+            raise DefinitionError(f"Node {name!r} already exists; give the second one another node_id.")
+        wrapped, kind = _executor(executor)
+        if kind != "function" and any(node.executor is wrapped for node in self._nodes.values()):
+            raise DefinitionError(
+                f"Duplicate node instance detected: the {kind} of node {name!r} is a node already. "
+                "Each node must have a unique object; build a second one."
+            )
+        allowed: Mapping[str, tuple[object, tuple[Any, ...]]] = {
+            "join": (join, tuple(Join)),
+            "resume": (resume, ("all", "each")),
+            "priority": (priority, (None, *range(MAX_PRIORITY + 1))),
+        }
+        for option, (value, values) in allowed.items():
+            if value not in values:
+                raise DefinitionError(
+                    f"node {name!r}: {option} must be one of {sorted(map(str, values))}, not {value!r}."
+                )
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise DefinitionError(f"node {name!r}: retry must be a RetryPolicy, not {retry!r}.")
+        for option, text in (("queue", queue), ("version", version)):
+            if text is not None and not isinstance(text, str):
+                raise DefinitionError(f"node {name!r}: {option} must be a text, not {text!r}.")
+        if timeout is not None:
+            _positive(timeout, f"the timeout of node {name!r}")
+        to_task = None if task is None else function_node(task)
+        if task is not None and (kind != "graph" or to_task is None):
+            raise DefinitionError(
+                f"node {name!r}: `task` is for nested graphs: a function of a NodeContext that returns the "
+                "inner run's task."
+            )
+        self._nodes[name] = NodeSpec(
+            name,
+            wrapped,
+            kind,
+            Join(join),
+            retry,
+            timeout,
+            queue,
+            priority,
+            resume,
+            version,
+            limits=policies.check(f"node {name!r}", limits),
+            task=to_task,
+        )
+        return self._nodes[name]
+
+    def add_map(
+        self,
+        executor: object,
+        node_id: str | None = None,
+        *,
+        over: object = None,
+        concurrency: int | None = None,
+        on_error: Literal["fail", "continue"] = "fail",
+        **options: Any,
+    ) -> NodeSpec:
+        """Add a node that runs its executor once for each item of a list and outputs the list of results.
+
+        `over` is the id of the node that outputs the list, or a function of a NodeContext that returns it;
+        None means the map's only input, or the task. At most `concurrency` items run at once. A failed
+        item fails the map, or with `on_error="continue"` leaves None in its place. Other `options` are
+        those of `add_node`; retry, timeout, queue and priority apply to each item.
+
+        Raises:
+            DefinitionError: the id or an option can't be used, or the executor can't be a node here.
+        """
+        spec = map_nodes.mapped(self.add_node(executor, node_id, **options), over, concurrency, on_error)
+        self._nodes[spec.id] = spec
+        return spec
+
+    def add_edge(
+        self,
+        source: str | NodeSpec,
+        target: str | NodeSpec,
+        condition: Callable[[GraphState], object] | InvocationCondition | None = None,
+        *,
+        back: bool = False,
+        on_expire: bool = False,
+    ) -> EdgeSpec:
+        """Run `target` after `source`, provided the condition holds when the source completes.
+
+        `back=True` declares that the edge repeats a loop; without it, the search for loops decides. An
+        edge with `on_expire=True` is taken only when a question that names `target` as its route expires.
+
+        Raises:
+            DefinitionError: one of the nodes was not added, or the condition can't be one.
+        """
+        edge = EdgeSpec(
+            self._added(source, "Source"), self._added(target, "Target"), condition, back, on_expire
+        )
+        if on_expire and condition is not None:
+            raise DefinitionError(
+                f"the edge from {edge.source!r} to {edge.target!r} is for expired questions, which check no "
+                "condition; leave the condition out."
+            )
+        if condition is not None and not _is_condition(condition):
+            raise DefinitionError(
+                f"the condition from {edge.source!r} to {edge.target!r} must be a sync function of the state."
+            )
+        self._edges.append(edge)
+        return edge
+
+    def _added(self, node: str | NodeSpec, role: str) -> str:
+        name = node.id if isinstance(node, NodeSpec) else node
+        if not isinstance(name, str):
+            ids = [
+                spec.id
+                for spec in self._nodes.values()
+                if name in (spec.executor, getattr(spec.executor, "function", None))
+            ]
+            advice = f"write {ids[0]!r}" if ids else "add it with add_node, and use the id"
+            raise DefinitionError(f"an edge joins nodes by their ids, not {name!r}: {advice}.")
+        known = self._nodes.get(name)
+        if known is None or (isinstance(node, NodeSpec) and known is not node):
+            raise DefinitionError(f"{role} node {name!r} not found; add it with add_node first.")
+        return name
+
+    def set_entry_point(self, node_id: str) -> GraphBuilder:
+        """Start at this node; several calls start at several nodes.
+
+        Without a call, all nodes without an incoming edge start; but in a graph with edges, a node without
+        any edge must be named here, as its edge may have been forgotten.
+
+        Raises:
+            DefinitionError: there is no such node.
+        """
+        if node_id not in self._nodes:
+            raise DefinitionError(f"Node {node_id!r} not found; add it before it becomes an entry point.")
+        if node_id not in self._entries:
+            self._entries.append(node_id)
+        return self
+
+    def set_max_node_executions(self, limit: int) -> GraphBuilder:
+        """Fail a run that would start more node visits than this."""
+        if not isinstance(limit, int):
+            raise DefinitionError(f"max_node_executions must be a whole number, not {limit!r}.")
+        return self._set("max_node_executions", _positive(limit, "max_node_executions"))
+
+    def set_execution_timeout(self, seconds: float) -> GraphBuilder:
+        """Fail a run that takes longer than this, waits included."""
+        return self._set("execution_timeout", _positive(seconds, "execution_timeout"))
+
+    def set_node_timeout(self, seconds: float) -> GraphBuilder:
+        """Fail a node that runs longer than this, unless it has a timeout of its own."""
+        return self._set("node_timeout", _positive(seconds, "node_timeout"))
+
+    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the field's name for it
+        """Clear the conversation of an agent when a loop visits it again."""
+        return self._set("reset_on_revisit", enabled)
+
+    def set_failure_policy(self, policy: Literal["fail_fast", "continue"]) -> GraphBuilder:
+        """Choose "fail_fast" (the default: a failed node stops the run) or "continue".
+
+        Raises:
+            DefinitionError: it is neither.
+        """
+        if policy not in tuple(FailurePolicy):
+            raise DefinitionError(f"the failure policy is 'fail_fast' or 'continue', not {policy!r}.")
+        return self._set("policy", FailurePolicy(policy))
+
+    def set_limits(self, limits: Sequence[Limit]) -> GraphBuilder:
+        """Bound the executions of every node of the graph by these limits, besides the node's own.
+
+        Raises:
+            DefinitionError: one is no Limit, or two are the same.
+        """
+        self._limits = policies.check("the graph", limits)
+        return self
+
+    def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
+        """Have these objects register callbacks for the graph's events, in place of earlier ones.
+
+        Raises:
+            DefinitionError: one has no `register_hooks`.
+        """
+        for provider in providers:
+            if not isinstance(provider, HookProvider):
+                raise DefinitionError(f"{provider!r} has no register_hooks(registry, **kwargs).")
+        return self._set("hooks", tuple(providers))
+
+    def set_graph_id(self, graph_id: str) -> GraphBuilder:
+        """Name the graph; a registered graph has the name it is registered under.
+
+        Raises:
+            DefinitionError: the name can't be a graph's id.
+        """
+        _check_id(graph_id, "graph")
+        self._id = graph_id
+        return self
+
+    def set_version(self, version: str) -> GraphBuilder:
+        """Declare a version; runs record it as a part of the graph's fingerprint."""
+        return self._set("version", version)
+
+    def set_store(self, store: Store) -> GraphBuilder:
+        """Run this graph in process on a store of yours instead of in memory."""
+        self._store = store
+        return self
+
+    def _set(self, name: str, value: object) -> GraphBuilder:
+        self._settings[name] = value
+        return self
+
+    def build(self) -> Graph:
+        """Check everything and build the graph.
+
+        Raises:
+            DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap.
+        """
+        if not self._nodes:
+            raise DefinitionError("Graph must contain at least one node.")
+        entries = tuple(self._entries) or self._without_incoming()
+        edges = tuple(self._edges)
+        following: dict[str, list[str]] = {node: [] for node in self._nodes}
+        for edge in edges:
+            following[edge.source].append(edge.target)
+        map_nodes.check(self._nodes, edges)
+        unreachable = set(self._nodes) - reach(entries, following)
+        if unreachable:
+            raise DefinitionError(
+                f"no path from the entry points {list(entries)} reaches {sorted(unreachable)}; add edges to "
+                "them, make them entry points or remove them."
+            )
+        nodes = {
+            name: replace(node, limits=policies.check(f"node {name!r}", (*self._limits, *node.limits)))
+            for name, node in self._nodes.items()
+        }
+        definition = Definition(self._id, nodes, edges, entries, **self._settings)
+        topology(definition)  # refuses loops that overlap
+        return Graph(with_events(definition), self._store)
+
+    def _without_incoming(self) -> tuple[str, ...]:
+        targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}
+        entries = tuple(node for node in self._nodes if node not in targets)
+        if not entries:
+            raise DefinitionError(
+                "No entry points found: all nodes have incoming edges. Name one with set_entry_point."
+            )
+        joined = {node for edge in self._edges for node in (edge.source, edge.target)}
+        for node in entries:
+            # Without this check a forgotten edge would let the payment run before its approval.
+            if joined and node not in joined:
+                raise DefinitionError(
+                    f"node {node!r} has no edges, while other nodes have some: it would run first. Add the "
+                    f"missing edge, or call set_entry_point({node!r}) if it is to start with the run."
+                )
+        return entries
+
+
+def _name(executor: object) -> str | None:
+    for attribute in ("id", "name", "__name__"):
+        name = getattr(executor, attribute, None)
+        if isinstance(name, str) and name and name != "<lambda>":
+            return name
+    return None
+
+
+def _executor(executor: object) -> tuple[Any, str]:
+    if isinstance(executor, Graph):
+        return executor, "graph"
+    if isinstance(executor, Agent):
+        refuse_overrides(executor)
+    if isinstance(executor, GraphBuilder):
+        raise DefinitionError("a GraphBuilder can't be a node, a graph can: call .build() first.")
+    # An agent can be called with one argument, so it would pass for a function and lose its conversation.
+    for cls in type(executor).__mro__:
+        adapter = ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
+        if adapter is not None:
+            module, name = adapter
+            raise DefinitionError(
+                f"an agent of {cls.__module__.partition('.')[0]} can't be a node itself: each execution "
+                f"needs an agent of its own. Write a function that builds it, and add {name}(function); "
+                f"{name} is in {module}."
+            )
+    kind = getattr(executor, "kind", None)
+    if isinstance(kind, str) and callable(getattr(executor, "execute", None)):
+        return executor, kind
+    function = function_node(executor)
+    if function is not None:
+        return function, function.kind
+    raise DefinitionError(
+        f"{executor!r} can't be a node: give an Agent, a Graph, a function that takes one NodeContext "
+        "or one input with a type, or an adapter with `kind` and `execute`."
+    )
+
+
+def _check_id(name: object, kind: str) -> None:
+    """Refuse an id whose characters have a meaning in paths (`review/approve`), keys or ids of map items."""
+    fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
+    if not fits or str(name).startswith(HIDDEN) or not set('"\\/' + BRACKETS).isdisjoint(str(name)):
+        raise DefinitionError(
+            f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
+            f"slashes, backslashes or brackets, not beginning with {HIDDEN!r}."
+        )
+
+
+def _positive(value: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
+    return value
+
+
+def _is_condition(condition: object) -> bool:
+    """Tell whether a condition can be called with the state; a coroutine would always count as true."""
+    try:
+        signature = inspect.signature(condition)  # type: ignore[arg-type]
+        extra = {"invocation_state": None} if "invocation_state" in signature.parameters else {}
+        signature.bind(None, **extra)
+    except (TypeError, ValueError):
+        return False
+    return not inspect.iscoroutinefunction(condition)

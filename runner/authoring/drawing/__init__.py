@@ -1,0 +1,26 @@
+"""Drawings of graphs as Mermaid, SVG or plain text, with the states of a run if they are given.
+
+Pure, and without Graphviz or another program: a definition in, a text out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.authoring.drawing import mermaid, svg, text
+from runner.authoring.drawing.diagram import diagram
+from runner.definition.model import Definition
+from runner.errors import UsageError
+
+FORMATS = {"text": text.draw, "svg": svg.draw, "mermaid": mermaid.draw}
+
+
+def draw(definition: Definition, form: str = "text", states: Mapping[str, str] | None = None) -> str:
+    """Draw a graph; `states` maps node paths to states, such as "review/approve" to "waiting".
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"a graph is drawn as {', '.join(FORMATS)}, not as {form!r}.")
+    return FORMATS[form](diagram(definition, states))

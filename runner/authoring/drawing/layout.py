@@ -1,0 +1,123 @@
+"""Layered layout: boxes by their longest path from the start, each layer ordered to cross few lines.
+
+Plain text uses the layers as the order of its lines; SVG uses the positions as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+Pair = tuple[str, str]
+
+SWEEPS = 6
+
+GAP = 24.0  # between two boxes of a layer
+
+LONGEST = 8_000  # layers that all lines together may pass; beyond it they are drawn straight
+
+
+def layers(names: Sequence[str], pairs: Sequence[Pair]) -> list[list[str]]:
+    """Put every box one layer below the lowest box that leads to it; the pairs must have no cycle."""
+    waiting = dict.fromkeys(names, 0)
+    after: dict[str, list[str]] = {name: [] for name in names}
+    for source, target in pairs:
+        waiting[target] += 1
+        after[source].append(target)
+    depth = {name: 0 for name in names if not waiting[name]}
+    todo = list(depth)
+    for name in todo:
+        for target in after[name]:
+            depth[target] = max(depth.get(target, 0), depth[name] + 1)
+            waiting[target] -= 1
+            if not waiting[target]:
+                todo.append(target)
+    rows: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
+    for name in names:
+        rows[depth[name]].append(name)
+    _order(rows, pairs)
+    return rows
+
+
+def _order(rows: list[list[str]], pairs: Sequence[Pair]) -> None:
+    """Move each box to the middle of its neighbours, downwards and upwards in turn."""
+    above, below = _neighbours(pairs)
+    for sweep in range(SWEEPS):
+        near = below if sweep % 2 else above
+        place = {name: position for row in rows for position, name in enumerate(row)}
+        for row in reversed(rows) if sweep % 2 else rows:
+            row.sort(key=lambda name: _middle(near.get(name, ()), place, place[name]))
+            place.update({name: position for position, name in enumerate(row)})
+
+
+def _neighbours(pairs: Sequence[Pair]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    above: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for source, target in pairs:
+        below.setdefault(source, []).append(target)
+        above.setdefault(target, []).append(source)
+    return above, below
+
+
+def _middle(names: Sequence[str], place: Mapping[str, float], otherwise: float) -> float:
+    return sum(place[name] for name in names) / len(names) if names else otherwise
+
+
+def with_bends(rows: list[list[str]], pairs: Sequence[Pair]) -> tuple[list[list[str]], dict[Pair, list[str]]]:
+    """Add a point to every layer that a line passes, so that lines go around boxes.
+
+    Returns the layers with those points, and each line's boxes and points from its source to its target.
+    """
+    level = {name: number for number, row in enumerate(rows) for name in row}
+    if sum(level[target] - level[source] for source, target in pairs) > LONGEST:
+        return rows, {pair: list(pair) for pair in pairs}
+    layered = [list(row) for row in rows]
+    paths: dict[Pair, list[str]] = {}
+    for source, target in pairs:
+        # Ids have no line ends, so these names are free.
+        points = [f"{source}\n{target}\n{number}" for number in range(level[source] + 1, level[target])]
+        for number, point in enumerate(points, level[source] + 1):
+            layered[number].append(point)
+        paths[source, target] = [source, *points, target]
+    _order(layered, [step for path in paths.values() for step in itertools.pairwise(path)])
+    return layered, paths
+
+
+def centres(rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return the horizontal middle of each box, so that none overlaps another."""
+    above, below = _neighbours(pairs)
+    middles: dict[str, float] = {}
+    for row in rows:
+        _spread(row, dict.fromkeys(row, 0.0), widths, middles)
+    for sweep in range(SWEEPS * 2):
+        near = below if sweep % 2 else above
+        for row in reversed(rows) if sweep % 2 else rows:
+            wished = {name: _middle(near.get(name, ()), middles, middles[name]) for name in row}
+            _spread(row, wished, widths, middles)
+    left = min((middles[name] - widths[name] / 2 for name in middles), default=0.0)
+    return {name: middle - left for name, middle in middles.items()}
+
+
+def _spread(
+    row: Sequence[str], wished: Mapping[str, float], widths: Mapping[str, float], middles: dict[str, float]
+) -> None:
+    """Put a layer's boxes as near to the wished positions as their widths allow.
+
+    Each goes halfway between the position packed from the left and the one packed from the right.
+    """
+    from_left: list[float] = []
+    for index, name in enumerate(row):
+        least = from_left[-1] + _apart(row[index - 1], name, widths) if index else wished[name]
+        from_left.append(max(wished[name], least))
+    from_right: list[float] = []
+    for index in range(len(row) - 1, -1, -1):
+        most = (
+            from_right[-1] - _apart(row[index], row[index + 1], widths) if from_right else wished[row[index]]
+        )
+        from_right.append(min(wished[row[index]], most))
+    for name, low, high in zip(row, from_left, reversed(from_right), strict=True):
+        middles[name] = (low + high) / 2
+
+
+def _apart(left: str, right: str, widths: Mapping[str, float]) -> float:
+    return (widths[left] + widths[right]) / 2 + GAP

@@ -1,0 +1,76 @@
+"""A graph as a Mermaid flowchart, which GitHub and many wikis render."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner.authoring.drawing.diagram import SIGNS, Arrow, Box, Diagram
+
+UNSAFE = re.compile(r"[^\w .,:()\-=/]")
+
+STYLES = {
+    "completed": "fill:#dff3e4,stroke:#2e7d4f",
+    "failed": "fill:#fbe3e3,stroke:#b3261e,stroke-width:3px",
+    "waiting": "fill:#fff3d1,stroke:#9a6b00,stroke-width:3px",
+    "running": "fill:#ddeefb,stroke:#1f6fb2",
+    "retrying": "fill:#f1e4f8,stroke:#7b3fa0",
+    "skipped": "stroke-dasharray:4",
+    "cancelled": "stroke-dasharray:4",
+    "pending": "stroke:#999999,color:#555555",
+}
+
+
+def draw(diagram: Diagram) -> str:
+    """Draw a graph as Mermaid."""
+    used = sorted({box.state for box in _all(diagram)} & STYLES.keys())
+    classes = [f"  classDef {state} {STYLES[state]}" for state in used]
+    return "\n".join(["flowchart TD", *classes, *_lines(diagram, "n", "  "), ""])
+
+
+def _all(diagram: Diagram) -> Iterator[Box]:
+    for box in diagram.boxes:
+        yield box
+        if box.inner is not None:
+            yield from _all(box.inner)
+
+
+def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
+    """Ids are numbered, since a user's id could be a keyword of Mermaid."""
+    ids = {box.id: f"{prefix}{number}" for number, box in enumerate(diagram.boxes)}
+    for box in diagram.boxes:
+        yield from _box(box, ids[box.id], indent)
+    for arrow in diagram.arrows:
+        yield f"{indent}{ids[arrow.source]} {_arrow(arrow)} {ids[arrow.target]}"
+
+
+def _box(box: Box, name: str, indent: str) -> Iterator[str]:
+    state = [f"{SIGNS.get(box.state, '○')} {box.state}"] if box.state else []
+    # The title of a subgraph has one line; more would cover what is inside.
+    between = "<br/>" if box.inner is None else ", "
+    words = f'"{between.join([escaped(box.id), escaped(box.words), *state])}"'
+    if box.inner is None:
+        left, right = ("([", "])") if box.kind == "agent" else ("[", "]")
+        yield f"{indent}{name}{left}{words}{right}"
+    else:
+        yield f"{indent}subgraph {name} [{words}]"
+        yield f"{indent}  direction TB"
+        yield from _lines(box.inner, f"{name}_", f"{indent}  ")
+        yield f"{indent}end"
+    if box.state in STYLES:
+        yield f"{indent}class {name} {box.state}"
+
+
+def _arrow(arrow: Arrow) -> str:
+    words = " ".join(part for part in ("again" if arrow.back else "", _condition(arrow)) if part)
+    line = "-.->" if arrow.back else "-->"
+    return f'{line}|"{words}"|' if words else line
+
+
+def _condition(arrow: Arrow) -> str:
+    return f"if {escaped(arrow.label)}" if arrow.label else ""
+
+
+def escaped(text: str) -> str:
+    """Escape all but plain characters as Mermaid's entities, so that no text is read as syntax."""
+    return UNSAFE.sub(lambda match: f"#{ord(match.group())};", text)

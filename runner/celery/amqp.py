@@ -1,0 +1,311 @@
+"""RabbitMQ: durable queues that take answers and starts as plain JSON, and an exchange for notices.
+
+A message is acknowledged only after it was applied; one that can't be used goes to the dead-letter
+exchange with the reason. Each direction has a thread with a connection of its own, so that messages are
+applied and published at once also while every slot is busy, and on every pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pydantic_core
+from amqp.exceptions import AMQPError
+from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
+from kombu.exceptions import OperationalError
+
+from runner.celery.background import Background
+from runner.celery.config import is_amqp
+from runner.celery.engines import outbox_of
+from runner.celery.intake import is_away, reader_name
+from runner.errors import BrokerError, ConflictError, StoreError
+from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.records.validation import one_line
+from runner.store.redis.streams import Notice, NoticeReader
+
+log = logging.getLogger(__name__)
+
+RESPONSES = "runner.responses"
+
+STARTS = "runner.starts"
+
+DEAD = "runner.dead"
+
+WAIT = 1.0
+"""Seconds of one blocking read, and so the longest that a stopping worker waits for a thread."""
+
+RETRY_AFTER = 1.0
+"""Seconds after which an answer that came before its question is tried again."""
+
+EARLY_LIMIT = 100
+"""Answers held for questions not asked yet; the next one gets the receipt `unknown` at once."""
+
+PREFETCH = 200
+"""More than EARLY_LIMIT, so that answers which wait don't keep the others out."""
+
+COMPRESSION = "x-compression"
+"""The header of a dead letter that names how it is compressed."""
+
+BROKEN = (AMQPError, OperationalError, OSError)
+
+QUORUM = {"x-queue-type": "quorum"}
+
+dead_exchange = Exchange(DEAD, type="topic", durable=True)
+
+dead_queue = Queue(DEAD, dead_exchange, routing_key="#", durable=True, queue_arguments=QUORUM)
+
+queues = [
+    Queue(name, durable=True, queue_arguments={**QUORUM, "x-dead-letter-exchange": DEAD})
+    for name in (RESPONSES, STARTS)
+]
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """One message; `since` is when this process first had it (monotonic seconds)."""
+
+    message: Message
+    queue: str
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def body(self) -> bytes:
+        """The message's bytes, whatever content type it claims."""
+        raw = self.message.body
+        return raw.encode() if isinstance(raw, str) else bytes(raw)
+
+    @property
+    def id(self) -> str:
+        """The sender's message id, or one made from the bytes: the same at every delivery."""
+        message_id = self.message.properties.get("message_id")
+        return str(message_id) if message_id else hashlib.blake2s(self.body, digest_size=10).hexdigest()
+
+    def age(self) -> float:
+        """Seconds since this process first had it."""
+        return time.monotonic() - self.since
+
+
+class AmqpIntake(Background):
+    """Reads the queues and applies each message; ends at once where the broker is no RabbitMQ."""
+
+    label = "amqp"
+    app: Any
+
+    def prepare(self, worker: Any) -> None:
+        """Keep the app, whose broker it is; nothing is connected yet."""
+        self.app = worker.app
+        self._connection: Connection | None = None
+        self._waiting: deque[ReceivedMessage] = deque()
+        self._early: list[ReceivedMessage] = []
+        self._retry_at = 0.0
+        if not is_amqp(self.settings.broker):
+            self.finish()
+
+    def turn(self) -> None:
+        """Apply what was received, then what was early, then receive more."""
+        try:
+            connection = self._connected()
+            while self._waiting:
+                self._apply(self._waiting[0])
+                self._waiting.popleft()
+            self._apply_early()
+            connection.heartbeat_check()
+            connection.drain_events(timeout=WAIT)
+        except TimeoutError:
+            return
+        except BROKEN as error:
+            self._close()
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+    def leave(self) -> None:
+        """Close the connection; the broker delivers what was not acknowledged to another worker."""
+        self._close()
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connection = self.app.connection_for_read()
+            connection.ensure_connection(max_retries=1, interval_start=0.1)
+            channel = connection.default_channel
+            dead_queue(channel).declare()
+            channel.message_to_python = partial(_without_decompression, channel.message_to_python)
+            for queue in queues:
+                # Not the routing key names the queue: it may be bound to any exchange.
+                receive = partial(self._receive, queue.name)
+                consumer = Consumer(channel, [queue], on_message=receive, auto_declare=True)
+                consumer.qos(prefetch_count=PREFETCH, apply_global=False)
+                consumer.consume()
+        return self._connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        self._waiting.clear()
+        self._early.clear()
+        if connection is not None:
+            try:
+                connection.release()
+            except BROKEN as error:
+                log.debug("amqp.closed: %s", error)
+
+    def _receive(self, queue: str, message: Message) -> None:
+        self._waiting.append(ReceivedMessage(message, queue))
+
+    def _apply_early(self) -> None:
+        if time.monotonic() < self._retry_at:
+            return
+        self._retry_at = time.monotonic() + RETRY_AFTER
+        early, self._early = self._early, []
+        for index, received in enumerate(early):
+            try:
+                self._apply(received)
+            except StoreError:
+                self._early += early[index:]
+                raise
+
+    def _apply(self, received: ReceivedMessage) -> None:
+        """Apply one message; one that can't be applied now is not acknowledged, and kept."""
+        try:
+            verdict = self._judge(received)
+        except (StoreError, ConflictError) as error:
+            if is_away(error):
+                raise
+            log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
+            verdict = Verdict(Disposition.EARLY)
+        except Exception as error:
+            log.exception("message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id))
+            verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
+        if verdict.disposition is Disposition.EARLY:
+            self._early.append(received)
+        else:
+            self._finish(received, verdict)
+
+    def _judge(self, received: ReceivedMessage) -> Verdict:
+        if compression := received.message.headers.get(COMPRESSION):
+            return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
+        sent = InboxMessage(received.id, f"{received.queue}/{received.id}", received.body, received.age)
+        if received.queue == STARTS:
+            return judge_start(self.engine, sent, self.settings.on_end)
+        patience = self.settings.early_answer if len(self._early) < EARLY_LIMIT else 0
+        return judge_answer(self.engine, sent, patience)
+
+    def _finish(self, received: ReceivedMessage, verdict: Verdict) -> None:
+        """Send the receipt and the dead letter, and only then acknowledge the message."""
+        message, properties = received.message, received.message.properties
+        if verdict.receipt is not None:
+            receipt = verdict.receipt.model_dump_json().encode()
+            if verdict.reply_to is not None:
+                outbox_of(self.settings.redis_url).reply(verdict.reply_to, receipt)
+            if properties.get("reply_to"):
+                self._publish("", str(properties["reply_to"]), receipt, properties.get("correlation_id"))
+        if verdict.disposition is Disposition.DEAD:
+            reason = one_line(verdict.reason)
+            log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
+            headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
+            self._publish(DEAD, received.queue, received.body, properties.get("correlation_id"), headers)
+        message.ack()
+
+    def _publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes,
+        correlation_id: Any,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        assert self._connection is not None  # noqa: S101 - a message came over it
+        Producer(self._connection.default_channel).publish(
+            body,
+            exchange=exchange,
+            routing_key=key,
+            content_type="application/json",
+            content_encoding="utf-8",
+            delivery_mode=2,
+            headers=headers or {},
+            **({"correlation_id": correlation_id} if correlation_id else {}),
+        )
+
+
+def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Message:
+    """Decode a message as kombu does, but never decompress it: a small one may be huge inside."""
+    headers = raw.properties.get("application_headers") or {}
+    if "compression" in headers:
+        headers[COMPRESSION] = headers.pop("compression")
+    return decode(raw)
+
+
+# The relay publishes every notice to RabbitMQ, for services that listen there.
+#
+# The transition that makes a notice true writes it to the store. The workers share the notices; each
+# publishes its own, with confirms, to the topic exchange `runner.notices` under the notice's kind, and then
+# acknowledges it in the store. So each comes at least once, with a unique message id.
+
+EXCHANGE = "runner.notices"
+
+GROUP = "relay"
+
+TAKE_OVER_AFTER = 10.0
+"""Seconds after which a notice that another worker read and did not acknowledge is published by this one."""
+
+notices = Exchange(EXCHANGE, type="topic", durable=True)
+
+
+class Relay(Background):
+    """Publishes notices; ends at once where the broker is no RabbitMQ."""
+
+    label = "relay"
+    app: Any
+
+    def prepare(self, worker: Any) -> None:
+        """Join the consumer group under a name that no other reader has."""
+        self.app = worker.app
+        self._connection: Connection | None = None
+        self._retry_at = 0.0
+        self._reader = NoticeReader(self.settings.redis_url, GROUP, reader_name())
+        if not is_amqp(self.settings.broker):
+            self.finish()
+
+    def turn(self) -> None:
+        """Publish new notices, and now and then those that other workers have left."""
+        taken = self._reader.read(WAIT)
+        if time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + TAKE_OVER_AFTER
+            taken += self._reader.take_over(TAKE_OVER_AFTER)
+        if not taken:
+            return
+        try:
+            self._publish(taken)
+        except BROKEN as error:
+            self._close()
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+        self._reader.done(taken)
+
+    def leave(self) -> None:
+        """Close both connections."""
+        self._close()
+        self._reader.leave()
+
+    def _publish(self, taken: list[Notice]) -> None:
+        if self._connection is None:
+            self._connection = self.app.connection_for_write()
+            self._connection.ensure_connection(max_retries=1, interval_start=0.1)
+        producer = Producer(self._connection.default_channel, exchange=notices)
+        for notice in taken:
+            producer.publish(
+                pydantic_core.to_json(notice.message()),
+                routing_key=notice.kind,
+                content_type="application/json",
+                content_encoding="utf-8",
+                delivery_mode=2,
+                message_id=notice.id,
+            )
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release()

@@ -1,0 +1,131 @@
+"""The Celery app: `celery --app runner.celery worker`.
+
+What makes a worker one of ours is added to an app, ours or a user's, by `install`: the tasks, which Celery
+has since their modules were imported, the threads beside them, and the queues of the graphs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import Any
+
+import click
+from celery import Celery, signals
+from celery.apps import worker
+from celery.concurrency import get_implementation
+from kombu import Queue
+from kombu.utils.objects import cached_property
+from pydantic import ValidationError
+
+from runner.celery import kombu_fixes, tasks
+from runner.celery.amqp import AmqpIntake, Relay
+from runner.celery.config import SETTINGS, celery_config, is_amqp, is_redis
+from runner.celery.engines import load_graphs, queues_of, settings_of
+from runner.celery.heartbeat import Heartbeat
+from runner.celery.intake import StreamIntake
+from runner.celery.measuring import measure_nodes
+from runner.celery.startup import Startup
+from runner.celery.sweeper import Sweeper
+from runner.definition.registry import registry
+from runner.errors import RunnerError
+from runner.execution.telemetry import JsonFormatter
+from runner.settings import Settings
+
+THREADS = frozenset({AmqpIntake, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
+
+TASKS = (tasks.run_node, tasks.respond, tasks.start, tasks.report, tasks.report_error)
+
+CELERY_CONSUMER = "celery.worker.consumer:Consumer"
+"""The setting `worker_consumer` of an app that doesn't choose another class."""
+
+POOL = "threads"
+
+SLOTS = 100
+"""Nodes that run at once in a worker of threads: they mostly wait for models and services."""
+
+
+def install(app: Celery) -> None:
+    """Add the threads of a worker to an app, and load the graphs when one starts."""
+    kombu_fixes.cache_traceback_code()
+    app.steps["worker"].update(THREADS)
+    signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
+
+
+def _prepare(instance: Any, conf: Any, **_: object) -> None:
+    """Load the graphs before the worker selects its queues: they name some of them."""
+    app = instance.app
+    if not app.steps["worker"].issuperset(THREADS):
+        return
+    if conf.task_always_eager:
+        sys.exit(
+            "The worker did not start: task_always_eager is on in its app, so nodes would run inside one "
+            "another. Turn it off for workers."
+        )
+    try:
+        if SETTINGS not in conf:
+            conf[SETTINGS] = Settings().model_dump_json()
+        if settings_of(app).log_format == "json":
+            for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
+                signal.connect(_log_json, weak=False, dispatch_uid="runner")
+        measure_nodes()
+        load_graphs(settings_of(app))
+        if conf.worker_consumer == CELERY_CONSUMER:
+            conf.worker_consumer = kombu_fixes.CONSUMER
+        if is_redis(conf.broker_url):
+            kombu_fixes.forget_old_connections()
+            kombu_fixes.use_safe_channel(app)
+        # On RabbitMQ a quorum queue, which survives the loss of a server.
+        kind = {"x-queue-type": "quorum"} if is_amqp(conf.broker_url) else None
+        for name in queues_of(registry):
+            app.amqp.queues.select_add(Queue(name, routing_key=name, queue_arguments=kind))
+    except (RunnerError, ValidationError) as error:
+        sys.exit(f"The worker did not start: {error}")
+    except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
+        sys.exit(f"The worker did not start, for a graph can't be built.\n{traceback.format_exc()}")
+
+
+def _log_json(logger: logging.Logger, **_: object) -> None:
+    for handler in logger.handlers:
+        handler.setFormatter(JsonFormatter())
+
+
+class RunnerWorker(worker.Worker):
+    """A worker of threads unless its command names another pool; without gossip and mingle."""
+
+    def __init__(self, app: Celery | None = None, hostname: str | None = None, **options: Any) -> None:
+        """Take the options of the command `worker`."""
+        pool = options.get("pool") or options.get("pool_cls")
+        if pool is None or _is_default("pool"):
+            pool = POOL
+        options |= {"pool": pool, "pool_cls": None}
+        if not options.get("concurrency") and get_implementation(pool) is get_implementation(POOL):
+            options["concurrency"] = SLOTS
+        # The two cost a second at the start and talk among workers: the store has all that ours need.
+        options |= {"without_gossip": True, "without_mingle": True}
+        super().__init__(app, hostname, **options)
+
+
+def _is_default(option: str) -> bool:
+    """Return whether the command line lacks an option: Celery passes its default as if it had been there."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source(option) if context is not None else None
+    return source is click.core.ParameterSource.DEFAULT
+
+
+class RunnerApp(Celery):
+    """Celery with our defaults for workers."""
+
+    @cached_property
+    def Worker(self) -> Any:  # noqa: N802 - Celery's name
+        """The class of this app's workers."""
+        return self.subclass_with_self(RunnerWorker)
+
+
+def make_app(settings: Settings | None = None) -> Celery:
+    """Build an app; without `settings` from the `RUNNER_*` variables."""
+    made = RunnerApp("runner")
+    made.config_from_object(celery_config(settings or Settings()))
+    install(made)
+    return made

@@ -1,0 +1,45 @@
+"""`celery -A yourapp runner …`: our command line with the store and settings of an existing Celery app.
+
+The name is `runner` since Celery has a command `graph` of its own, which hides one of a plugin.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from runner.celery.config import SETTINGS
+from runner.celery.engines import settings_of
+from runner.cli.context import CommandContext
+from runner.cli.program import report, runner
+from runner.settings import Settings
+
+LEFT_OUT = ("completion", "dev", "init", "worker")
+"""Commands that make no sense for an existing app, or that Celery has itself."""
+
+
+class RunnerGroup(click.Group):
+    """Our commands; Celery's program calls the group, which must exit with our codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run one command and exit with its code."""
+        app = ctx.obj.app
+        settings = settings_of(app) if SETTINGS in app.conf else Settings()
+        context = ctx.obj = CommandContext(redis_url=settings.redis_url)
+        try:
+            code = super().invoke(ctx)
+        except (SystemExit, click.exceptions.Exit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
+            code = report(error, context)
+        sys.exit(int(code or 0))
+
+
+commands = RunnerGroup(
+    "runner",
+    commands={name: command for name, command in runner.commands.items() if name not in LEFT_OUT},
+    help="Look at graphs and runs, and answer questions: the commands of `runner`, for this app.",
+    params=runner.params,
+)

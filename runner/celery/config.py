@@ -1,0 +1,91 @@
+"""Celery's configuration for our own app, from our settings.
+
+Messages are doorbells: the store has the work, and the sweeper sends another one for every message that
+is lost. So the broker's own care for messages (acknowledgement emulation on Redis,
+result backends, ETA) is off: it costs two thirds of a worker's time and protects nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from runner.definition.model import DEFAULT_QUEUE
+from runner.settings import Settings
+from runner.store.addresses import Sentinels, sentinels
+
+SETTINGS = "runner_settings_secret"
+"""The key of our settings in an app's configuration; Celery hides the value of such a name from monitors."""
+
+SOFT_SHUTDOWN = 30.0
+"""Seconds at most that nodes have in a worker that gets SIGQUIT."""
+
+CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
+"""How to connect for publishing: a node's thread must not wait for a broker that is away."""
+
+# A half-open connection is noticed after twice the interval. The timeout must not be longer: the worker's
+# main loop sends heartbeats over such connections, and looks for dead ones in between.
+REDIS_OPTIONS = {
+    "ack_emulation": False,
+    "health_check_interval": 5,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    "socket_timeout": 5,
+}
+
+REDIS = frozenset({"redis", "rediss", "sentinel", "valkey", "valkeys"})
+
+SENTINEL_TIMEOUT = 1.0
+"""Seconds that a Sentinel has to answer."""
+
+RABBITMQ_OPTIONS = {"confirm_publish": True}
+
+
+def celery_config(settings: Settings) -> dict[str, Any]:
+    """Return Celery's settings for our own app."""
+    return {
+        "accept_content": ["json"],
+        "broker_connection_retry_on_startup": True,
+        "broker_url": settings.broker,
+        "result_accept_content": ["json"],
+        "result_backend": None,
+        "task_acks_late": True,
+        "task_default_queue": DEFAULT_QUEUE,
+        "task_ignore_result": True,
+        # This event names the task, not the node, and races with those that name the node.
+        "task_send_sent_event": False,
+        "task_serializer": "json",
+        # A fork would copy locks that the threads of the worker hold at that moment.
+        "worker_pool_start_method": "spawn",
+        # One message for each free slot: the others stay in the queue for other workers.
+        "worker_prefetch_multiplier": 1,
+        "worker_send_task_events": settings.events,
+        "worker_soft_shutdown_timeout": min(SOFT_SHUTDOWN, settings.shutdown_grace),
+        SETTINGS: settings.model_dump_json(),
+        **_transport(settings.broker, sentinels(settings.broker_url or settings.redis_url)),
+    }
+
+
+def is_redis(broker_url: str) -> bool:
+    """Return whether a broker URL names a Redis or Valkey."""
+    return urlsplit(broker_url).scheme.partition("+")[0] in REDIS
+
+
+def is_amqp(broker_url: str) -> bool:
+    """Return whether a broker URL names a RabbitMQ."""
+    return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
+
+
+def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
+    if is_redis(broker_url):
+        # A refusal (the disk is full, no replica) ends some day, and must not end the worker.
+        return {"broker_channel_error_retry": True, "broker_transport_options": _redis_options(service)}
+    return {"broker_transport_options": dict(RABBITMQ_OPTIONS), "task_default_queue_type": "quorum"}
+
+
+def _redis_options(service: Sentinels | None) -> dict[str, Any]:
+    if service is None:
+        return dict(REDIS_OPTIONS)
+    login = {"username": service.sentinel_username, "password": service.sentinel_password}
+    options = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT, **login}
+    return {**REDIS_OPTIONS, "master_name": service.service, "sentinel_kwargs": options}

@@ -1,0 +1,205 @@
+"""Doorbells: the Celery messages that tell a worker which visit is ready.
+
+Where the queue lies in the store's own database, the store's scripts push them. For that they fill in a
+template, made at worker start from a message that the installed Celery wrote, and read back as the
+installed worker would. Everywhere else CeleryDispatcher publishes them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery import Celery
+from celery.worker.request import Request
+from kombu.exceptions import OperationalError
+
+from runner.celery.config import CONNECT, is_redis
+from runner.definition.model import DEFAULT_QUEUE
+from runner.errors import BrokerError, RunnerError
+from runner.store.interface import Doorbell
+from runner.store.redis.doorbell import PLACES, DoorbellTemplate
+
+log = logging.getLogger(__name__)
+
+NODE_TASK = "runner.node"
+
+PRIORITIES = range(10)
+
+# What a worker needs of a message. Celery writes many more headers; the template leaves out those that are
+# empty, and those that only name the sender. `_check` compares what a worker reads from both.
+
+NEEDED_HEADERS = ("lang", "task", "id", "parent_id", "shadow", "argsrepr")
+
+SENDER_HEADERS = {"origin", "root_id", "kwargsrepr", "replaced_task_nesting", "ignore_result"}
+
+PROPERTIES = ("body_encoding", "delivery_info", "delivery_tag", "priority")
+
+EMPTY: tuple[Any, ...] = (None, 0, {}, [], [None, None])
+
+COMPARED = (
+    "id",
+    "parent_id",
+    "name",
+    "args",
+    "kwargs",
+    "argsrepr",
+    "delivery_info",
+    "time_limits",
+    "eta",
+    "expires",
+    "utc",
+)
+
+UNREADABLE = (
+    "this app's Celery writes or reads doorbells in a way unknown here, so they are published one by one "
+    "instead, which is slower but safe. If the app has no unusual task settings, please report this."
+)
+
+PLACEHOLDER = re.compile(r"<<(\w+)>>")
+
+
+class CeleryDispatcher:
+    """Publishes doorbells over the app's own broker connections."""
+
+    def __init__(self, app: Celery) -> None:
+        """Nothing is connected before the first doorbell is published."""
+        self._app = app
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Publish one message for each doorbell.
+
+        Raises:
+            BrokerError: the broker can't be reached; the sweeper publishes the others later.
+        """
+        try:
+            with self._app.producer_or_acquire() as producer:
+                producer.connection.ensure_connection(**CONNECT)
+                for bell in doorbells:
+                    _publish(self._app, bell, producer)
+        except (OperationalError, OSError) as error:
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+    def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:
+        """Send another app's task by name, `task` or `task@queue`; without a queue the app's routes decide.
+
+        Raises:
+            BrokerError: the broker can't be reached.
+        """
+        name, _, queue = task.partition("@")
+        route = {"queue": queue} if queue else {}
+        try:
+            with self._app.producer_or_acquire() as producer:
+                producer.connection.ensure_connection(**CONNECT)
+                self._app.send_task(name, kwargs=dict(kwargs), task_id=task_id, producer=producer, **route)
+        except (OperationalError, OSError) as error:
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+        return True
+
+
+def _publish(app: Celery, bell: Doorbell, producer: Any) -> None:
+    # 0 is our first priority, as on Redis; RabbitMQ takes the highest number first.
+    priority = bell.priority if is_redis(producer.connection.as_uri()) else 9 - bell.priority
+    app.tasks[NODE_TASK].apply_async(
+        task_id=bell.task_id,
+        queue=bell.queue,
+        priority=priority,
+        shadow=f"{bell.graph_id}/{bell.node}",
+        argsrepr=f"visit={bell.visit} attempt={bell.attempt}",
+        kwargsrepr="",
+        producer=producer,
+        retry=False,
+    )
+
+
+def make_template(app: Celery) -> DoorbellTemplate:
+    """Return a doorbell as Celery writes it, with placeholders for what changes.
+
+    Raises:
+        BrokerError: the broker can't be reached.
+        RunnerError: a worker of this app would read the filled template differently.
+    """
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(**CONNECT)
+            with connection.channel() as channel:
+                return _template(app, channel)
+    except (OperationalError, OSError) as error:
+        raise BrokerError(f"the broker could not be reached ({error}).") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunnerError(f"{UNREADABLE} ({error!r})") from error
+
+
+def _template(app: Celery, channel: Any) -> DoorbellTemplate:
+    written = _written(app, channel)
+    text = json.dumps(_with_placeholders(_shortened(written)), separators=(",", ":"))
+    for unquoted in ("priority", "parent_id"):  # a number, and a text or null
+        text = text.replace(f'"<<{unquoted}>>"', f"<<{unquoted}>>")
+    parts = PLACEHOLDER.split(text)
+    _check(app, channel, written, parts)
+    return DoorbellTemplate(parts, {p: channel._q_for_pri("", p) for p in PRIORITIES})  # noqa: SLF001 - no public way
+
+
+def _written(app: Celery, channel: Any) -> dict[str, Any]:
+    """Publish through a channel that keeps the message instead of sending it."""
+    messages: list[dict[str, Any]] = []
+    channel._put = lambda _queue, message, **_: messages.append(message)  # noqa: SLF001 - the last step of publishing
+    channel.body_encoding = "utf-8"
+    bell = Doorbell("0run", "node", 1, 1, DEFAULT_QUEUE, 5, "graph")
+    _publish(app, bell, app.amqp.Producer(channel, auto_declare=False))
+    return messages[0]
+
+
+def _shortened(message: dict[str, Any]) -> dict[str, Any]:
+    body = json.loads(message["body"])
+    options = {name: value for name, value in body[2].items() if value is not None}
+    return {
+        **message,
+        "body": json.dumps([*body[:2], options], separators=(",", ":")),
+        "headers": {
+            name: value
+            for name, value in message["headers"].items()
+            if name in NEEDED_HEADERS or (name not in SENDER_HEADERS and value not in EMPTY)
+        },
+        "properties": {name: message["properties"][name] for name in PROPERTIES},
+    }
+
+
+def _with_placeholders(message: dict[str, Any]) -> dict[str, Any]:
+    variable = ("id", "parent_id", "shadow", "argsrepr")
+    headers = {**message["headers"], **{name: f"<<{name}>>" for name in variable}}
+    properties = {
+        **message["properties"],
+        "delivery_tag": "<<delivery_tag>>",
+        "priority": "<<priority>>",
+        "delivery_info": {**message["properties"]["delivery_info"], "routing_key": "<<queue>>"},
+    }
+    return {**message, "headers": headers, "properties": properties}
+
+
+def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[str]) -> None:
+    """Fill in the template and read it as a worker does: nothing may differ from what Celery wrote."""
+    values = {
+        "id": written["headers"]["id"],
+        "parent_id": json.dumps(written["headers"]["parent_id"]),
+        "shadow": written["headers"]["shadow"],
+        "argsrepr": written["headers"]["argsrepr"],
+        "delivery_tag": written["properties"]["delivery_tag"],
+        "priority": str(written["properties"]["priority"]),
+        "queue": DEFAULT_QUEUE,
+    }
+    filled = "".join(values[part] if index % 2 else part for index, part in enumerate(parts))
+    expected, actual = _read(app, channel, written), _read(app, channel, json.loads(filled))
+    if expected != actual or set(parts[1::2]) != values.keys() or not PLACES.issuperset(values):
+        raise RunnerError(f"{UNREADABLE} It is read as {actual}, not as {expected}.")
+
+
+def _read(app: Celery, channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message as kombu and Celery's worker read them."""
+    received = channel.message_to_python(message)
+    request = Request(received, app=app, task=app.tasks[NODE_TASK])
+    fields = {name: getattr(request, name) for name in COMPARED}
+    return {**fields, "time_limits": list(fields["time_limits"])}

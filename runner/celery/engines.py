@@ -1,0 +1,141 @@
+"""What each process has one of: an engine for an app, and a way to write messages to its store.
+
+A worker's own threads and its nodes share the engine; a child of a prefork pool makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import cache
+from typing import Any
+
+from billiard import common
+from celery import Celery, current_task
+from celery.utils.imports import cwd_in_path
+
+from runner.celery.config import SETTINGS
+from runner.celery.doorbells import CeleryDispatcher
+from runner.definition.registry import Registry, load, registry
+from runner.execution.engine import Engine
+from runner.records.codec import load_json
+from runner.settings import Settings, as_broker, same_database
+from runner.store import open_store
+from runner.store.addresses import cluster, sentinels
+from runner.store.redis.streams import Outbox
+
+NEARLY = 0.9
+"""Part of a hard time limit from which on a signal counts as that of the limit."""
+
+_lock = threading.Lock()
+
+_engines: dict[Celery, Engine] = {}
+
+
+def settings_of(app: Celery) -> Settings:
+    """Return the runner's settings of an app; its configuration carries them to child processes."""
+    return Settings.model_construct(**load_json(app.conf[SETTINGS]))
+
+
+def engine_of(app: Celery) -> Engine:
+    """Return this process's engine for an app, made at first use.
+
+    Raises:
+        DefinitionError: a module of RUNNER_GRAPHS can't be imported.
+    """
+    engine = _engines.get(app)
+    if engine is not None:
+        return engine
+    with _lock:
+        if app not in _engines:
+            _engines[app] = _make(app, settings_of(app))
+        return _engines[app]
+
+
+def app_of_store(store: object) -> Celery | None:
+    """Return the app whose engine in this process works on a store; None if this is no worker of it."""
+    return next((app for app, engine in list(_engines.items()) if engine.store is store), None)
+
+
+def _make(app: Celery, settings: Settings) -> Engine:
+    load_graphs(settings)
+    store = open_store(
+        settings.redis_url,
+        lease=settings.lease,
+        retention=settings.retention,
+        push=pushes(app, settings),
+        max_bytes=settings.max_result,
+        max_state=settings.max_state,
+        max_run=settings.max_run,
+        retry_for=settings.lease,
+        durability=settings.durability,
+    )
+    engine = Engine(store, CeleryDispatcher(app), registry)
+    engine.is_stopping = _ends_by_signal
+    return engine
+
+
+@cache
+def outbox_of(redis_url: str) -> Outbox:
+    """Return this process's writer of messages and dead letters to a store."""
+    return Outbox(redis_url)
+
+
+def _ends_by_signal() -> bool:
+    """Return whether a signal ends this process, a child of a pool, because its worker stops.
+
+    Celery's hard time limit ends a child with the same signal. A node that runs into it must count as
+    lost: if it were returned to the queue, it would start again without end.
+    """
+    signalled = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
+    return signalled and not _is_overdue(current_task)
+
+
+def _is_overdue(task: Any) -> bool:
+    """Return whether this thread's task is close to its hard time limit: clocks start a bit apart."""
+    if not task:
+        return False
+    limits = [limit for limit in (task.time_limit, (task.request.timelimit or [None])[0]) if limit]
+    began = getattr(task.request, "began", None)
+    return bool(limits) and began is not None and time.monotonic() - began >= min(limits) * NEARLY
+
+
+def load_graphs(settings: Settings) -> None:
+    """Import the modules that register graphs, also from the folder that the worker was started in.
+
+    Raises:
+        DefinitionError: one can't be imported.
+    """
+    with cwd_in_path():
+        load(settings.graphs)
+
+
+def queues_of(known: Registry) -> list[str]:
+    """Return the queues of every registered graph and of the graphs inside them."""
+    plans = [plan for name in known.names() for plan in known.family(name)]
+    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
+
+
+def pushes(app: Celery, settings: Settings) -> bool:
+    """Return whether the store's scripts can ring this app's queues: same server, same database."""
+    url = app.conf.broker_write_url or app.conf.broker_url
+    if cluster(settings.redis_url):
+        return False
+    options, service = app.conf.broker_transport_options or {}, sentinels(settings.redis_url)
+    if options.get("global_keyprefix") or not isinstance(url, str):
+        return False
+    if service is not None and options.get("master_name") != service.service:
+        return False
+    return same_database(url, as_broker(settings.redis_url))
+
+
+def _forked() -> None:
+    # The child has none of its parent's threads, and a lock that one of them held would stay held.
+    global _lock  # noqa: PLW0603 - there is one of it in a process
+    _lock = threading.Lock()
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

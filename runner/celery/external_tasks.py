@@ -1,0 +1,143 @@
+"""An existing Celery task as a node: a worker sends it, and the node waits for it without a worker.
+
+The task may live in any app whose workers read the same broker. It needs nothing of ours: callbacks
+that travel with its message report how it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.celery.config import CONNECT
+from runner.definition.model import DEFAULT_QUEUE
+from runner.errors import DefinitionError, NodeTimedOut, UsageError
+from runner.execution.functions import NodeContext
+from runner.records import codec, failures, inputs
+from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded, Visit
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+log = logging.getLogger(__name__)
+
+Arguments = Sequence[Any] | Callable[[NodeContext], Sequence[Any]]
+
+Keywords = Mapping[str, Any] | Callable[[NodeContext], Mapping[str, Any]]
+
+CELERY_QUEUE = "celery"
+"""Where a task is sent of which only the name is known: Celery's own default."""
+
+
+class CeleryTask:
+    """An executor whose node is done by a Celery task."""
+
+    kind = "celery"
+
+    def __init__(
+        self,
+        task: Any,
+        *,
+        args: Arguments | None = None,
+        kwargs: Keywords | None = None,
+        queue: str | None = None,
+    ) -> None:
+        """Name the task, or pass the task object.
+
+        Args:
+            task: "shop.charge", or the task itself.
+            args: its positional arguments, or a function of the NodeContext that returns them. Without
+                `args` and `kwargs` it gets one: the node's only input, or all by node id if there are
+                several, or the run's task.
+            kwargs: its keyword arguments, likewise.
+            queue: where to send it; without one the task's own, or "celery" for a name.
+
+        Raises:
+            DefinitionError: it is neither a name nor a Celery task.
+        """
+        name = task if isinstance(task, str) else getattr(task, "name", None)
+        if not (isinstance(name, str) and name) or not (
+            isinstance(task, str) or hasattr(task, "apply_async")
+        ):
+            raise DefinitionError(f"{task!r} is no Celery task: give its name, or the task itself.")
+        self.name, self._task, self._queue = name, task, queue
+        self._args, self._kwargs = args, kwargs
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Send the task, or take what was reported of it."""
+        state = visit.external_task
+        if state is not None and state.report is not None:
+            if "error" in state.report:
+                return Failed(failures.load(state.report["error"]))
+            result = state.report["result"]
+            return Succeeded(result, codec.plain(codec.unpack(result)))
+        app = _worker_app(visit)
+        if state is not None and state.late:
+            revoke(app, state.reference)
+            text = f"task {self.name} ({state.reference}) did not end within the node's timeout."
+            return Failed(failures.record(NodeTimedOut(text)))
+        args, kwargs = self._arguments(visit)
+        codec.pack([args, kwargs], f"the arguments of task {self.name}")
+        run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit
+        reference = f"{run_id}.{node}.{number}.{visit.attempt}.task" if state is None else state.reference
+        where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
+        return ExternalTask(reference, lambda: self._send(app, where, args, kwargs))
+
+    def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:
+        if self._args is None and self._kwargs is None:
+            return [inputs.function_input(visit.task, visit.inputs)[1]], {}
+        context = NodeContext(visit)
+        args = self._args(context) if callable(self._args) else self._args
+        kwargs = self._kwargs(context) if callable(self._kwargs) else self._kwargs
+        return list(args or ()), dict(kwargs or {})
+
+    def _send(self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+        named = isinstance(self._task, str)
+        sender = app if named else self._task.app
+        # A name that this app doesn't know is another app's task: our default queue is not where it is.
+        foreign = named and self.name not in app.tasks and app.conf.task_default_queue == DEFAULT_QUEUE
+        queue = self._queue or (CELERY_QUEUE if foreign else None)
+        options: dict[str, Any] = {
+            "task_id": where["reference"],
+            "link": callback(app, "runner.report", where),
+            "link_error": callback(app, "runner.report_error", where),
+            "retry": False,
+            **({"queue": queue} if queue else {}),
+        }
+        with sender.producer_or_acquire() as producer:
+            producer.connection.ensure_connection(**CONNECT)
+            if named:
+                app.send_task(self.name, args, kwargs, producer=producer, **options)
+            else:
+                self._task.apply_async(args, kwargs, producer=producer, **options)
+
+
+def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:
+    """Return the signature that travels with a task's message; our workers have declared its queue."""
+    return app.signature(name, kwargs=visit, queue=DEFAULT_QUEUE, declare=[])
+
+
+def _worker_app(visit: Visit) -> Celery:
+    """Return the Celery app of the worker that runs a visit.
+
+    Raises:
+        UsageError: this process is no worker.
+    """
+    from runner.celery.engines import app_of_store  # noqa: PLC0415 - a graph's module needs no Celery
+
+    app = app_of_store(getattr(visit, "store", None))
+    if app is None:
+        raise UsageError(
+            f"node {visit.address.node_id!r} is a Celery task, and this process is no Celery worker: the "
+            "task was not sent. Start the graph with a Client, and run workers."
+        )
+    return app
+
+
+def revoke(app: Celery, reference: str) -> None:
+    """Ask all workers not to start a task; one that runs goes on, and its report is refused."""
+    try:
+        app.control.revoke(reference)
+    except Exception as error:  # noqa: BLE001 - nothing depends on it
+        log.info("task.unrevoked: %s goes on: %r", reference, error)

@@ -1,0 +1,127 @@
+"""A worker's heartbeat: what it is and serves, for `runner workers` and `runner doctor`.
+
+The thread ends last, after the pool: a worker that stops stays listed until its nodes have ended, and one
+that hangs stays there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from importlib import metadata
+from typing import Any
+
+from celery import signals
+from celery.worker import state
+
+from runner.celery.background import ENDS_WITHIN, Background
+from runner.celery.config import is_redis
+from runner.celery.engines import queues_of
+from runner.celery.kombu_fixes import ignore_terminate_job
+from runner.celery.shutdown import Shutdown
+from runner.errors import RunnerError
+from runner.store.redis.workers import EVERY, Worker, WorkerRegistry, described
+
+log = logging.getLogger(__name__)
+
+VISIBILITY = 3600.0
+"""Seconds that kombu gives a message of a Redis broker before it delivers it again."""
+
+CHECK_EVERY = 0.5
+"""Seconds between two checks whether the worker stops: a busy solo worker runs no code of its own."""
+
+DISTRIBUTION = "celery-graph-runner"
+
+
+class Heartbeat(Background):
+    """Writes every ten seconds to the store that this worker is alive."""
+
+    label = "heartbeat"
+
+    def prepare(self, worker: Any) -> None:
+        """Describe what stays as it is, and watch for the worker's end."""
+        self._workers = WorkerRegistry(self.settings.redis_url)
+        self._description = self._describe(worker)
+        self._tidied = False
+        self._pool_ended, self._due = threading.Event(), 0.0
+        ignore_terminate_job(worker.pool)
+        self._shutdown = Shutdown(self.engine, self.settings.shutdown_grace)
+        signals.worker_shutdown.connect(self._end, sender=worker)
+
+    def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+        """Only start to end: the pool stops after this step, and takes as long as its nodes."""
+        self.stopping.set()
+
+    terminate = stop
+
+    def turn(self) -> None:
+        """Write the heartbeat when it is due, and rest."""
+        if not self._tidied:
+            self._workers.tidy()
+            self._tidied = True
+        self._beat()
+        self.stopping.wait(CHECK_EVERY)
+
+    def leave(self) -> None:
+        """Remove the worker from the list once its pool has stopped: it did not die."""
+        while not self._pool_ended.wait(CHECK_EVERY):
+            try:
+                self._beat()
+            except RunnerError as error:
+                log.info("heartbeat.waits: %s", error)
+        self._workers.leave(self._description["name"], self._description["pid"])
+        self._workers.close()
+
+    def _beat(self) -> None:
+        """Write the heartbeat when it is due, or when the worker has begun to stop."""
+        before = self._shutdown.elapsed
+        self._shutdown.check()
+        elapsed = self._shutdown.elapsed
+        if time.monotonic() < self._due and bool(before) == bool(elapsed):
+            return
+        description = {**self._description, "busy": len(state.active_requests), "stopping": round(elapsed, 3)}
+        self._workers.enter(description, time.time_ns() // 1_000_000)
+        self._due = time.monotonic() + EVERY
+
+    def _end(self, **_: object) -> None:
+        self._pool_ended.set()
+        if self._thread is not None and self.stopping.is_set():
+            self._thread.join(ENDS_WITHIN)
+
+    def _describe(self, worker: Any) -> dict[str, Any]:
+        conf, registry = worker.app.conf, self.engine.registry
+        return described(
+            Worker(
+                name=str(worker.hostname),
+                pid=os.getpid(),
+                pool=_pool(worker.pool_cls),
+                slots=int(worker.concurrency or 1),
+                queues=sorted(worker.app.amqp.queues.consume_from),
+                wants=queues_of(registry),
+                graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
+                accepts=sorted(str(kind) for kind in conf.accept_content),
+                events=bool(worker.task_events),
+                lease=self.settings.lease,
+                sweep_interval=self.settings.sweep_interval,
+                grace=self.settings.shutdown_grace,
+                visibility=_visibility(worker.app),
+                version=metadata.version(DISTRIBUTION),
+                started=time.time_ns() // 1_000_000,
+            )
+        )
+
+
+def _pool(kind: Any) -> str:
+    """Return the pool's name as the option `--pool` has it."""
+    name = str(kind.__module__).rpartition(".")[2]
+    return "threads" if name == "thread" else name
+
+
+def _visibility(app: Any) -> float:
+    """Return the seconds after which the broker delivers a message again; 0 if it never does."""
+    url, options = app.conf.broker_read_url or app.conf.broker_url, app.conf.broker_transport_options or {}
+    if not is_redis(str(url)) or options.get("ack_emulation") is False:
+        return 0.0
+    return float(options.get("visibility_timeout", VISIBILITY))

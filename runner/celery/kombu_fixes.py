@@ -1,0 +1,436 @@
+"""What kombu and Celery do that a worker of a durable system can't live with, and what is done instead.
+
+Each section says which behaviour it works around. All of it costs nothing while messages are well
+formed: only errors, refusals and reconnections take these paths.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial, wraps
+from types import NoneType
+from typing import Any
+
+import pydantic_core
+from billiard import einfo
+from celery.concurrency.base import BasePool
+from celery.exceptions import InvalidTaskError
+from celery.worker import consumer, state
+from celery.worker.request import Request
+from celery.worker.strategy import default
+from kombu.transport import redis
+
+from runner.celery.engines import outbox_of, settings_of
+from runner.errors import CorruptDocument, StoreError, UsageError
+from runner.records import codec
+from runner.records.validation import one_line
+
+log = logging.getLogger(__name__)
+
+MAX_REASON = 1000
+"""Characters of a dead letter's reason."""
+
+
+def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
+    """Write a dead letter and log it; while the store is away it is in the log only."""
+    source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
+    log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
+    try:
+        outbox_of(settings_of(app).redis_url).bury(source, body, reason)
+    except StoreError as error:
+        log.warning("message.lost: %s The dead letter was not written.", one_line(error))
+
+
+# Malformed items of a queue in Redis.
+#
+# kombu's Redis transport reads a queue with BRPOP and decodes the item without catching anything: an item
+# that is no JSON ends the worker process, and one that decodes to something else may be put back as the
+# worker ends, and end the next one. The channel below writes such an item to the dead letters and reads on.
+
+READ_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What decoding a malformed item raises. A lost connection is none of these."""
+
+
+class SafeChannel(redis.Channel):
+    """kombu's channel, which writes an item that it can't decode to the dead letters."""
+
+    app: Any
+    _item: Any = None
+
+    def _brpop_read(self, **options: Any) -> Any:
+        newest = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
+        try:
+            return super()._brpop_read(**options)
+        except READ_ERRORS as error:
+            if self._item is None:
+                raise
+            queue, item = self._item
+            added = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
+            if added != newest:
+                self.qos.ack(added)  # kombu counts it as delivered, and would put it back
+            source = queue.decode(errors="replace")
+            write_dead_letter(self.app, source, item, f"it is no message of Celery: {error!r}")
+            return True
+        finally:
+            self._item = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        client = super()._create_client(asynchronous)
+        if asynchronous:
+            client.parse_response = partial(self._parse, client.parse_response)
+        return client
+
+    def _parse(self, parse: Callable[..., Any], connection: Any, command: str, **options: Any) -> Any:
+        """Remember the item that a BRPOP took off a queue: kombu's error no longer has it."""
+        reply = parse(connection, command, **options)
+        if command == "BRPOP":
+            self._item = reply
+        return reply
+
+
+def use_safe_channel(app: Any) -> None:
+    """Make the workers of this process read queues in Redis through a SafeChannel."""
+    SafeChannel.app = app
+    redis.Transport.Channel = SafeChannel
+
+
+# Messages that Celery refuses.
+#
+# Celery only logs a message whose task is unknown, whose content type is not accepted or which can't be
+# decoded, and drops it. A header of the wrong type even ends the worker; RabbitMQ then delivers the message
+# to the next worker, which ends, too. The consumer below writes each to the dead letters before Celery
+# drops it, and no message ends it.
+
+BURIED = "_runner_dead_letter"
+"""The attribute of a message for which a dead letter was written: Celery may report it twice."""
+
+CONSUMER = f"{__name__}:SafeConsumer"
+"""For Celery's setting `worker_consumer`."""
+
+
+class SafeConsumer(consumer.Consumer):
+    """Celery's consumer, which writes what it refuses to the dead letters."""
+
+    def __init__(self, on_task_request: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+        """Check each request before the pool gets it."""
+
+        def checked(request: Any) -> Any:
+            try:
+                check_message(request)
+            except InvalidTaskError:
+                state.task_ready(request)  # Celery has counted it as taken already
+                raise
+            return on_task_request(request)
+
+        super().__init__(checked, *args, **options)
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
+        """Handle each message as Celery does; an error that it doesn't expect makes a dead letter."""
+        handle = super().create_task_handler(*args, **options)
+        lost = (*self.connection_errors, *self.channel_errors)
+
+        def guarded(message: Any) -> Any:
+            try:
+                return handle(message)
+            except lost:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it would end the next worker, too
+                self._bury(message, f"it is no message of Celery: {error!r}")
+                if not message.acknowledged:
+                    message.reject_log_error(log, self.connection_errors)
+
+        return guarded
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """Bury what names no task."""
+        self._bury(message, "it is no message of Celery: it names no task.")
+        super().on_unknown_message(body, message)
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury a message for a task that this worker does not have."""
+        name = message.headers.get("task")
+        reason = f"no worker of this queue knows the task {name!r}: import its module, or use another queue."
+        self._bury(message, reason)
+        super().on_unknown_task(body, message, exc)
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury a message of a content type that is not accepted, or with a field of the wrong type."""
+        self._bury(message, f"Celery refused it: {exc}")
+        super().on_invalid_task(body, message, exc)
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Bury what can't be decoded."""
+        self._bury(message, f"it can't be read: {exc}")
+        super().on_decode_error(message, exc)
+
+    def _bury(self, message: Any, reason: str) -> None:
+        if getattr(message, BURIED, False):
+            return
+        setattr(message, BURIED, True)
+        body = message.body
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            body = (body if isinstance(body, str) else repr(body)).encode(errors="backslashreplace")
+        queue = str((message.delivery_info or {}).get("routing_key", ""))
+        write_dead_letter(self.app, queue, bytes(body), reason)
+
+
+def check_message(request: Any) -> None:
+    """Refuse a message that would raise in a thread of the pool: its slot would never be free again.
+
+    Raises:
+        InvalidTaskError: its name, arguments or options have the wrong type.
+    """
+    payload = request.message.payload
+    # A dict is the body of Celery's first protocol, which Celery checked when it read the message.
+    args, kwargs, embedded = ([], {}, {}) if isinstance(payload, dict) else payload
+    if not (isinstance(request.name, str) and isinstance(args, (list, tuple)) and isinstance(kwargs, dict)):
+        raise InvalidTaskError("its name is no text, or its arguments are no list and no object.")
+    if not isinstance(embedded, (dict, NoneType)):
+        raise InvalidTaskError("its third part is no object.")
+
+
+# The bodies of answers and starts, byte for byte.
+#
+# kombu's JSON decoder is lenient: of a key that comes twice the last one wins, and an object with the keys
+# `__type__` and `__value__` becomes another value, or drops the message without a trace. People's answers
+# must arrive as they were sent or be refused with a reason. So the body is wrapped into a text before kombu
+# decodes it, and the task parses that text as strictly as the other ways in do.
+
+JSON_TYPE = "application/json"
+
+TEXT = "sent_as_text"
+"""The argument that holds a JSON body as text."""
+
+OTHER = "sent_as_other"
+"""The argument that holds a body of another content type, in base64."""
+
+
+def as_sent(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """Handle private messages, each with its body wrapped into a text; for `Task.Strategy`."""
+    handle = private(task, app, consumer, **options)
+
+    def handle_wrapped(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+        if body is None:  # otherwise it is of Celery's first protocol, and decoded already
+            _wrap_body(message)
+        return handle(message, body, *rest, **more)
+
+    return handle_wrapped
+
+
+def _wrap_body(message: Any) -> None:
+    raw = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    if message.content_type == JSON_TYPE:
+        wrapped = {TEXT: raw.decode("utf-8", "backslashreplace")}
+    else:
+        wrapped = {OTHER: f"{message.content_type} {base64.b64encode(raw).decode()}"}
+    try:
+        embedded = json.loads(raw)[2]  # callbacks and the like, which Celery sends along
+    except (ValueError, RecursionError, LookupError, TypeError):
+        embedded = {}
+    message.body = json.dumps([[], wrapped, embedded])
+    message.content_type, message.content_encoding = JSON_TYPE, "utf-8"
+
+
+def unwrapped(
+    args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[list[object], dict[str, object]]:
+    """Return the positional and named arguments that were sent, parsed strictly.
+
+    Raises:
+        UsageError: they are no such JSON, or of another content type; the error says which.
+    """
+    positional, named = list(args), dict(kwargs)
+    # A task that Celery sends once more, to retry it, has its text in a text.
+    while set(named) == {TEXT} and not positional and isinstance(named[TEXT], str):
+        positional, named = _parse_body(named[TEXT])
+    if set(named) == {OTHER}:
+        kind = str(named[OTHER]).partition(" ")[0]
+        raise UsageError(f"the content type is {kind}; send JSON, as {JSON_TYPE}.")
+    return positional, named
+
+
+def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
+    try:
+        body = codec.load_json(str(text))
+    except CorruptDocument as error:
+        raise UsageError(f"the arguments are no JSON: {error}") from error
+    if isinstance(body, list) and len(body) > 1 and isinstance(body[0], list) and isinstance(body[1], dict):
+        return body[0], body[1]
+    raise UsageError("the body is no Celery message: a list of arguments, named arguments and options.")
+
+
+def message_of(task_id: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+    """Return the JSON message for the stream from what was sent to a task.
+
+    Raises:
+        UsageError: it can't be one; the error says why.
+    """
+    positional, named = unwrapped(args, kwargs)
+    if positional:
+        raise UsageError("positional arguments; send keyword arguments only")
+    try:
+        # With the task's id as its key, a task that Celery delivers twice is one message.
+        return pydantic_core.to_json({"v": 1, "idempotency_key": task_id, **named})
+    except pydantic_core.PydanticSerializationError as error:
+        raise UsageError(str(error)) from error
+
+
+def body_text(kwargs: Mapping[str, object]) -> bytes:
+    """Return a wrapped body as text that people can read."""
+    return "".join(map(str, kwargs.values())).encode(errors="backslashreplace")
+
+
+# What monitors see of answers, tasks and results.
+#
+# The sender's Celery puts the arguments as text into the headers of a message; Celery's worker shows them in
+# the event `task-received`, and so in Flower, and in its log, at level DEBUG with the body itself. Answers
+# and tasks may be confidential: monitors see the ids of their messages only.
+
+HIDDEN = "(hidden)"
+
+
+class PrivateText(str):
+    """A body of which logs show the length only."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} characters, hidden>"
+
+
+class PrivateBytes(bytes):
+    """As PrivateText, for bytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes, hidden>"
+
+
+def private(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """Handle messages as Celery does, without their arguments in events and logs; for `Task.Strategy`."""
+    handle = default(task, app, consumer, **options)
+
+    def handle_hidden(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+        if body is None:
+            is_text = isinstance(message.body, str)
+            message.body = PrivateText(message.body) if is_text else PrivateBytes(message.body)
+            message.headers = {**message.headers, "argsrepr": HIDDEN, "kwargsrepr": HIDDEN}
+        return handle(message, body, *rest, **more)
+
+    return handle_hidden
+
+
+class PrivateRequest(Request):
+    """A request whose arguments `celery inspect` doesn't show; for `Task.Request`."""
+
+    def info(self, safe: bool = False) -> Any:  # noqa: FBT001, FBT002, ARG002 - Celery's signature
+        """Return what monitors may see."""
+        return super().info(safe=True)
+
+
+# Time limits.
+#
+# A child of a prefork pool sees the limits that its message or the configuration of its task names. Those of
+# the command `worker --time-limit`, or of `celery control time_limit`, only the main process knows; there a
+# child could not tell that it is killed for its node's sake. They go along with the message.
+
+
+def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """Handle messages as Celery does, each with the limits that hold for it; for `Task.Strategy`."""
+    handle = default(task, app, consumer, **options)
+    of_pool = getattr(consumer.pool, "options", {})
+
+    def handle_limited(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+        if body is None and not any(message.headers.get("timelimit") or ()):
+            hard = task.time_limit or of_pool.get("timeout")
+            soft = task.soft_time_limit or of_pool.get("soft_timeout")
+            if hard or soft:
+                message.headers = {**message.headers, "timelimit": [hard, soft]}
+        return handle(message, body, *rest, **more)
+
+    return handle_limited
+
+
+# Messages that expire.
+#
+# Celery drops a message whose `expires` has passed and tells only the result backend. An answer that a
+# person gave must not vanish so: it becomes a dead letter, which can be replayed.
+
+
+class ExpiringRequest(PrivateRequest):
+    """A request of the tasks `runner.respond` and `runner.start`; for `Task.Request`."""
+
+    def maybe_expire(self) -> bool:
+        """Return whether the message has expired; then a dead letter was written."""
+        if not super().maybe_expire():
+            return False
+        try:
+            body = message_of(self.id, self.args, self.kwargs)
+        except UsageError:
+            body = body_text(self.kwargs)
+        reason = f"it expired at {self.expires} before a worker took it."
+        write_dead_letter(self.app, self.name, body, reason)
+        return True
+
+
+# Reconnections to Redis.
+#
+# At each reconnection kombu registers new timers and callbacks with the event loop and keeps those of the
+# connection before, with all that they refer to: a tenth of a megabyte each time, and ever more to call.
+
+REGISTERED = "_runner_registered"
+"""The attribute of the event loop, and of the patched function, that marks what was registered."""
+
+
+def forget_old_connections() -> None:
+    """Make each connection that an event loop gets replace the one before it; harmless twice."""
+    register = redis.Transport.register_with_event_loop
+    if getattr(register, REGISTERED, False):
+        return
+
+    @wraps(register)
+    def replacing(transport: Any, connection: Any, loop: Any) -> None:
+        cycle, callbacks = getattr(loop, REGISTERED, (None, ()))
+        loop.on_tick.difference_update(callbacks)
+        for name in dir(cycle):
+            if name.endswith("_tref") and getattr(cycle, name) is not None:
+                getattr(cycle, name).cancel()
+        before = set(loop.on_tick)
+        register(transport, connection, loop)
+        setattr(loop, REGISTERED, (transport.cycle, loop.on_tick - before))
+
+    setattr(replacing, REGISTERED, True)
+    redis.Transport.register_with_event_loop = replacing
+
+
+# Tracebacks.
+#
+# For each task that raises (and nodes that wait, are retried or fail do), billiard copies the position of
+# every instruction of every function in the traceback: half a megabyte and a millisecond or more, in
+# reference cycles that Python collects late, so that a worker seems to grow. The copies are cached.
+
+CACHED_CODE = 1000
+"""Code objects; a worker sees a few dozen."""
+
+
+def cache_traceback_code() -> None:
+    """Make tracebacks share their copies of code objects; harmless twice."""
+    frame: Any = einfo.Traceback.Frame
+    if not isinstance(vars(frame)["Code"], staticmethod):
+        frame.Code = staticmethod(lru_cache(CACHED_CODE)(frame.Code))
+
+
+# Cold shutdown of a pool of threads.
+#
+# On a cold shutdown Celery calls `terminate_job`, which pools of threads and solo pools don't have: it
+# raises NotImplementedError. In a solo pool that comes up in the middle of the running node, which fails.
+
+
+def ignore_terminate_job(pool: Any) -> None:
+    """Make a pool that can't terminate a job leave it running."""
+    if getattr(pool.terminate_job, "__func__", None) is BasePool.terminate_job:
+        pool.terminate_job = lambda *_, **__: None

@@ -1,0 +1,114 @@
+"""How a worker stops: its nodes have some seconds to end; the nodes still running then go to other workers.
+
+Without this a node that never ends would keep a stopping worker, and its own lease, for ever: Celery waits
+for it. Nothing here ends the worker, which may run other tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from celery.worker import state
+
+from runner.celery.doorbells import NODE_TASK
+from runner.execution.engine import Engine
+from runner.store.redis.workers import HANGS
+
+log = logging.getLogger(__name__)
+
+REMIND_EVERY = 60.0
+"""Seconds between two log lines about a worker that hangs."""
+
+MAX_NAMES = 10
+"""Nodes named in one log line."""
+
+
+class Shutdown:
+    """Watches for the end of one worker; `check` is to be called every half second or so."""
+
+    def __init__(self, engine: Engine, grace: float) -> None:
+        """`grace` are the seconds that nodes have to end."""
+        self._engine, self._grace = engine, grace
+        self._since = self._returned = 0.0
+        self._remind_after = HANGS
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the worker began to stop; 0 before."""
+        return max(0.001, time.monotonic() - self._since) if self._since else 0.0
+
+    def check(self) -> None:
+        """Notice that the worker stops; after the grace return its nodes, and report those that go on."""
+        cold = _is_set(state.should_terminate)
+        if not (cold or _is_set(state.should_stop)):
+            return
+        if not self._since:
+            self._since = time.monotonic()
+            log.info("worker.stopping: %s", _list(self._running(), f"has {self._grace:g} s for"))
+        if not self._returned and (cold or self.elapsed >= self._grace):
+            self._returned = self.elapsed
+            self._return_nodes(cold=cold)
+        if self._returned and self.elapsed > self._returned + self._remind_after:
+            self._remind_after += REMIND_EVERY
+            self._end_hanging()
+
+    def _return_nodes(self, *, cold: bool) -> None:
+        """Return the nodes of this process to the queue, and signal children that run some to do the same."""
+        returned = [f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()]
+        if not cold:  # at a cold shutdown Celery itself ends the children
+            returned += _signal_children(signal.SIGTERM)
+        if returned:
+            log.warning(
+                "worker.returns: %s. Their results here will be refused.",
+                _list(returned, "other workers run"),
+            )
+
+    def _end_hanging(self) -> None:
+        """End the children whose nodes ignore the signal; a node in a thread can only be reported."""
+        killed, running = _signal_children(signal.SIGKILL), self._running()
+        if killed:
+            log.warning("worker.killed: %s", _list(killed, "ended the processes of"))
+        elif running:
+            log.error(
+                "worker.hangs: it began to stop %.0f s ago, and %s. Other workers run them now. "
+                "End this one: kill -9 %d.",
+                self.elapsed,
+                _list(running, "still runs"),
+                os.getpid(),
+            )
+
+    def _running(self) -> list[str]:
+        return sorted(str(request.id) for request in _node_requests())
+
+
+def _is_set(flag: object) -> bool:
+    """Celery's flags hold an exit code, which may be 0, once they are set."""
+    return flag is not None and flag is not False
+
+
+def _node_requests() -> Iterator[Any]:
+    # Not by the request's name, which is the node's; its task is ours.
+    return (request for request in list(state.active_requests) if request.type == NODE_TASK)
+
+
+def _signal_children(number: signal.Signals) -> list[str]:
+    """Send a signal to the child processes that run nodes, and return the ids of their tasks."""
+    task_ids = []
+    for request in _node_requests():
+        child = getattr(request, "worker_pid", None)
+        if child and child != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+                task_ids.append(str(request.id))
+    return task_ids
+
+
+def _list(nodes: list[str], what: str) -> str:
+    more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
+    return f"{what} {len(nodes)} nodes: {', '.join(nodes[:MAX_NAMES])}{more}" if nodes else f"{what} no node"

@@ -1,0 +1,74 @@
+"""What a worker publishes to the store when it starts: its graphs, and the template of a doorbell."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+from celery import Celery
+from celery.worker import state
+
+from runner.celery.background import Background
+from runner.celery.doorbells import make_template
+from runner.celery.engines import pushes
+from runner.errors import BrokerError, RunnerError
+from runner.store.redis.doorbell import DoorbellTemplate
+from runner.store.redis.server_info import read_server_info
+from runner.store.redis.store import RedisStore
+
+log = logging.getLogger(__name__)
+
+EXIT_CONFIG = 78
+"""The exit code of a worker whose settings the store can't fulfil: EX_CONFIG of sysexits.h."""
+
+
+class Startup(Background):
+    """Publishes the graphs and the template once; it retries until the store has them."""
+
+    label = "startup"
+    app: Celery
+
+    def prepare(self, worker: Any) -> None:
+        """Keep the app, which writes the template."""
+        self.app = worker.app
+
+    def turn(self) -> None:
+        """Publish everything and finish; a store that can't fulfil the settings stops the worker."""
+        if not self._check_store():
+            state.should_stop = EXIT_CONFIG
+            self.finish()
+            return
+        template = self._template() if pushes(self.app, self.settings) else None
+        if template is not None:
+            cast("RedisStore", self.engine.store).install_doorbell(template)
+        names = self.engine.registry.names()
+        self.engine.publish(names)
+        log.info("worker.ready: graphs: %s", ", ".join(names) or "none; name their modules in RUNNER_GRAPHS")
+        self.finish()
+
+    def _check_store(self) -> bool:
+        """Log what is wrong with the store; return False if the worker must not run on it."""
+        info = read_server_info(self.settings.redis_url)
+        if info.forgets:
+            log.critical(
+                "store.forgets: maxmemory-policy is %s: when memory is full, runs that wait for people are "
+                "deleted. Set maxmemory-policy noeviction.",
+                info.policy,
+            )
+        if self.settings.durability == "fsync" and info.unable:
+            log.critical(
+                "store.unable: RUNNER_DURABILITY is fsync, but %s. The worker stops. Set appendonly yes on a "
+                "Redis 7.2 or newer or a Valkey, or choose another level.",
+                info.unable,
+            )
+            return False
+        return True
+
+    def _template(self) -> DoorbellTemplate | None:
+        try:
+            return make_template(self.app)
+        except BrokerError:
+            raise
+        except RunnerError as error:
+            log.warning("doorbell.published: %s", error)
+            return None

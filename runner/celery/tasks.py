@@ -1,0 +1,247 @@
+"""The Celery tasks. Each decodes its message, calls the engine and translates errors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery import Celery, current_app, shared_task
+from celery.exceptions import Ignore, Reject, Retry
+from celery.result import AsyncResult
+from celery.worker.request import Request
+
+from runner.celery.doorbells import NODE_TASK
+from runner.celery.engines import engine_of, outbox_of, settings_of
+from runner.celery.external_tasks import callback, revoke
+from runner.celery.kombu_fixes import body_text, message_of
+from runner.celery.measuring import measure_wait, waiting_since
+from runner.errors import (
+    ConflictError,
+    NodeFailed,
+    PayloadTooLarge,
+    StoreError,
+    UnstorableError,
+    UsageError,
+)
+from runner.execution.engine import Delivery
+from runner.records import codec, failures
+from runner.records.failures import ErrorRecord
+from runner.records.validation import one_line
+from runner.store.redis.keys import RESPONSES, STARTS
+
+log = logging.getLogger(__name__)
+
+# `runner.node`: the doorbell. Its task id names the visit.
+
+WAITS_FOR = {
+    "expanded": "its items",
+    "limited": "its turn: a limit is reached",
+    "held": "migration: its graph is not what its run began with",
+    "retrying": "a worker that has its graph",
+    "crowded": "its turn: another node in quarantine runs in this process",
+}
+"""What a node waits for that is no question, graph or task, by the word of its delivery."""
+
+
+class NodeEvent(Ignore):
+    """Ends the task of a node with an event: neither a success nor a failure."""
+
+    def __init__(self, kind: str, fields: dict[str, Any]) -> None:
+        """`kind` is the event's, such as "task-waiting"."""
+        super().__init__(kind, fields)
+        self.kind, self.fields = kind, fields
+
+
+class NodeRequest(Request):
+    """Sends the event of a node's end from the worker's main process, as Celery does with its own.
+
+    Only there it is known whether events are on: by a setting, by `-E`, or by `enable_events`.
+    """
+
+    def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
+        """Handle an exception of the task; of a NodeEvent, also send its event."""
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, NodeEvent):
+            self.send_event(error.kind, **error.fields)
+        return super().on_failure(exc_info, *args, **options)
+
+
+@shared_task(
+    bind=True,
+    name=NODE_TASK,
+    ignore_result=True,
+    acks_late=True,
+    throws=(NodeFailed,),
+    Strategy="runner.celery.kombu_fixes:with_time_limits",
+    Request="runner.celery.tasks:NodeRequest",
+)
+def run_node(self: Any) -> None:
+    """Claim the visit that this task's id names, run its node and commit its outcome."""
+    self.request.began = time.monotonic()  # first of all: its time limit counts the imports of a new child
+    engine = engine_of(self.app)
+    try:
+        run_id, node, visit, attempt = visit_of(self.request.id)
+        waited = waiting_since(engine.store, run_id, node)
+        delivery = engine.deliver(run_id, node, visit, attempt)
+    except (StoreError, ConflictError, UsageError) as error:
+        log.warning("doorbell.refused: %s: %s", one_line(self.request.id), one_line(error))
+        raise Reject(str(error), requeue=False) from error
+    if waited is not None and delivery.graph_id:
+        measure_wait(engine.store, waited, delivery.graph_id)
+    if delivery.retry_in is not None:
+        engine.sweep_in(delivery.retry_in)
+    if delivery.word == "revoked":
+        revoke(self.app, delivery.reference)
+    end_task(delivery)
+
+
+def end_task(delivery: Delivery) -> None:
+    """End the task as its node did, for monitors: the store has the outcome, nothing is published again."""
+    match delivery:
+        case Delivery(word="settled" | "end_reported", error=None):
+            return
+        case Delivery(word="settled", error=ErrorRecord() as error):
+            raise node_failed(error)
+        case Delivery(word="retrying", error=ErrorRecord() as error):
+            raise Retry(exc=node_failed(error), when=round(delivery.retry_in or 0, 3))
+        case Delivery(word="cancelled" | "revoked"):
+            raise NodeEvent("task-revoked", {"terminated": False, "signum": None, "expired": False})
+        case _ if reason := waits_for(delivery):
+            raise NodeEvent("task-waiting", {"result": f"WAITING for {reason}"})
+    raise Ignore  # another worker had it
+
+
+def waits_for(delivery: Delivery) -> str:
+    """Return what a node waits for, or "". Of questions the names only: they may hold secrets."""
+    if delivery.interrupts:
+        return f"a person: {', '.join(interrupt.name for interrupt in delivery.interrupts)}"
+    if delivery.child:
+        return f"run {delivery.child} of its graph"
+    if delivery.reference and delivery.word in {"handed", "ready"}:
+        return f"task {delivery.reference}"
+    return WAITS_FOR.get(delivery.word, "")
+
+
+def node_failed(record: ErrorRecord) -> NodeFailed:
+    """Return the task's error for a node's: one line, with the node's own traceback as a note."""
+    error = NodeFailed(str(record))
+    if record.traceback:
+        error.add_note(record.traceback)
+    return error
+
+
+def visit_of(task_id: str) -> tuple[str, str, int, int]:
+    """Parse `run.node.visit.attempt`; the node's id may hold dots.
+
+    Raises:
+        UsageError: it is no such id.
+    """
+    run_id, _, rest = task_id.partition(".")
+    node, _, attempt = rest.rpartition(".")
+    node, _, visit = node.rpartition(".")
+    if not (run_id and node and visit.isdecimal() and attempt.isdecimal()):
+        raise UsageError(f"a task {NODE_TASK} must have an id run.node.visit.attempt, not {task_id!r}.")
+    return run_id, node, int(visit), int(attempt)
+
+
+# `runner.respond` and `runner.start`: messages for people who have Celery already.
+
+UNTIL_STORED: dict[str, Any] = {
+    "ignore_result": True,
+    "acks_late": True,
+    "autoretry_for": (StoreError,),
+    "default_retry_delay": 5,
+    "max_retries": None,
+}
+"""A task keeps its message until the store has it, and retries every five seconds."""
+
+AS_SENT: dict[str, Any] = {
+    **UNTIL_STORED,
+    "Strategy": "runner.celery.kombu_fixes:as_sent",
+    "Request": "runner.celery.kombu_fixes:ExpiringRequest",
+}
+
+
+@shared_task(bind=True, name="runner.respond", **AS_SENT)
+def respond(self: Any, *args: object, **message: object) -> None:
+    """Answer a question: `app.send_task("runner.respond", kwargs={"interrupt_id": ..., "response": ...})`."""
+    _put_on_stream(self, RESPONSES, args, message)
+
+
+@shared_task(bind=True, name="runner.start", **AS_SENT)
+def start(self: Any, *args: object, **message: object) -> None:
+    """Start a run: `app.send_task("runner.start", kwargs={"graph": ..., "task": ...})`."""
+    _put_on_stream(self, STARTS, args, message)
+
+
+def _put_on_stream(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
+    outbox = outbox_of(settings_of(task.app).redis_url)
+    try:
+        body = message_of(task.request.id, args, message)
+    except UsageError as error:
+        outbox.bury(task.name, body_text(message), str(error))
+        return
+    outbox.send(stream, body)
+
+
+# `runner.report` and `runner.report_error`: how a Celery task that works for a node reports its end.
+#
+# `link` and `link_error` are published by whichever worker ran the task, for our own queue. Where our tasks
+# are installed there, too, an error comes whole; elsewhere Celery only says which task failed.
+
+UNKNOWN_ERROR = (
+    "task {0} failed; Celery gives other workers no more than that. Its own worker's log has the reason. "
+    "Call runner.celery.install(app) on its app to get the exception here."
+)
+
+
+PRIVATE: dict[str, Any] = {
+    "Strategy": "runner.celery.kombu_fixes:private",
+    "Request": "runner.celery.kombu_fixes:PrivateRequest",
+}
+
+
+@shared_task(bind=True, name="runner.report", **UNTIL_STORED, **PRIVATE)
+def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
+    """Take the result of a task, or the record of its error, and wake its node."""
+    try:
+        ended = {"error": error} if error else {"result": codec.pack(result, _result_of(visit))}
+        _report(self.app, visit, ended)
+    except (PayloadTooLarge, UnstorableError) as refusal:
+        _report(self.app, visit, {"error": asdict(failures.record(refusal))})
+
+
+def _result_of(visit: dict[str, Any]) -> str:
+    return f"the result of {visit['reference']}"
+
+
+def _report(app: Celery, visit: dict[str, Any], ended: dict[str, Any]) -> None:
+    word = engine_of(app).report(visit["run_id"], visit["node"], visit["visit"], visit["reference"], ended)
+    if word != "reported":
+        reference = one_line(visit["reference"])
+        log.info("report.refused: no node waits for task %s any more (%s).", reference, word)
+
+
+@shared_task(name="runner.report_error", ignore_result=True, **PRIVATE)
+def report_error(
+    request: Any, exc: BaseException | None = None, _traceback: object = None, **visit: Any
+) -> None:
+    """Forward a task's error: called by the worker of the task, or as a task with its id alone."""
+    if exc is None:
+        exc = _stored_error(str(request)) or NodeFailed(UNKNOWN_ERROR.format(visit["reference"]))
+    stored = asdict(failures.record(exc))
+    callback(current_app, "runner.report", {**visit, "error": stored}).apply_async()
+
+
+def _stored_error(task_id: str) -> BaseException | None:
+    """Ask the result backend, if this app shares one with the worker of the task."""
+    try:
+        result = AsyncResult(task_id, app=current_app).result
+    except Exception:  # noqa: BLE001 - without a backend, or with one that is away, it isn't known
+        return None
+    return result if isinstance(result, BaseException) else None

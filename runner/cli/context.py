@@ -1,0 +1,125 @@
+"""What the commands of one call share: the common options, and the settings and store they lead to."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from runner.cli.ids import full_interrupt_id, full_run_id
+from runner.cli.output import Output
+
+if TYPE_CHECKING:
+    from runner.client import Client
+    from runner.settings import Settings
+    from runner.store.interface import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass
+class CommandContext:
+    """The values of the common options. The store is opened by the first command that needs it."""
+
+    as_json: bool = False
+    redis_url: str | None = None
+    graphs: str | None = None
+    debug: bool = False
+
+    @cached_property
+    def output(self) -> Output:
+        """Where the command writes."""
+        return Output(as_json=self.as_json)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings: flags first, then the environment and the files."""
+        from runner.settings import Settings
+
+        flags: dict[str, Any] = {"redis_url": self.redis_url, "graphs": self.graphs}
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the store. Graphs are imported only with --graphs, because that may take long."""
+        from runner.client import Client
+
+        if self.graphs:
+            self.load_graphs()
+        return Client(redis_url=self.settings.redis_url, broker_url=self.settings.broker_url)
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for what a client doesn't offer."""
+        return self.client.engine.store
+
+    def load_graphs(self) -> None:
+        """Import the modules of RUNNER_GRAPHS, from the current folder as a worker does.
+
+        Raises:
+            DefinitionError: a module can't be imported.
+        """
+        from runner.definition.registry import load
+
+        if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
+        load(self.settings.graphs)
+
+    def environment(self) -> dict[str, str]:
+        """Return the flags as environment variables, for the programs that this one starts."""
+        flags = {"RUNNER_REDIS_URL": self.redis_url, "RUNNER_GRAPHS": self.graphs}
+        return {name: value for name, value in flags.items() if value is not None}
+
+
+pass_context = click.make_pass_decorator(CommandContext, ensure=True)
+
+
+def with_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options to a command, and pass it the CommandContext as its first argument.
+
+    Of the ids of runs and questions a unique prefix is enough: the command gets the whole id.
+    """
+
+    @functools.wraps(function)
+    def call(context: CommandContext, *arguments: Any, **values: Any) -> Any:
+        for name, full_id in (("run_id", full_run_id), ("interrupt_id", full_interrupt_id)):
+            if values.get(name):
+                values[name] = full_id(context.client, values[name])
+        return function(context, *arguments, **values)
+
+    return common_options(pass_context(call))
+
+
+def common_options(command: Command) -> Command:
+    """Add the options that every command and group has."""
+    stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}
+    for option in (
+        click.option("--debug", is_flag=True, help="After an error, also print its traceback.", **stored),
+        click.option(
+            "--graphs",
+            metavar="MODULES",
+            help="Python modules that register your graphs, separated by commas (default: RUNNER_GRAPHS).",
+            **stored,
+        ),
+        click.option(
+            "--redis-url",
+            metavar="URL",
+            help="Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
+            **stored,
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.", **stored),
+    ):
+        command = option(command)
+    return command
+
+
+def _store_option(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    # The same option may stand before the command and after it; the later one counts.
+    if value and parameter.name:
+        setattr(context.ensure_object(CommandContext), parameter.name, value)

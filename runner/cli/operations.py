@@ -1,0 +1,234 @@
+"""Commands that change runs: `runner runs cancel`, `retry`, `fork`, `again`, `remove` and `migrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runner.cli.context import CommandContext, with_context
+from runner.cli.exits import HINTS, CommandError, Exit
+from runner.cli.ids import complete_run
+from runner.cli.options import input_option, read_json, read_tags, tag_option
+from runner.errors import ConflictError, RunnerError, StoreError
+
+if TYPE_CHECKING:
+    from runner.cli.views import MigratedRun
+    from runner.client import Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run and its status; "removed" for a run that was removed."""
+
+    run_id: str
+    status: str
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option(
+    "--reason", default="cancelled by an operator", show_default=True, help="Why; it is stored with the run."
+)
+@with_context
+def cancel(context: CommandContext, run_id: str, reason: str) -> None:
+    """Stop a run and its child runs.
+
+    Running nodes may finish, no other node starts, and open questions are withdrawn. It writes the
+    status of the run. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
+    """
+    run = context.client.run(run_id)
+    if not run.cancel(reason):
+        raise ConflictError(f"run {run_id} has ended or is stopping already; nothing was changed.")
+    status = str(run.status)
+    context.output.write(RunStatus(run_id, status), [(status,)])
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedRun:
+    """A run that was retried, and the nodes that run again."""
+
+    run_id: str
+    nodes: list[str]
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--node", metavar="NODE", help="The failed node to retry (default: all of them).")
+@with_context
+def retry(context: CommandContext, run_id: str, node: str | None) -> None:
+    """Resume a failed or cancelled run.
+
+    Nodes that failed or were cancelled run again; completed nodes don't. It writes the nodes that run
+    again, one a line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
+    has not ended, or has completed.
+    """
+    nodes = context.client.run(run_id).retry(node)
+    context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@with_context
+def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
+    """Delete a run that has ended, with everything stored of it.
+
+    It asks for confirmation. Task, results, questions, answers, messages and events are deleted at once,
+    those of child runs with the next sweep. Without this command a run is deleted when its retention is
+    over. Notices, dead letters, agents' sessions, logs and forks are not deleted. Exit codes: 0 it was
+    deleted; 2 it is a child run; 4 no such run; 5 it has not ended.
+    """
+    run = context.client.run(run_id)
+    if not yes:
+        click.confirm(f"Delete run {run_id} permanently?", abort=True, err=True)
+    run.remove()
+    context.output.write(RunStatus(run_id, "removed"), [("removed", run_id)])
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
+@click.option("--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest).")
+@input_option("Another task for NODE", "that of RUN")
+@tag_option("A tag to find the new run by")
+@with_context
+def fork(
+    context: CommandContext,
+    run_id: str,
+    *,
+    node: str,
+    visit: int | None,
+    input_text: str | None,
+    tags: tuple[str, ...],
+) -> None:
+    """Start a new run from a node of RUN, and write its id.
+
+    Completed nodes that don't depend on that node are copied and don't run again. RUN is not changed.
+    Exit codes: 0 it runs; 2 the node has not run yet; 4 no such run, node or visit.
+
+    \b
+    Example:
+      runner runs fork RUN --from summary --input '"Say it in one sentence."'
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    changes: dict[str, Any] = {} if input_text is None else {"input": read_json(input_text, "--input")}
+    _write_new(context, context.client.run(run_id).fork(node, visit=visit, tags=read_tags(tags), **changes))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@input_option("Another task", "that of RUN")
+@with_context
+def again(context: CommandContext, run_id: str, *, input_text: str | None) -> None:
+    """Start a new run like RUN from the beginning, and write its id."""
+    changes: dict[str, Any] = {} if input_text is None else {"task": read_json(input_text, "--input")}
+    _write_new(context, context.client.run(run_id).again(**changes))
+
+
+def _write_new(context: CommandContext, run: Run) -> None:
+    context.output.write(RunStatus(run.id, str(run.status)), [(run.id,)])
+
+
+# -- migration ---------------------------------------------------------------------------------------
+
+COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSWERS")
+
+
+@click.command()
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--graph", metavar="GRAPH", help="All its waiting runs that need it (default: only RUN).")
+@click.option(
+    "--map", "pairs", multiple=True, metavar="OLD=NEW", help="Node OLD is now called NEW; may be repeated."
+)
+@click.option("--drop", multiple=True, metavar="OLD", help="Remove this node; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Show the outcome for each node, and change nothing.")
+@with_context
+def migrate(
+    context: CommandContext,
+    *,
+    run_id: str | None,
+    graph: str | None,
+    pairs: tuple[str, ...],
+    drop: tuple[str, ...],
+    dry_run: bool,
+) -> int:
+    """Move waiting runs to the current version of their graph.
+
+    Completed nodes stay completed. A waiting node keeps its questions and answers if the current graph
+    has it, too. OLD and NEW are ids of nodes; those of inner graphs are written outer/inner. OLD=OLD
+    means that a node whose version has changed can use its stored state. A run that can't be moved is
+    not changed, and the reason is shown.
+
+    Without a terminal, a line for each node: run, graph, node, its new name, the outcome, the reason,
+    and the ids of questions whose answers don't apply, separated by tabs. Exit codes: 0 all were moved;
+    2 names don't fit; 4 no such run or node; 5 a run can't be moved.
+    """
+    from runner.cli.views import MigratedRun
+
+    if (run_id is None) == (graph is None):
+        raise CommandError(Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph.")
+    mapping = _mapping(pairs)
+    if run_id is not None:
+        # Its error is the command's error.
+        migrated = [_migrate(context, run_id, mapping, drop, dry_run=dry_run)]
+    else:
+        migrated = []
+        for waiting in _waiting(context, str(graph)):
+            try:
+                migrated.append(_migrate(context, waiting, mapping, drop, dry_run=dry_run))
+            except StoreError:
+                raise
+            except RunnerError as error:
+                migrated.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
+    if context.output.as_json:
+        context.output.data({"runs": migrated})
+    else:
+        context.output.table(COLUMNS, list(_rows(migrated)), "No waiting run needs a migration.")
+    return Exit.CONFLICT if any(run.error for run in migrated) else Exit.DONE
+
+
+def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
+    mapping: dict[str, str] = {}
+    for pair in dict.fromkeys(pairs):
+        old, equals, new = pair.partition("=")
+        if not (old and equals and new):
+            raise CommandError(Exit.USAGE, f"--map {pair}: write OLD=NEW, two ids of nodes.")
+        if old in mapping:
+            raise CommandError(Exit.USAGE, f"--map names the node {old} twice; nothing was changed.")
+        mapping[old] = new
+    return mapping
+
+
+def _waiting(context: CommandContext, graph: str) -> list[str]:
+    """List the waiting runs of a graph that began with another version of it or have held nodes."""
+    from runner.execution.held_nodes import runs_of
+    from runner.records.listings import RunQuery
+    from runner.records.run import Status
+
+    fingerprint = context.store.graphs().get(graph)
+    if fingerprint is None:
+        raise CommandError(Exit.NOT_FOUND, f"This store has no graph {graph!r}.", HINTS[Exit.NOT_FOUND])
+    held = list(runs_of(context.store, RunQuery(Status.NEEDS_MIGRATION)))
+    asking = runs_of(context.store, RunQuery(Status.INTERRUPTED))
+    older = [run for run in asking if run.fingerprint != fingerprint]
+    return [run.run_id for run in held + older if run.graph_id == graph]
+
+
+def _migrate(
+    context: CommandContext, run_id: str, mapping: dict[str, str], drop: tuple[str, ...], *, dry_run: bool
+) -> MigratedRun:
+    from runner.cli.views import MigratedRun
+
+    migrated = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
+    return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migrated.nodes))
+
+
+def _rows(migrated: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
+    for run in migrated:
+        for node in run.nodes:
+            unused = " ".join(node.unused)
+            yield run.run_id, node.graph_id, node.node, node.today, node.becomes, node.reason, unused
+        if run.error:
+            yield run.run_id, "", "", "", "not moved", run.error, ""

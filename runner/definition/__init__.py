@@ -1,0 +1,1 @@
+"""What a graph is: its model, cycles, policies, fingerprint and the registry of graphs."""

@@ -1,0 +1,95 @@
+"""How a deploy is noticed: hashes of a graph's shape and of each node, and the differences of two shapes.
+
+Only declared structure is hashed, never code: a changed function body is not a changed graph, unless its
+`version=` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import astuple
+
+from runner.definition import model
+from runner.definition.model import BRACKETS, HIDDEN, Definition, EdgeSpec, NodeTopology, Topology
+
+
+def signatures(definition: Definition) -> dict[str, str]:
+    """Hash what each waiting node needs to continue: kind, version, join and its own edges."""
+    touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
+    for edge in definition.edges:
+        shape = _edge(edge)
+        for node in {edge.source, edge.target}:
+            touching[node].append(shape)
+    return {
+        node: _hash([node, spec.kind, spec.version, spec.join, spec.resume, touching[node]])
+        for node, spec in definition.nodes.items()
+    }
+
+
+def fingerprint(definition: Definition) -> str:
+    """Hash the shape of a graph: ids, edges, kinds and declared versions, never code."""
+    nodes = [
+        [spec.id, spec.kind, spec.version, spec.join, spec.resume, spec.queue, spec.priority]
+        + [astuple(limit) for limit in spec.limits]
+        for spec in definition.nodes.values()
+    ]
+    edges = [_edge(edge) for edge in definition.edges]
+    limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
+    over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
+    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *over])
+
+
+def _edge(edge: EdgeSpec) -> list[object]:
+    return [edge.source, edge.target, edge.condition is not None, edge.back, edge.on_expire]
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()
+
+
+def changes(old: Topology, new: Topology) -> dict[str, str]:
+    """Return the reason for each node that can't continue in a new shape, by node, as a clause."""
+    reasons = {}
+    for name, node in old.nodes.items():
+        today = new.nodes.get(name)
+        if not name.endswith(BRACKETS) and (today is None or today.signature != node.signature):
+            reasons[name] = difference(old, new, name)
+    return reasons
+
+
+def difference(old: Topology, new: Topology, name: str) -> str:
+    """Describe how a node of an old shape differs from the node of the same name in a new shape."""
+    was, now = old.nodes[name], new.nodes.get(name)
+    if now is None:
+        return "the graph's hooks are gone" if name.startswith(HIDDEN) else "the graph has no such node now"
+    parts = [*_own(was, now), *_edges(old, new, name)]
+    return "; ".join(parts) or "its edges have other conditions or another order"
+
+
+def _own(was: NodeTopology, now: NodeTopology) -> Iterator[str]:
+    if was.kind != now.kind:
+        yield f"it was a {was.kind} and is a {now.kind} now"
+    if was.version != now.version:
+        yield f'its version was "{was.version}" and is "{now.version}" now'
+    if was.join != now.join:
+        yield f"its join was {was.join} and is {now.join} now"
+    if was.each != now.each:
+        words = {True: "each", False: "all"}
+        yield f"its resume was {words[was.each]} and is {words[now.each]} now"
+
+
+def _edges(old: Topology, new: Topology, name: str) -> Iterator[str]:
+    before, after = _touching(old, name), _touching(new, name)
+    for source, target in sorted((before - after).keys()):
+        yield f"the edge from {source} to {target} is gone"
+    for source, target in sorted((after - before).keys()):
+        yield f"the edge from {source} to {target} is new"
+
+
+def _touching(shape: Topology, name: str) -> Counter[tuple[str, str]]:
+    outgoing = Counter((name, edge.target) for edge in shape.outgoing[name])
+    return outgoing + Counter((edge.source, name) for edge in shape.incoming[name])

@@ -1,0 +1,251 @@
+"""What a graph is, as plain values.
+
+`Definition` is what the builder collected: the executors, conditions and hooks of a process. `Topology` is
+what scheduling needs of it, computed once and stored beside the runs: joins as counts, loops as numbered
+groups, each edge with its kind. It is stored by node, so that a transition reads only the nodes it touches.
+
+A map is one node that runs its executor once for each item of a list. Item 3 of the map `M` is the node
+`M[3]` of the same run, created when the list is known; the topology has one entry `M[]` for all of them.
+An item's visit number is that of its map.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner.definition.policies import Limit, LimitShape, RetryPolicy
+
+BRACKETS = "[]"
+"""Part of the ids of map items; users' ids may not contain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    """What makes a node a map: `kind` is that of its executor, `over` is the source of its list.
+
+    `over` is None, the id of a node before it, or a wrapped function; `concurrency` is how many items
+    may be active at once (None: all), `stops` whether the first failed item stops the map.
+    """
+
+    kind: str
+    over: Any = None
+    concurrency: int | None = None
+    stops: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MapTopology:
+    """What scheduling needs of a map: how many items at once (0: all), and whether a failed one stops it."""
+
+    window: int
+    stops: bool
+
+
+def item_id(node: str, index: int) -> str:
+    """The node id of an item of a map; the first item has index 0."""
+    return f"{node}[{index}]"
+
+
+def map_of(node: str) -> str:
+    """The map that an item belongs to; "" for a node that is not an item."""
+    return node[: node.rindex("[")] if node.endswith("]") else ""
+
+
+def index_of(node: str) -> int | None:
+    """An item's index in its list; None for a node that is not an item."""
+    return int(node[node.rindex("[") + 1 : -1]) if node.endswith("]") else None
+
+
+def shape_name(node: str) -> str:
+    """The node's name in the topology: items share the entry `M[]` of their map."""
+    return node[: node.rindex("[")] + BRACKETS if node.endswith("]") else node
+
+
+def shape_of(spec: MapSpec | None) -> MapTopology | None:
+    """The map's entry of the topology; None for other nodes."""
+    return MapTopology(spec.concurrency or 0, spec.stops) if spec else None
+
+
+def signature(specs: Iterable[tuple[str, MapSpec | None]]) -> list[object]:
+    """The parts of maps that a fingerprint covers; an empty list without maps."""
+    return [
+        [node, isinstance(spec.over, str) and spec.over, spec.concurrency, spec.stops]
+        for node, spec in specs
+        if spec is not None
+    ]
+
+
+ROOT = -1
+"""The scope of an edge that lies in no loop."""
+
+
+class Join(enum.StrEnum):
+    """When a node with several incoming edges is ready."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class EdgeKind(enum.StrEnum):
+    """What an edge does to loops: nothing, leaves one, or requests another round of one."""
+
+    FORWARD = "forward"
+    EXIT = "exit"
+    BACK = "back"
+
+
+class FailurePolicy(enum.StrEnum):
+    """What a failed node does to the rest of its run."""
+
+    FAIL_FAST = "fail_fast"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9.
+
+    `task` is the function that computes the task of a nested graph.
+    """
+
+    id: str
+    executor: Any
+    kind: str
+    join: Join = Join.ALL
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    queue: str | None = None
+    priority: int | None = None
+    resume: str = "all"
+    version: str = ""
+    map: MapSpec | None = None
+    limits: tuple[Limit, ...] = ()
+    task: Any = None
+
+    def item(self) -> NodeSpec:
+        """The declaration of a map's items: its executor as a node of its own kind."""
+        return replace(self, kind=self.map.kind, map=None) if self.map else self
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """One edge as it was declared; `back` overrides the search for loops, `on_expire` is for expiry."""
+
+    source: str
+    target: str
+    condition: Callable[..., object] | None = None
+    back: bool = False
+    on_expire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A whole graph as it was declared, already validated. Timeouts in seconds."""
+
+    id: str
+    nodes: Mapping[str, NodeSpec]
+    edges: tuple[EdgeSpec, ...]
+    entries: tuple[str, ...]
+    policy: FailurePolicy = FailurePolicy.FAIL_FAST
+    max_node_executions: int | None = None
+    execution_timeout: float | None = None
+    node_timeout: float | None = None
+    reset_on_revisit: bool = False
+    hooks: tuple[Any, ...] = ()
+    version: str = ""
+
+    def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
+        """The edges by source, in the order of the bits of `NodeRecord.edges`."""
+        by_source: dict[str, list[EdgeSpec]] = {node: [] for node in self.nodes}
+        for edge in self.edges:
+            by_source[edge.source].append(edge)
+        return by_source
+
+
+@dataclass(frozen=True, slots=True)
+class OutEdge:
+    """An edge seen from its source. `scope` is the innermost loop around both ends, `loop` the one
+    that it leaves (exit) or repeats (back).
+    """
+
+    target: str
+    kind: EdgeKind
+    scope: int = ROOT
+    loop: int = ROOT
+    on_expire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InEdge:
+    """The same edge seen from its target; `position` is its place among the source's edges."""
+
+    source: str
+    position: int
+    kind: EdgeKind
+    loop: int = ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """What is stored of one node; its edges are stored separately, as they may be many."""
+
+    needs: int
+    join: Join
+    loops: tuple[int, ...]
+    queue: str
+    priority: int
+    each: bool
+    signature: str
+    kind: str
+    map: MapTopology | None = None
+    limits: tuple[LimitShape, ...] = ()
+    version: str = ""
+
+    @property
+    def scope(self) -> int:
+        """The innermost loop around the node, or ROOT."""
+        return self.loops[0] if self.loops else ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTopology:
+    """One loop: `inner` and `outer` are the loops inside and around it, innermost first."""
+
+    header: str
+    size: int
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+    exits: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shape of a graph, computed for scheduling; the items of a map `M` have the entry `M[]`."""
+
+    graph_id: str
+    fingerprint: str
+    entries: tuple[str, ...]
+    policy: FailurePolicy
+    limit: int
+    timeout_ms: int
+    nodes: Mapping[str, NodeTopology]
+    outgoing: Mapping[str, tuple[OutEdge, ...]]
+    incoming: Mapping[str, tuple[InEdge, ...]]
+    loops: tuple[LoopTopology, ...] = field(default=())
+
+
+HIDDEN = "@"
+"""Prefix of the nodes of graph events; users' ids may not begin with it."""
+
+BEFORE_GRAPH = "@before"
+"""The hidden node ahead of the entry points that fires BeforeGraphEvent."""
+
+AFTER_GRAPH = "@after"
+"""The hidden node that fires AfterGraphEvent: it becomes ready when all other nodes have ended."""
+
+DEFAULT_QUEUE = "runner"
+
+DEFAULT_PRIORITY = 5

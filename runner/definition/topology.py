@@ -1,0 +1,119 @@
+"""Computes the topology that scheduling needs of a graph: each node's edges, loops and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from runner.definition import cycles, model
+from runner.definition.fingerprint import fingerprint, signatures
+from runner.definition.model import (
+    BEFORE_GRAPH,
+    BRACKETS,
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    ROOT,
+    Definition,
+    EdgeKind,
+    EdgeSpec,
+    InEdge,
+    LoopTopology,
+    NodeSpec,
+    NodeTopology,
+    OutEdge,
+    Topology,
+)
+from runner.definition.policies import shapes
+
+
+def topology(definition: Definition) -> Topology:
+    """Compute the topology of a validated definition.
+
+    Raises:
+        DefinitionError: two loops overlap without one holding the other.
+    """
+    names = list(definition.nodes)
+    back = cycles.back_edges(names, definition.entries, definition.edges)
+    loops = cycles.loops(names, definition.edges, back)
+    around = {node: _around(node, loops) for node in names}
+    headers = {header: number for number, (header, _) in enumerate(loops)}
+    outgoing: dict[str, list[OutEdge]] = {node: [] for node in names}
+    incoming: dict[str, list[InEdge]] = {node: [] for node in names}
+    exits: list[list[tuple[str, int]]] = [[] for _ in loops]
+    for index, edge in enumerate(definition.edges):
+        out = _classify(edge, around, headers[edge.target] if index in back else None)
+        position = len(outgoing[edge.source])
+        if out.kind is EdgeKind.EXIT:
+            exits[out.loop].append((edge.source, position))
+        outgoing[edge.source].append(out)
+        incoming[edge.target].append(InEdge(edge.source, position, out.kind, out.loop))
+    signed = signatures(definition)
+    nodes: dict[str, NodeTopology] = {}
+    items: dict[str, NodeTopology] = {}
+    for node, spec in definition.nodes.items():
+        nodes[node] = _node(definition, spec, incoming[node], around[node], signed[node])
+        if spec.map:
+            # A map's limits are those of its items.
+            items[node + BRACKETS] = replace(nodes[node], map=None)
+            nodes[node] = replace(nodes[node], limits=())
+    no_edges = dict.fromkeys(items, ())
+    limit = definition.max_node_executions
+    return Topology(
+        graph_id=definition.id,
+        fingerprint=fingerprint(definition),
+        entries=definition.entries,
+        policy=definition.policy,
+        # The hidden node ahead of the entry points does not count as an execution.
+        limit=limit + (BEFORE_GRAPH in definition.nodes) if limit else 0,
+        timeout_ms=round((definition.execution_timeout or 0) * 1000),
+        nodes=nodes | items,
+        outgoing={node: tuple(edges) for node, edges in outgoing.items()} | no_edges,
+        incoming={node: tuple(edges) for node, edges in incoming.items()} | no_edges,
+        loops=tuple(_loop(number, loops, exits[number]) for number in range(len(loops))),
+    )
+
+
+def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
+    """Number the loops around a node, innermost first."""
+    inside = [k for k, (_, body) in enumerate(loops) if node in body]
+    return tuple(sorted(inside, key=lambda k: len(loops[k][1])))
+
+
+def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
+    if header is not None:
+        return OutEdge(edge.target, EdgeKind.BACK, loop=header, on_expire=edge.on_expire)
+    shared = [k for k in around[edge.source] if k in around[edge.target]]
+    left = [k for k in around[edge.source] if k not in around[edge.target]]
+    scope = shared[0] if shared else ROOT
+    kind, loop = (EdgeKind.EXIT, left[-1]) if left else (EdgeKind.FORWARD, ROOT)
+    return OutEdge(edge.target, kind, scope, loop, edge.on_expire)
+
+
+def _node(
+    definition: Definition, spec: NodeSpec, incoming: list[InEdge], around: tuple[int, ...], signature: str
+) -> NodeTopology:
+    return NodeTopology(
+        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming) + (spec.id in definition.entries),
+        join=spec.join,
+        loops=around,
+        queue=spec.queue or DEFAULT_QUEUE,
+        priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
+        each=spec.resume == "each",
+        signature=signature,
+        map=model.shape_of(spec.map),
+        limits=shapes(spec.limits, definition.id, spec.id),
+        kind=spec.kind,
+        version=spec.version,
+    )
+
+
+def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]) -> LoopTopology:
+    header, body = loops[k]
+    others = sorted((j for j in range(len(loops)) if j != k), key=lambda j: len(loops[j][1]))
+    return LoopTopology(
+        header=header,
+        size=len(body),
+        inner=tuple(j for j in others if loops[j][1] < body or (loops[j][1] == body and j > k)),
+        outer=tuple(j for j in others if body < loops[j][1] or (loops[j][1] == body and j < k)),
+        exits=tuple(exits),
+    )

@@ -1,0 +1,1 @@
+"""An embedded Redis or Valkey server for development and tests."""

@@ -1,0 +1,1 @@
+"""One visit on a worker: the engine, leases, contexts, functions, conditions."""

@@ -1,0 +1,152 @@
+"""Conditions on edges: evaluated when their source completes, on a view that records what they read.
+
+The record is sent with the settle, which is refused when one of the nodes read has changed since; then
+the conditions are evaluated again, never the node. So two sources that finish together can't both miss.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
+from runner.definition.registry import Plan
+from runner.execution.context import ClaimedVisit
+from runner.execution.results import NodeResult, node_result
+from runner.records.outcomes import Succeeded
+from runner.records.run import Status, VisitEntry
+from runner.store.interface import Fetched, Store
+
+
+class Results(Mapping[str, NodeResult]):
+    """The results so far, by node id; a node that has neither completed nor failed is absent."""
+
+    def __init__(
+        self,
+        own: str,
+        result: NodeResult,
+        nodes: Sequence[str],
+        fetch: Callable[[Sequence[str]], list[Fetched]],
+    ) -> None:
+        """`own` is the source that just completed: its result is known without asking the store."""
+        self._known: dict[str, NodeResult] = {own: result}
+        self._own, self._nodes, self._fetch = own, nodes, fetch
+
+    def __getitem__(self, node: str) -> NodeResult:
+        """Return a node's result, reading it from the store the first time."""
+        if node not in self._nodes:
+            raise KeyError(f"{node!r} is not a node of this graph")
+        self.load([node])
+        if not _has_result(self._known[node]):
+            raise KeyError(node)
+        return self._known[node]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the nodes that have a result, in the order they were added."""
+        self.load(self._nodes)
+        return iter([node for node in self._nodes if _has_result(self._known[node])])
+
+    def __len__(self) -> int:
+        """Count the nodes that have a result."""
+        return sum(1 for _ in self)
+
+    def load(self, nodes: Sequence[str]) -> None:
+        """Read what is not known yet of some nodes, all at once."""
+        missing = [node for node in nodes if node not in self._known]
+        if missing:
+            for node, (record, output, entry) in zip(missing, self._fetch(missing), strict=True):
+                self._known[node] = node_result(record, output, entry)
+
+    def reads(self) -> list[tuple[str, int, str]]:
+        """What was looked at, but for the source itself: (node, visit, status), or (node, 0, "")."""
+        return [
+            (node, seen.visit, seen.status) if _has_result(seen) else (node, 0, "")
+            for node, seen in self._known.items()
+            if node != self._own
+        ]
+
+
+def _has_result(seen: NodeResult) -> bool:
+    return seen.status in (Status.COMPLETED, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """What a condition sees: the task, who just completed, and the results so far."""
+
+    task: Any
+    node_id: str
+    visit: int
+    results: Results
+    invocation_state: dict[str, Any]
+
+    @property
+    def completed_nodes(self) -> set[str]:
+        """The ids of the nodes whose latest visit completed."""
+        return {node for node, result in self.results.items() if result.status is Status.COMPLETED}
+
+    @property
+    def failed_nodes(self) -> set[str]:
+        """The ids of the nodes that failed."""
+        return {node for node, result in self.results.items() if result.status is Status.FAILED}
+
+
+@lru_cache(maxsize=1024)
+def _wants_state(condition: Callable[..., object]) -> bool:
+    return "invocation_state" in inspect.signature(condition).parameters
+
+
+def bits(
+    edges: Sequence[EdgeSpec], state: Callable[[], GraphState]
+) -> tuple[str, list[tuple[str, int, str]]]:
+    """Evaluate each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
+    if all(edge.condition is None for edge in edges):
+        return "".join("0" if edge.on_expire else "1" for edge in edges), []
+    seen = state()
+    taken = "".join("1" if holds(edge, seen) else "0" for edge in edges)
+    return taken, seen.results.reads()
+
+
+def decided(edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopology | None) -> VisitEntry:
+    """Return what an entry must keep of decisions, so that a replay can leave out some visits.
+
+    Outside of loops a node's record keeps its edges: no later visit comes.
+    """
+    kept_decisions: VisitEntry = {"edges": edges} if shape is not None and shape.loops else {}
+    seen = [[node, visit] for node, visit, _ in reads if visit]
+    return {**kept_decisions, "reads": seen} if seen else kept_decisions
+
+
+def holds(edge: EdgeSpec, state: GraphState) -> bool:
+    """Evaluate an edge's condition; without one it holds. What it raises gets a note that names the edge.
+
+    An edge for expired questions is not for a node that has completed by itself.
+    """
+    if edge.condition is None:
+        return not edge.on_expire
+    try:
+        if _wants_state(edge.condition):
+            return bool(edge.condition(state, invocation_state=state.invocation_state))
+        return bool(edge.condition(state))
+    except Exception as error:
+        error.add_note(f"raised by the condition of the edge from {edge.source!r} to {edge.target!r}")
+        raise
+
+
+def state_after(
+    store: Store, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry
+) -> GraphState:
+    """Build what the conditions see after a visit: its own result, and a view of the others."""
+    node, run_id = visit.address.node_id, visit.address.run_id
+    done = replace(visit.claim.record, status=Status.COMPLETED)
+    own = node_result(done, outcome.output, entry)
+    results = Results(
+        node,
+        own,
+        [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
+        lambda nodes: store.fetch(run_id, nodes),
+    )
+    return GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)

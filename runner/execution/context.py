@@ -1,0 +1,220 @@
+"""One claimed visit as its executor sees it: the claim's values, and writes that carry its fence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from runner.definition.model import HIDDEN
+from runner.errors import LeaseLost, StoreError
+from runner.execution.leases import Lease
+from runner.records import codec, failures, size_limits
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt
+from runner.records.outcomes import (
+    ExternalTaskState,
+    Failed,
+    Input,
+    Interrupted,
+    NodeDocument,
+    Outcome,
+    Remembered,
+    Saved,
+    Session,
+    Succeeded,
+    load_document,
+)
+from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ClaimedVisit:
+    """One claimed visit: what an executor may know and do. It reads from the claim and writes to the store.
+
+    `tentative` is the outcome of a node that has ended while the hooks after it still ask; `replays`: it
+    was stored by an earlier execution, so only those hooks run now. `trace` names the span of the execution
+    before this one; an observer replaces it by its own. `first_name` is `node.visit` as the visit began,
+    where its node was renamed since. `outage` is the error of a write that did not reach the store.
+    """
+
+    claim: Claim
+    store: Store
+    lease: Lease
+    address: Address
+    graph_id: str
+    attempt: int
+    task: Any
+    inputs: Sequence[Input]
+    invocation_state: dict[str, Any]
+    answers: Mapping[str, Interrupt]
+    document: dict[str, JSON] | None
+    messages: list[JSON]
+    external_task: ExternalTaskState | None
+    tentative: dict[str, JSON] | None
+    trace: str
+    first_name: str
+    replays: bool = False
+    outage: StoreError | None = None
+
+    def __post_init__(self) -> None:
+        """Note what is stored now: `wrap_kept` writes it again."""
+        self._kept, self._kept_messages = self.document, len(self.messages)
+        self._warned = False
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every start of this visit, whatever its node is named meanwhile."""
+        name = self.first_name or f"{self.address.node_id}.{self.address.visit}"
+        return f"{self.address.run_id}.{name}"
+
+    def save(self, saved: Saved) -> None:
+        """Checkpoint what the next attempt starts with."""
+        self._write(lambda: self.store.save(self.claim.token, self.wrap(saved)), saved)
+
+    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+        """Publish questions at once, while other work of this node goes on."""
+        size_limits.check_questions(interrupts, self.store.max_bytes)
+        self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
+
+    def recall(self, session_id: str) -> Session:
+        """Read a session as completed visits have left it."""
+        try:
+            return self.store.session(session_id)
+        except StoreError as error:
+            self.outage = error
+            raise
+
+    def fetch(self, nodes: Sequence[str]) -> list[Fetched]:
+        """Read other nodes of the run as they stand."""
+        try:
+            return self.store.fetch(self.address.run_id, nodes)
+        except StoreError as error:
+            self.outage = error
+            raise
+
+    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Add an event to the run's stream; one that an outage keeps out does not stop the node.
+
+        Data too large for a stream is replaced by its size, `{"left_out": bytes}`.
+        """
+        packed = codec.pack(data, f"the data of a {kind} event")
+        size = len(codec.dump_json(packed))
+        if size > size_limits.MAX_EVENT:
+            packed = {"left_out": size}
+        try:
+            self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+        except StoreError as error:
+            log.warning(
+                "event.lost: %s The %s event of run %s is left out.", error, kind, self.address.run_id
+            )
+
+    def check(self) -> None:
+        """Raise LeaseLost, RunStopped or NodeTimedOut when this worker may no longer run the node."""
+        self.lease.check()
+
+    def waiting_for(self, outcome: Interrupted) -> Sequence[Interrupt]:
+        """List the questions that the node waits for, older ones included where the outcome keeps them."""
+        if not outcome.keeps:
+            return outcome.interrupts
+        older = self.store.interrupts(self.claim.record.questions)
+        return [*outcome.interrupts, *(interrupt for interrupt in older if interrupt is not None)]
+
+    def run_snapshot(self) -> RunSnapshot | None:
+        """Read the whole run, for the event after it."""
+        return self.store.read(self.address.run_id)
+
+    def wrap(self, saved: Saved) -> Saved:
+        """Wrap an executor's document in the node's, which also has visit, trace and first name."""
+        document = NodeDocument(self.address.visit, saved.document, None, self.trace, self.first_name)
+        return Saved(document.dump(), saved.keep, saved.messages)
+
+    def wrap_kept(self) -> Saved:
+        """Write what the executor saved last again, with the tentative outcome or without it."""
+        document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace, self.first_name)
+        return Saved(document.dump(), self._kept_messages)
+
+    def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
+        size = size_limits.check_saved(self.address.node_id, saved, self.store)
+        if size >= size_limits.LARGE_STATE and not self._warned:
+            self._warned = True
+            log.warning(
+                "state.large: node %r of run %s keeps %s bytes, and writes them at every checkpoint.",
+                self.address.node_id,
+                self.address.run_id,
+                f"{size:,}",
+            )
+        try:
+            reply = write()
+        except StoreError as error:
+            self.outage = error
+            raise
+        if reply.word == "stale":
+            self.lease.state = "stale"
+            raise LeaseLost(
+                f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
+                "worker; what this one wrote was refused."
+            )
+        self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
+
+
+def claimed_visit(
+    claim: Claim, lease: Lease, store: Store, *, reset: bool, routes: Sequence[str] = ()
+) -> ClaimedVisit:
+    """Build the visit of a claim. With `reset` a new visit starts without the memory of older ones.
+
+    `routes` are the nodes to which edges for expired questions lead.
+    """
+    token, record = claim.token, claim.record
+    stored = load_document(claim.document)
+    of_this_visit = stored if stored and stored.visit == token.visit else None
+    memory = of_this_visit if reset else stored
+    return ClaimedVisit(
+        claim=claim,
+        store=store,
+        lease=lease,
+        address=Address(token.run_id, token.node, token.visit, routes=tuple(routes)),
+        graph_id=claim.graph_id,
+        attempt=record.attempt,
+        task=codec.unpack(claim.task),
+        inputs=[
+            Input(node, visit, output) for node, visit, output in claim.inputs if not node.startswith(HIDDEN)
+        ],
+        invocation_state=codec.unpack(claim.given) or {},
+        answers={answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers},
+        document=memory.executor if memory else None,
+        messages=list(claim.messages) if memory else [],
+        external_task=ExternalTaskState(record.handed, claim.report, record.late) if record.handed else None,
+        tentative=of_this_visit.tentative if of_this_visit else None,
+        replays=of_this_visit is not None and of_this_visit.tentative is not None,
+        trace=of_this_visit.trace if of_this_visit else "",
+        first_name=stored.first_name(token.visit) if stored else "",
+    )
+
+
+def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
+    """A withdrawn question fails the attempt that asked it; a later attempt asks it again."""
+    withdrawal = answer.withdrawal
+    if withdrawal is None or attempt <= withdrawal["attempt"]:
+        return answer
+    return replace(answer, withdrawal={**withdrawal, "reask": True})
+
+
+def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
+    """Store an outcome that waits for the hooks after the node."""
+    kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
+    return {"kind": kind, **asdict(outcome)}
+
+
+def load_outcome(stored: Mapping[str, JSON]) -> Outcome:
+    """Read a stored tentative outcome."""
+    fields = {key: value for key, value in stored.items() if key != "kind"}
+    fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
+    if stored["kind"] == "succeeded":
+        fields["session"] = Remembered(**fields["session"]) if fields["session"] else None
+        return Succeeded(**fields)
+    fields["error"] = failures.load(fields["error"])
+    return Failed(**fields)

@@ -1,0 +1,404 @@
+"""The engine: starts runs, executes the nodes whose doorbells ring, and sweeps what is due.
+
+Every entry point (Celery, streams, CLI, Client, tests) calls these few verbs. The engine claims a visit from
+the store, runs the node's code, and commits the outcome. It holds no state of a run, so any number of
+engines in any number of processes may work on one store. What people do to runs (answers, retries, forks,
+migrations) is in `runner.operations`, which uses an engine's store and its `ring`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from runner.definition.registry import Plan, Registry
+from runner.errors import (
+    ConflictError,
+    CorruptDocument,
+    LeaseLost,
+    PayloadTooLarge,
+    RunStopped,
+    StoreError,
+)
+from runner.execution import conditions, held_nodes, ids, nodes, telemetry
+from runner.execution.context import ClaimedVisit, claimed_visit
+from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
+from runner.execution.leases import Lease, Leases
+from runner.execution.on_end import call_on_end
+from runner.execution.quarantine import Quarantine
+from runner.execution.starts import RunStarter
+from runner.execution.sweep_timer import SweepTimer
+from runner.records import failures, size_limits, validation
+from runner.records.codec import JSON
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
+from runner.records.run import Status, VisitEntry, no_such_run
+from runner.scheduler.changes import CALLBACK_NODE
+from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, Token
+
+log = logging.getLogger(__name__)
+
+CONDITION_TRIES = 3
+"""How often conditions are evaluated again because what they read has changed, before the run is locked."""
+
+SETTLE_TRIES = 1_000
+"""How often a settle is tried that meets another node's lock or changed results; then the lease ends."""
+
+LOCKED = 0.01
+"""Seconds before a settle is tried again that met another node's lock on the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a doorbell led to: the store's word, and why the node waits or failed, when it does.
+
+    `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
+    for, or that may be revoked; `retry_in` is in seconds.
+    """
+
+    word: str
+    graph_id: str = ""
+    interrupts: Sequence[Interrupt] = ()
+    child: str = ""
+    reference: str = ""
+    error: ErrorRecord | None = None
+    retry_in: float | None = None
+
+
+class Engine:
+    """Runs graphs on a store. Thread-safe; share one per process.
+
+    `is_stopping` returns whether a signal ends this process: a SystemExit in a node then comes from the
+    signal and not from the node's own code. (Code that calls `sys.exit` fails its node; were it to count as a
+    lost worker, it would end one process after the other.)
+    """
+
+    is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float | None = None
+    ) -> None:
+        """`lease` is in seconds; without it the store's, which suits processes that may be lost."""
+        self.store, self.registry = store, registry
+        self._dispatcher = dispatcher
+        self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
+        self._starter = RunStarter(store, registry)
+        self._unserved = UnservedNodes(store)
+        self._quarantine = Quarantine(store)
+        self._sweep_timer = SweepTimer(self.sweep)
+
+    # -- verbs -------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        graph_id: str,
+        task: object,
+        *,
+        invocation_state: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        on_end: str = "",
+    ) -> str:
+        """Start a run and return its id; the same idempotency key returns the same run.
+
+        Raises:
+            NotFoundError: neither this process nor any worker so far knows the graph.
+            UnstorableError: the task or the state can't be stored.
+        """
+        run_id = run_id or ids.run_id()
+        reply = self._starter.run(
+            run_id, graph_id, task, state=invocation_state, key=idempotency_key, tags=tags, on_end=on_end
+        )
+        return self.ring(reply).run_id or run_id
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Publish graphs of this process, with those nested in them, and release held nodes that fit them."""
+        self._starter.publish(names)
+        for reply in held_nodes.release(self.store, self.registry, names):
+            self.ring(reply)
+
+    def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
+        """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing."""
+        if node == CALLBACK_NODE:
+            return Delivery(call_on_end(self.store, self._dispatcher, run_id, visit))
+        claim = self._quarantine.claim(run_id, node, visit, attempt, ids.nonce())
+        if isinstance(claim, Reply):
+            if claim.delay_ms:
+                self.sweep_in(claim.delay_ms / 1000)
+            return Delivery(self.ring(claim).word, reference=claim.reference)
+        plan = self._find_plan(claim.graph_id)
+        if plan is None or not nodes.unchanged(plan, claim):
+            return Delivery(self._hold_or_return(plan, claim), claim.graph_id)
+        timeout = plan.node(claim.token.node).timeout or plan.definition.node_timeout
+        timed_out: Future[Delivery] = Future()
+        on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
+        with self._hold_lease(claim.token, timeout, on_timeout) as lease:
+            delivery = self._execute(plan, claim, lease)
+        # The code of a node that timed out may return much later: its Celery task ends as the node did.
+        return timed_out.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
+
+    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:
+        """Record how an external task ended, packed: "reported", or "stale" or "unknown" when too late.
+
+        Raises:
+            PayloadTooLarge: it is larger than a value may be; nothing was stored.
+        """
+        size_limits.check(f"the report on {reference}", outcome, self.store.max_bytes)
+        return self.ring(self.store.report(run_id, node, visit, reference, outcome)).word
+
+    def cancel(self, run_id: str, reason: str) -> str:
+        """Stop a run: "cancelled", or "already" when it is stopping or has ended.
+
+        Raises:
+            NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
+        """
+        word = self.ring(self.store.cancel(run_id, validation.reason(reason), ids.nonce())).word
+        if word == "unknown":
+            raise no_such_run(run_id)
+        self.leases.look()
+        return word
+
+    def sweep(self, limit: int = 100) -> int:
+        """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
+        return int(self.ring(self.store.sweep(limit)).word)
+
+    def sweep_in(self, seconds: float) -> None:
+        """Sweep once more after so many seconds, for what is due before the next regular sweep."""
+        self._sweep_timer.sweep_in(seconds)
+
+    def running(self) -> list[Token]:
+        """List what this process runs now."""
+        return self.leases.held()
+
+    def leave(self) -> list[Token]:
+        """Release all that this process runs, so that other workers start it at once; return what it was.
+
+        What the nodes' code still writes afterwards is refused.
+        """
+        return [token for token in self.running() if self._release(token)]
+
+    def ring(self, reply: Reply) -> Reply:
+        """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
+        if reply.doorbells:
+            try:
+                self._dispatcher.ring(reply.doorbells)
+            except StoreError as error:
+                log.warning("doorbell.failed: %s The next sweep rings again.", error)
+        return reply
+
+    # -- nodes that this process can't run, and a process that stops ------------------------------------
+
+    def _find_plan(self, graph_id: str) -> Plan | None:
+        """Find a graph; one whose factory raises counts as one that this process doesn't have."""
+        try:
+            return self.registry.find(graph_id)
+        except Exception:
+            log.exception(
+                "graph.broken: graph %r could not be built; its node was returned to the queue.", graph_id
+            )
+            return None
+
+    def _hold_or_return(self, plan: Plan | None, claim: Claim) -> str:
+        """A deploy changed the graph: hold an older run's node, return a newer run's to the queue."""
+        self._quarantine.release(claim.token)
+        if held_nodes.is_current(self.store, self._find_plan, plan, claim):
+            log.warning(
+                "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
+                "started. Answers are kept; see `runner runs show`.",
+                claim.token.run_id,
+                claim.token.node,
+                claim.graph_id,
+            )
+            return self.ring(self.store.hold(claim.token)).word
+        word = self._return_to_queue(claim, RETURN_DELAY_MS)
+        if word == "retrying":
+            self._unserved.record(claim, plan)
+        return word
+
+    def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
+        """Have a node tried again later, by any worker; no attempt is counted."""
+        return self.ring(self.store.retry(claim.token, delay_ms, None, None)).word
+
+    @contextmanager
+    def _hold_lease(
+        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object]
+    ) -> Iterator[Lease]:
+        """Hold a lease; release it when a signal ends this process, a child of a pool, meanwhile."""
+        with self.leases.hold(token, timeout, on_timeout) as lease:
+            try:
+                yield lease
+            except SystemExit:
+                if self.is_stopping():
+                    self._release(token)
+                raise
+            finally:
+                self._quarantine.release(token)
+
+    def _release(self, token: Token) -> bool:
+        # The renewals stop first: where the store can't be reached, the lease then runs out by itself.
+        self.leases.drop(token)
+        try:
+            return self.ring(self.store.leave(token)).word != "stale"
+        except StoreError as error:
+            log.warning("node.kept: %s Its lease runs out instead.", error)
+            return False
+
+    # -- one delivery ------------------------------------------------------------------------------
+
+    def _execute(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
+        try:
+            visit = self._visit(plan, claim, lease)
+            began = time.monotonic()
+            outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
+            elapsed_ms = round((time.monotonic() - began) * 1000)
+            try:
+                return self._commit(plan, visit, outcome, elapsed_ms, lease.timeout)
+            except PayloadTooLarge as error:
+                return self._fail(plan, visit, nodes.refused(visit, outcome, error), elapsed_ms)
+        except LeaseLost as error:
+            log.info("node.lost: %s", error)
+            return Delivery("stale", claim.graph_id)
+        except CorruptDocument as error:
+            log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
+            return Delivery(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
+        except RunStopped:
+            return Delivery(self._return_to_queue(claim, 0), claim.graph_id)
+
+    def _visit(self, plan: Plan, claim: Claim, lease: Lease) -> ClaimedVisit:
+        return claimed_visit(
+            claim,
+            lease,
+            self.store,
+            reset=plan.definition.reset_on_revisit,
+            routes=plan.routes(claim.token.node),
+        )
+
+    def _commit(
+        self, plan: Plan, visit: ClaimedVisit, outcome: Outcome, elapsed_ms: int, timeout: float | None
+    ) -> Delivery:
+        token, graph_id = visit.claim.token, visit.graph_id
+        match outcome:
+            case Succeeded():
+                return self._complete(plan, visit, outcome, elapsed_ms)
+            case Failed():
+                return self._fail(plan, visit, outcome, elapsed_ms)
+            case Interrupted():
+                return self._park(visit, outcome)
+            case Delegated():
+                reply = self.ring(self._starter.child(visit.claim, outcome.task))
+                return Delivery(reply.word, graph_id, child=reply.run_id)
+            case Expanded():
+                return Delivery(self.ring(self.store.expand(token, outcome.items)).word, graph_id)
+            case ExternalTask():
+                return Delivery(
+                    self._send_external(token, outcome, timeout), graph_id, reference=outcome.reference
+                )
+
+    def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int) -> Delivery:
+        node = visit.address.node_id
+        entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
+        if outcome.result != outcome.output:
+            entry["result"] = outcome.result
+        saved = visit.wrap(outcome.saved) if outcome.saved else None
+        nonce = ids.nonce()
+        for refusals in range(SETTLE_TRIES):
+            try:
+                edges, reads = conditions.bits(
+                    plan.edges.get(node, []),
+                    lambda: conditions.state_after(self.store, plan, visit, outcome, entry),
+                )
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
+                return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
+            entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
+            settlement = Settlement(
+                Status.COMPLETED,
+                edges,
+                outcome.output,
+                entry,
+                saved,
+                reads,
+                insist=refusals >= CONDITION_TRIES,
+                session=outcome.session,
+            )
+            word = self._settle(visit.claim.token, settlement, nonce)
+            if word != "changed":
+                return Delivery(word, visit.graph_id)
+        raise ConflictError(
+            f"the conditions after node {node!r} read results that kept changing; the node's lease runs "
+            "out and it is tried again."
+        )
+
+    def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int) -> Delivery:
+        """Try the node again later where its policy says so, otherwise settle it as failed."""
+        spec = plan.node(visit.address.node_id)
+        entry = nodes.entry(spec.kind, elapsed_ms, outcome.usage)
+        attempts = visit.attempt - visit.claim.record.uncounted
+        delay = spec.retry.delay(attempts, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
+        if delay is None or outcome.final:
+            return self._settle_failed(visit, outcome, entry)
+        entry["error"] = asdict(outcome.error)
+        saved = nodes.wrapped(visit, outcome)
+        word = self.ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
+        return Delivery(word, visit.graph_id, error=outcome.error, retry_in=delay)
+
+    def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry) -> Delivery:
+        entry.pop("result", None)
+        entry["error"] = asdict(outcome.error)
+        settlement = Settlement(Status.FAILED, "", None, entry, nodes.wrapped(visit, outcome))
+        word = self._settle(visit.claim.token, settlement, ids.nonce())
+        return Delivery(word, visit.graph_id, error=outcome.error)
+
+    def _settle(self, token: Token, settlement: Settlement, nonce: str) -> str:
+        """Settle a visit; where another node has locked the run, wait until it has settled."""
+        for _ in range(SETTLE_TRIES):
+            word = self.ring(self.store.settle(token, settlement, nonce)).word
+            if word != "locked":
+                return word
+            time.sleep(LOCKED)
+        return "locked"
+
+    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
+        claim, questions = visit.claim, visit.waiting_for(outcome)
+        word = self.ring(self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))).word
+        if word == "nothing_open":
+            raise ConflictError(
+                f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
+                "its lease will run out and it is tried again."
+            )
+        return Delivery(word, claim.graph_id, questions if word == "waiting" else ())
+
+    def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
+        """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
+        word = self.ring(self.store.hand(token, outcome.reference)).word
+        if word != "handed":
+            return word
+        try:
+            outcome.send()
+        except Exception:
+            log.exception("external_task.unsent: %s is sent again after one lease.", outcome.reference)
+            return word
+        self.store.sent(token, outcome.reference, max(1, round(timeout * 1000)) if timeout else 0)
+        return word
+
+    def _fail_timed_out(self, plan: Plan, claim: Claim, end: Future[Delivery], lease: Lease) -> None:
+        """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
+        visit = self._visit(plan, claim, lease)
+        self._quarantine.release(claim.token)
+        try:
+            failed = Failed(failures.record(lease.timed_out()))
+            end.set_result(self._fail(plan, visit, failed, round((lease.timeout or 0) * 1000)))
+        except StoreError as error:
+            log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
+        finally:
+            if not end.done():
+                end.set_result(Delivery("stale", claim.graph_id))

@@ -1,0 +1,531 @@
+"""Functions as nodes: one context in, JSON data or a pydantic model out; `typed` adds checked data.
+
+A function runs again from its top when it is resumed; answers it has are returned by
+`interrupt()`, and results of `once()` are returned without running again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import (
+    Any,
+    ForwardRef,
+    Literal,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import pydantic
+import pydantic_core
+
+from runner import async_loop
+from runner.definition.model import index_of
+from runner.errors import (
+    DataMismatch,
+    DefinitionError,
+    InterruptRaised,
+    LeaseLost,
+    RunnerError,
+    RunStopped,
+    UsageError,
+)
+from runner.records import codec, failures, inputs
+from runner.records.asking import Asker
+from runner.records.inputs import function_input
+from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
+from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit, restorers
+
+# Functions with types: the input is checked before they run, and what they return after.
+#
+# A function's one annotated parameter is its input; a parameter that is annotated as NodeContext, or
+# not at all, is the context. What doesn't fit is a DataMismatch, and the node fails with it. A function
+# that takes the context alone is called as it is, and its annotations are not looked at.
+
+
+KIND = "function"
+
+SHOWN = 80  # characters of a value that doesn't fit
+
+Adapter = pydantic.TypeAdapter[Any]
+
+Result = TypeVar("Result")
+
+_returned: dict[str, Adapter] = {}
+"""What the typed functions of this process return, by the function's name."""
+
+
+class Form(Protocol):
+    """How a function is called, and how what it returns is stored."""
+
+    def call(self, context: Any, visit: Visit) -> Any:
+        """Call the function; the result may be awaitable."""
+
+    def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
+        """Return the packed result and its plain JSON form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untyped:
+    """A function of the context alone."""
+
+    function: Callable[[Any], Any]
+
+    def call(self, context: Any, visit: Visit) -> Any:
+        """Call it with the context."""
+        del visit
+        return self.function(context)
+
+    def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
+        """Pack the result; any JSON data or pydantic model is accepted."""
+        del visit
+        return codec.pack(result, "result"), codec.plain(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A function of checked data. `filled` are the parameters that get it and the context, in their order."""
+
+    function: Callable[..., Any]
+    name: str
+    data: inspect.Parameter
+    filled: tuple[inspect.Parameter, ...]
+    taken: Adapter
+    returned: Adapter | None
+
+    def call(self, context: Any, visit: Visit) -> Any:
+        """Check the input and call the function with it.
+
+        Raises:
+            DataMismatch: the input doesn't fit the annotation.
+        """
+        source, value = function_input(visit.task, visit.inputs)
+        try:
+            data = _validated(self.taken, value)
+        except pydantic.ValidationError as error:
+            raise DataMismatch(
+                f"node {visit.address.node_id!r} was not run: {source} does not fit the parameter "
+                f"{self.data.name!r} of {self.name}: {_problems(error)}. It is not tried again; change the "
+                "input, or the annotation."
+            ) from error
+        values = [(item, data if item is self.data else context) for item in self.filled]
+        named = {item.name: value for item, value in values if item.kind is not item.POSITIONAL_ONLY}
+        return self.function(*(value for item, value in values if item.name not in named), **named)
+
+    def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
+        """Check what was returned against the annotation, and pack it.
+
+        Raises:
+            DataMismatch: it doesn't fit. UnstorableError: it can't be stored.
+        """
+        if self.returned is None:
+            return codec.pack(result, "result"), codec.plain(result)
+        try:
+            value = _checked(self.returned, result)
+            data = _dumped(self.returned, value, round_trip=True)
+            output = _dumped(self.returned, value, round_trip=False)
+        except (pydantic.ValidationError, pydantic_core.PydanticSerializationError) as error:
+            problems = _problems(error) if isinstance(error, pydantic.ValidationError) else str(error)
+            raise DataMismatch(
+                f"node {visit.address.node_id!r} ran, but what it returned does not fit the annotation of "
+                f"{self.name}: {problems}. The result is not stored and the node is not tried again; change "
+                "what the function returns, or the annotation."
+            ) from error
+        return _packed(self.name, value, data), output
+
+
+def form_of(function: object, context: type) -> Form | None:
+    """Return how a function is called as a node, or None where it can't be; `context` is NodeContext.
+
+    Raises:
+        DefinitionError: its annotations can't be checked, or it takes several inputs.
+    """
+    if not callable(function):
+        return None
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return None
+    roles = [(_role(parameter, function, context), parameter) for parameter in parameters]
+    contexts = [parameter for role, parameter in roles if role == "context"]
+    data = [parameter for role, parameter in roles if role == "data"]
+    needed = [parameter for parameter in data if parameter.default is parameter.empty]
+    if not needed and (contexts or not data):
+        return Untyped(function) if _takes_one(function) else None
+    if len([parameter for parameter in contexts if parameter.default is parameter.empty]) > 1:
+        return None
+    chosen = needed or data[:1]
+    filled = tuple(parameter for parameter in parameters if parameter in [*chosen, *contexts[:1]])
+    return _typed(function, chosen, filled)
+
+
+def _typed(
+    function: Callable[..., Any], data: Sequence[inspect.Parameter], filled: tuple[inspect.Parameter, ...]
+) -> Typed:
+    name, chosen = _name(function), data[0]
+    if len(data) > 1:
+        raise DefinitionError(
+            f"{name} takes {len(data)} inputs ({', '.join(each.name for each in data)}), and a node has one: "
+            "give it one parameter, a model with a field for each node before it."
+        )
+    taken = _adapter(_hint(function, chosen.annotation, name, chosen.name), name, chosen.name)
+    typed = Typed(function, name, chosen, filled, taken, _result_adapter(function, name))
+    if typed.returned is not None:
+        _returned[name] = typed.returned
+    return typed
+
+
+def restore(packed: Any) -> Any:
+    """Bring a function's result back: as the type that it declares, where this process has the function.
+
+    Raises:
+        CorruptDocument: a model's class no longer takes the data.
+    """
+    name = packed.get(codec.TYPED_KEY) if isinstance(packed, dict) else None
+    value = codec.unpack(packed)
+    if name not in _returned:
+        return value
+    try:
+        return _validated(_returned[name], value)
+    except pydantic.ValidationError:
+        # The annotation has changed since: the run must still be readable.
+        return value
+
+
+restorers[KIND] = restore
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
+    """Whatever could be anything is the context: that is what functions without types take."""
+    written, is_optional = parameter.annotation, parameter.default is not parameter.empty
+    if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        return ""
+    if written is parameter.empty:
+        return "" if is_optional else "context"
+    if isinstance(written, str) and written.rpartition(".")[2].strip() == context.__name__:
+        return "context"  # perhaps imported for type checkers only
+    found = _resolved(function, written)
+    kinds = [found, *get_args(found)]
+    is_context = any(isinstance(kind, type) and issubclass(kind, context) for kind in kinds)
+    return "context" if is_context or found in (Any, object) else "data"
+
+
+def _resolved(function: object, written: Any) -> Any:
+    """Look an annotation up where the function was written; None where a name in it is unknown."""
+    try:
+        holder = type("Holder", (), {"__annotations__": {"it": written}})
+        return get_type_hints(holder, _namespace(function), include_extras=True)["it"]
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return None
+
+
+def _hint(function: object, written: Any, name: str, what: str) -> Any:
+    found = _resolved(function, written)
+    if found is None:
+        raise DefinitionError(
+            f"{name}: the annotation {written!r} of {what!r} can't be looked up; define or import what it "
+            "names at the top of the function's module."
+        )
+    return found
+
+
+def _namespace(function: object) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function) if callable(function) else function
+    if not hasattr(function, "__globals__"):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - its globals are asked for, not whether it is there
+    return getattr(function, "__globals__", {})
+
+
+def _name(function: object) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{getattr(named, '__qualname__', '?')}"
+
+
+def _result_adapter(function: Callable[..., Any], name: str) -> Adapter | None:
+    written = inspect.signature(function).return_annotation
+    if written is inspect.Signature.empty:
+        return None
+    found = _hint(function, written, name, "return")
+    if get_origin(found) in (Awaitable, Coroutine):
+        found = get_args(found)[-1]
+    return None if found is Any else _adapter(found, name, "return")
+
+
+def _adapter(hint: Any, name: str, what: str) -> Adapter:
+    as_base64 = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    try:
+        try:
+            return pydantic.TypeAdapter(hint, config=as_base64)
+        except pydantic.errors.PydanticUserError as error:
+            if error.code != "type-adapter-config-unused":
+                raise
+            return pydantic.TypeAdapter(hint)  # a model has a configuration of its own
+    except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation) as error:
+        shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
+        raise DefinitionError(
+            f"{name}: {shown!r} of {what!r} is no type whose JSON can be checked; use a pydantic model, a "
+            "dataclass or JSON types. {str(error).partition(chr(10))[0]}"
+        ) from error
+
+
+def _validated(adapter: Adapter, value: Any) -> Any:
+    return adapter.validate_json(codec.dump_json(value), strict=True, by_alias=True, by_name=True)
+
+
+def _checked(adapter: Adapter, result: Any) -> Any:
+    """Return an object of the declared type as it is; validate anything else from its JSON form."""
+    try:
+        return adapter.validate_python(result, strict=True)
+    except pydantic.ValidationError as error:
+        try:
+            plain = pydantic_core.to_json(result, bytes_mode="base64")
+        except pydantic_core.PydanticSerializationError:
+            raise error from None
+        return adapter.validate_json(plain, strict=True, by_alias=True, by_name=True)
+
+
+def _dumped(adapter: Adapter, value: Any, *, round_trip: bool) -> Any:
+    found = adapter.dump_python(value, mode="json", round_trip=round_trip, warnings="error")
+    return codec.plain(codec.pack(found, "result"))
+
+
+def _packed(name: str, value: Any, data: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        cls = type(value)
+        if codec.imported(f"{cls.__module__}:{cls.__qualname__}") is cls:
+            return codec.pack(value, "result")  # any program that has the class reads it
+    elif data == value:
+        return codec.pack(value, "result")
+    return {codec.TYPED_KEY: name, "data": codec.pack(data, "result")}
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False)
+    first = found[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the value"
+    value = repr(first["input"])
+    shown = value if len(value) <= SHOWN else f"{value[: SHOWN - 1]}…"
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{where}: {first['msg']}, got {shown}{more}"
+
+
+class NodeContext:
+    """What a function node knows of its run, and how it asks, remembers and reports.
+
+    `task` is what the run was started with, of a map's item the item. `inputs` has the outputs of the
+    nodes before by node id, `invocation_state` what the run was given beside its task. `run_id`,
+    `graph_id`, `node_id`, `visit` and `attempt` say where it is; `item_index` is None outside of maps.
+    """
+
+    def __init__(self, visit: Visit) -> None:
+        """Wrap one visit; made by the engine, not by users."""
+        self._visit = visit
+        self._asker = Asker(visit.address, "function", answers=visit.answers, repeat=True)
+        document = visit.document or {}
+        ours = document.get("visit") == visit.address.visit
+        self._once: dict[str, Any] = dict(document["once"]) if ours else {}
+        self._lock = threading.Lock()
+        self.task: Any = visit.task
+        self.inputs: dict[str, Any] = {item.node_id: item.output for item in visit.inputs}
+        self.invocation_state: dict[str, Any] = visit.invocation_state
+        self.run_id: str = visit.address.run_id
+        self.node_id: str = visit.address.node_id
+        self.graph_id: str = visit.graph_id
+        self.visit: int = visit.address.visit
+        self.attempt: int = visit.attempt
+        self.item_index: int | None = index_of(visit.address.node_id)
+
+    @property
+    def input_text(self) -> str:
+        """The task and the outputs of the nodes before, as one text in edge order."""
+        return inputs.text(self.task, self._visit.inputs)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text at every start of this visit: give it to services that take one."""
+        return self._visit.idempotency_key
+
+    @overload
+    def interrupt(
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        *,
+        response_schema: type[AnswerModel],
+        **options: Unpack[DeliveryOptions],
+    ) -> AnswerModel: ...
+    @overload
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any: ...
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any:
+        """Ask a person, or return the answer: the first call ends this execution, a later one returns.
+
+        `response` answers at once, unless a person has. An answer must fit `response_schema` (a pydantic
+        model, which is then what is returned, or a JSON Schema); `assignees` are those who may give it.
+        `expires_in` is in seconds; then `on_expire` holds: "reject" (the default: InterruptExpired is raised
+        here), {"response": value}, "fail" (the node fails) or {"route": node} (the node ends, and an edge
+        for that leads on). People are reminded every `remind_every` seconds, or when those in
+        `remind_after` have passed since the question.
+
+        Raises:
+            UsageError: an argument can't be used. UnstorableError: the reason can't be stored.
+            InterruptExpired: no answer came in time.
+        """
+        self.check()
+        return self._asker.ask(name, reason, response, **options)
+
+    def once(
+        self, key: str, fn: Callable[[], Result], *, on_unknown: Literal["repeat", "raise"] = "repeat"
+    ) -> Result:
+        """Run `fn` until one result of it is recorded in this visit, and never after that.
+
+        A crash between the effect and the record repeats it, with the same idempotency key. With
+        `on_unknown="raise"` the intent is recorded first, and a crash in between raises instead. An
+        async function that gives an async `fn` awaits what this returns.
+
+        Raises:
+            RunnerError: with on_unknown="raise", an earlier start left no result.
+            UnstorableError: the result can't be stored.
+        """
+        self.check()
+        if on_unknown not in ("repeat", "raise"):
+            raise UsageError(f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}.")
+        if inspect.iscoroutinefunction(fn) and async_loop.is_running():
+            awaitable: Any = self._once_async(key, fn, on_unknown)
+            return cast("Result", awaitable)
+        if self._begins(key, on_unknown):
+            try:
+                self._finish(key, _awaited(fn()))
+            except InterruptRaised:
+                self._forget(key)
+                raise
+        return cast("Result", self._recall(key))
+
+    async def _once_async(self, key: str, fn: Callable[[], Awaitable[Any]], on_unknown: str) -> Any:
+        if await async_loop.in_thread(self._begins, key, on_unknown):
+            try:
+                await async_loop.in_thread(self._finish, key, await fn())
+            except InterruptRaised:
+                await async_loop.in_thread(self._forget, key)
+                raise
+        return self._recall(key)
+
+    def _begins(self, key: str, on_unknown: str) -> bool:
+        if key not in self._once and on_unknown == "raise":
+            self._record(key, {"begun": True})
+            return True
+        return key not in self._once
+
+    def _finish(self, key: str, result: object) -> None:
+        self._record(key, {"result": codec.pack(result, f"the result of once({key!r})")})
+
+    def _forget(self, key: str) -> None:
+        """A question ended it: it is known to be unfinished, and begins again with the answer."""
+        if key in self._once:
+            self._record(key, None)
+
+    def _recall(self, key: str) -> Any:
+        entry = self._once[key]
+        if "result" in entry:
+            return codec.unpack(entry["result"])
+        raise RunnerError(
+            f"once({key!r}) was started before and left no result: it may or may not have happened. "
+            "Look at the service, then start the run again or answer for it by hand."
+        )
+
+    def _record(self, key: str, entry: dict[str, Any] | None) -> None:
+        with self._lock:
+            others = {other: result for other, result in self._once.items() if other != key}
+            self._once = others if entry is None else {**others, key: entry}
+            self._visit.save(self.saved())
+
+    def saved(self) -> Saved:
+        """What this function keeps across pauses."""
+        return Saved({"v": 1, "visit": self.visit, "once": self._once})
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Report how far this node is, from 0 to 1, to those who watch the run."""
+        self.check()
+        self._visit.emit("progress", {"fraction": float(fraction), "note": note})
+
+    def check(self) -> None:
+        """Raise when this worker may no longer run the node; call it in long loops, the other methods do.
+
+        Raises:
+            LeaseLost: another worker goes on. RunStopped: the run was cancelled. NodeTimedOut: the node
+                is past its timeout.
+        """
+        self._visit.check()
+
+    @property
+    def asked(self) -> list[Interrupt]:
+        """Questions of this execution that have no answer yet."""
+        return self._asker.asked
+
+
+def _awaited(result: Any) -> Any:
+    return async_loop.run(_wait(result)) if inspect.isawaitable(result) else result
+
+
+async def _wait(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+class FunctionNode:
+    """The executor for a function, sync or async."""
+
+    kind = KIND
+
+    def __init__(self, function: Callable[..., Any], form: Form) -> None:
+        """Wrap a function; `form` says how it is called. Made by `function_node`."""
+        self.function, self.form = function, form
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the function once; what it raises is its failure."""
+        context = NodeContext(visit)
+        try:
+            result = _awaited(self.form.call(context, visit))
+            ended: Outcome = Succeeded(*self.form.stored(result, visit))
+        except (LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if not context.asked and not isinstance(error, Exception):
+                raise
+            ended = Failed(failures.record(error))
+        # Code that swallows, wraps or replaces the exception of a question can't lose the question.
+        return Interrupted(context.asked, context.saved()) if context.asked else ended
+
+
+def function_node(function: object) -> FunctionNode | None:
+    """Wrap a function of one NodeContext, or of data with a type and perhaps the context; None for others.
+
+    Raises:
+        DefinitionError: it has types that can't be checked.
+    """
+    form = form_of(function, NodeContext)
+    return FunctionNode(function, form) if form is not None and callable(function) else None

@@ -1,0 +1,149 @@
+"""Nodes that a process can't run, because it doesn't have the graph that they are part of.
+
+Where a deploy changed a waiting run's graph, the node is held: its run needs migration. A process that
+publishes a graph later (a deploy that is rolled back brings the older graph, another one may have the
+node as it was) releases the held nodes that it can run. Where the run is newer than this process, the
+node is returned to the queue until a worker takes it that has the graph. If none has, that goes on for
+ever: so the log names the graph once per process, and the run's events name each visit once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from runner.definition.model import shape_name
+from runner.definition.registry import PATH, Plan, Registry
+from runner.errors import StoreError
+from runner.records.events import EventKind
+from runner.records.listings import RunQuery, RunSummary
+from runner.records.run import Status
+from runner.store.interface import Claim, Reply, RunSnapshot, Store
+
+log = logging.getLogger(__name__)
+
+PAGE = 1_000
+"""Runs in one page of a listing."""
+
+RETURN_DELAY_MS = 2_000
+"""How long a node waits that this process has no code for: another worker may have it."""
+
+REMEMBERED = 10_000
+"""Visits that are remembered as reported; after so many a run's event may be written once more."""
+
+
+def plans_of(registry: Registry, names: Sequence[str]) -> dict[str, Plan]:
+    """Return graphs and those nested in them by their paths."""
+    return {plan.topology.graph_id: plan for name in names for plan in registry.family(name)}
+
+
+def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
+    """List all runs that a query matches, reading them page by page."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = store.runs(query, PAGE, cursor)
+        yield from page
+        cursor = page.next
+
+
+def is_current(store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim) -> bool:
+    """Whether this process has the current graph, so that a node which it can't run is of an older run.
+
+    Where a nested graph is gone, the graph around it decides.
+    """
+    if plan is not None:
+        return claim.current == plan.topology.fingerprint
+    path = claim.graph_id.rpartition(PATH)[0]
+    while path and (around := find(path)) is None:
+        path = path.rpartition(PATH)[0]
+    return bool(path) and around is not None and store.graphs().get(path) == around.topology.fingerprint
+
+
+def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:
+    """Release every held node of some graphs that is what it was, as this process has them."""
+    plans = plans_of(registry, names)
+    for run in list(runs_of(store, RunQuery(Status.NEEDS_MIGRATION))):
+        plan = plans.get(run.graph_id)
+        snapshot = store.read(run.run_id) if plan else None
+        nodes = _unchanged(store, plan, snapshot) if plan and snapshot else []
+        if nodes:
+            reply = store.release(run.run_id, nodes)
+            log.info("node.released: run %s goes on with %s: %s", run.run_id, ", ".join(nodes), reply.word)
+            yield reply
+
+
+def held_themselves(store: Store, snapshot: RunSnapshot) -> list[str]:
+    """List the nodes held for their own change; others only wait for a child run that needs migration."""
+    return [
+        name
+        for name, record in snapshot.nodes.items()
+        if record.held and not (record.child and _goes_on(store, record.child))
+    ]
+
+
+def _goes_on(store: Store, run_id: str) -> bool:
+    run = store.peek(run_id)
+    return run is not None and not run.is_final
+
+
+def _unchanged(store: Store, plan: Plan, snapshot: RunSnapshot) -> list[str]:
+    record, today = snapshot.record, plan.topology.nodes
+    if record.fingerprint == plan.topology.fingerprint:
+        return held_themselves(store, snapshot)
+    old = store.topology(record.graph_id, record.fingerprint)
+    if old is None:
+        return []
+    return [
+        name
+        for name in held_themselves(store, snapshot)
+        if (now := today.get(shape_name(name))) and now.signature == old.nodes[shape_name(name)].signature
+    ]
+
+
+class UnservedNodes:
+    """Reports visits that this process returned to the queue, each once. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        """Share the engine's store."""
+        self._store = store
+        self._lock = threading.Lock()
+        self._graphs: set[tuple[str, str]] = set()
+        self._visits: dict[tuple[str, str, int], None] = {}
+
+    def record(self, claim: Claim, plan: Plan | None) -> None:
+        """Log and record that a visit was returned to the queue, and why; an outage is only logged."""
+        token, graph = claim.token, claim.graph_id
+        reason = (
+            "no graph of this name can be built here" if plan is None else "another graph has this name here"
+        )
+        new_graph, new_visit = self._remember(
+            (graph, claim.fingerprint), (token.run_id, token.node, token.visit)
+        )
+        if new_graph:
+            log.warning(
+                "node.unserved: node %r of run %s was returned to the queue: its graph is %r, and %s. It is "
+                "tried again until a worker takes it that has the graph; start one, or see `runner doctor`.",
+                token.node,
+                token.run_id,
+                graph,
+                reason,
+            )
+        if new_visit:
+            data = {"graph": graph, "reason": reason}
+            try:
+                self._store.emit(token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data)
+            except StoreError as error:
+                log.warning(
+                    "event.lost: %s Run %s has no event about its returned node.", error, token.run_id
+                )
+
+    def _remember(self, graph: tuple[str, str], visit: tuple[str, str, int]) -> tuple[bool, bool]:
+        """Return whether the graph and the visit are new, and remember both."""
+        with self._lock:
+            is_new = graph not in self._graphs, visit not in self._visits
+            self._graphs.add(graph)
+            self._visits[visit] = None
+            if len(self._visits) > REMEMBERED:
+                del self._visits[next(iter(self._visits))]
+            return is_new

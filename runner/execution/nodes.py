@@ -1,0 +1,298 @@
+"""One execution of a node, with the graph's hooks around it.
+
+Before hooks run at every start of the node, also after an answer; a question of theirs keeps the
+node from running. After hooks see a tentative result: while one asks, the outcome is stored and
+successors wait; an interrupted node has no After (it has not ended).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner import async_loop
+from runner.definition.model import (
+    AFTER_GRAPH,
+    BEFORE_GRAPH,
+    HIDDEN,
+    Definition,
+    EdgeSpec,
+    NodeSpec,
+    map_of,
+    shape_name,
+)
+from runner.definition.registry import Plan
+from runner.errors import CorruptDocument, LeaseLost, NodeFailed, PayloadTooLarge, RunStopped
+from runner.execution import map_nodes
+from runner.execution.context import ClaimedVisit, dump_outcome, load_outcome
+from runner.execution.results import graph_result, total_usage
+from runner.hooks import (
+    AfterGraphEvent,
+    AfterNodeCallEvent,
+    BeforeGraphEvent,
+    BeforeNodeCallEvent,
+    GraphEvent,
+    HookRegistry,
+    fire,
+)
+from runner.records import codec, failures, size_limits
+from runner.records.asking import Asker
+from runner.records.inputs import function_input
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
+from runner.records.run import FINAL, Status, VisitEntry, status_of
+from runner.store.interface import Claim, RunSnapshot
+
+# The graph's own events as hidden nodes, so that they wait, resume and survive like any other.
+#
+# `@before` stands ahead of the entry points; `@after` becomes ready when the run would end, however
+# it ends. Each exists only where a provider has callbacks for its event. Their questions are the
+# run's; but a run that stops waits for no person, and what its last event asks is withdrawn.
+
+
+KIND = "event"
+
+
+def with_events(definition: Definition) -> Definition:
+    """Add the hidden nodes that a graph's hook providers need."""
+    if not definition.hooks:
+        return definition
+    registry = HookRegistry(definition.hooks)
+    if registry.callbacks_for(BeforeGraphEvent):
+        first = tuple(EdgeSpec(BEFORE_GRAPH, entry) for entry in definition.entries)
+        definition = replace(
+            definition,
+            nodes={BEFORE_GRAPH: NodeSpec(BEFORE_GRAPH, None, KIND), **definition.nodes},
+            edges=(*first, *definition.edges),
+            entries=(BEFORE_GRAPH,),
+        )
+    if registry.callbacks_for(AfterGraphEvent):
+        last = {AFTER_GRAPH: NodeSpec(AFTER_GRAPH, None, KIND)}
+        definition = replace(definition, nodes={**definition.nodes, **last})
+    return definition
+
+
+def execute_graph_event(definition: Definition, hooks: HookRegistry, visit: ClaimedVisit) -> Outcome:
+    """Fire the event that a hidden node stands for."""
+    before = visit.address.node_id == BEFORE_GRAPH
+    asker = Asker(visit.address, "before_graph" if before else "after_graph", answers=visit.answers)
+    event = _before_graph(definition, visit, asker) if before else _after_graph(definition, visit, asker)
+    try:
+        questions = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
+    except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the run
+        return Failed(failures.record(error))
+    return Interrupted(list(questions)) if questions else Succeeded(None, None)
+
+
+def _before_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> GraphEvent:
+    return BeforeGraphEvent(
+        source=definition,
+        invocation_state=visit.invocation_state,
+        task=visit.task,
+        is_replay=bool(visit.answers),
+        attempt=visit.attempt,
+        asker=asker,
+    )
+
+
+def _after_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> GraphEvent:
+    snapshot = visit.run_snapshot()
+    if snapshot is None:
+        raise CorruptDocument(f"run {visit.address.run_id} is gone while its last event fires.")
+    ends = status_of(replace(snapshot.record, active=0))
+    return AfterGraphEvent(
+        source=definition,
+        invocation_state=visit.invocation_state,
+        result=replace(graph_result(visit.store, snapshot), status=ends),
+        is_replay=bool(visit.answers),
+        attempt=visit.attempt,
+        asker=asker,
+    )
+
+
+BEFORE = "before_node_call"
+
+AFTER = "after_node_call"
+
+
+def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    """Run a claimed node: hooks before, the node, hooks after. What is too large to store fails it."""
+    outcome = _execute(plan, visit)
+    try:
+        size_limits.check_outcome(visit.address.node_id, outcome, visit.store)
+    except PayloadTooLarge as error:
+        return refused(visit, outcome, error)
+    return outcome
+
+
+def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Failed:
+    """Return a failure for an outcome too large to store: nothing of it is kept except its usage."""
+    visit.tentative = None
+    return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
+
+
+def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    try:
+        hooks = HookRegistry(plan.definition.hooks)
+    except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
+        return Failed(failures.record(error))
+    if plan.node(visit.address.node_id).kind == KIND:
+        return execute_graph_event(plan.definition, hooks, visit)
+    if visit.tentative is not None:
+        return _after(plan, hooks, visit, load_outcome(visit.tentative))
+    refused = _before(plan, hooks, visit)
+    if isinstance(refused, str):
+        refused = Failed(failures.record(NodeFailed(refused)))
+    return _after(plan, hooks, visit, refused or _body(plan, visit))
+
+
+def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
+    """Return the document to store with an outcome; None leaves the stored one as it is."""
+    if outcome.saved is not None:
+        return visit.wrap(outcome.saved)
+    # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
+    return visit.wrap_kept() if visit.tentative is not None or visit.replays or visit.trace else None
+
+
+def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
+    """Build the entry that is stored of an ended visit."""
+    visit_entry: VisitEntry = {"v": 1, "kind": kind, "ms": elapsed_ms}
+    if usage:
+        visit_entry["usage"] = dict(usage)
+    return visit_entry
+
+
+def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
+    spec = plan.node(visit.address.node_id)
+    try:
+        if spec.kind == "graph":
+            outcome: Outcome = _graph(spec, visit)
+        else:
+            outcome = map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
+    except (LeaseLost, RunStopped, CorruptDocument):
+        raise
+    except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        exits = isinstance(error, (SystemExit, KeyboardInterrupt))
+        if exits and threading.current_thread() is threading.main_thread():
+            raise  # from a signal: this process ends, and another one runs the node again
+        outcome = Failed(failures.record(error))
+    if visit.outage is not None and isinstance(outcome, Failed):
+        raise visit.outage  # not the node's fault: it runs again when the store is back
+    return outcome
+
+
+def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
+    """A graph as a node: a child run does the work; when it has ended, its end is the node's.
+
+    The child's task is data, not the text that agents get: the only input, several by node id, or the task.
+    """
+    child = visit.claim.child
+    if child is None or child.record.status not in FINAL:
+        if spec.task is not None:
+            outcome: Outcome = spec.task.execute(visit)
+            return Delegated(codec.unpack(outcome.result)) if isinstance(outcome, Succeeded) else outcome
+        return Delegated(function_input(visit.task, visit.inputs)[1] if visit.inputs else visit.task)
+    usage = total_usage(child.entries.values())
+    if child.record.status is Status.COMPLETED:
+        output = sink_outputs(child)
+        return Succeeded(output, output, usage)
+    return Failed(failures.record(NodeFailed(_child_failure(child))), usage=usage)
+
+
+def _child_failure(child: RunSnapshot) -> str:
+    errors = [
+        f"{node}: {failures.load(entry['error'])}"
+        for (node, _), entry in child.entries.items()
+        if entry.get("error")
+    ]
+    reason = child.record.reason or "; ".join(errors)
+    cause = "; ".join(errors) or reason
+    return f"the graph inside ended as {child.record.status} (run {child.record.run_id}): {cause}"
+
+
+def sink_outputs(child: RunSnapshot) -> Any:
+    """The output of a graph: its only sink's output, or those of all sinks by node id.
+
+    Sinks are the completed nodes none of whose edges was taken.
+    """
+    done = {
+        node: child.outputs.get((node, record.visit))
+        for node, record in child.nodes.items()
+        if record.status is Status.COMPLETED
+        and "1" not in record.edges
+        and not (node.startswith(HIDDEN) or map_of(node))
+    }
+    return next(iter(done.values())) if len(done) == 1 else done
+
+
+def _before(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
+    """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
+    # A child run or an external task did the work: the hooks before saw the node when that was sent.
+    announced = visit.claim.child is not None or visit.external_task is not None
+    if announced or not hooks.callbacks_for(BeforeNodeCallEvent):
+        return None
+    asker = Asker(visit.address, BEFORE, answers=visit.answers)
+    event = BeforeNodeCallEvent(
+        source=plan.definition,
+        node_id=visit.address.node_id,
+        invocation_state=visit.invocation_state,
+        attempt=visit.attempt,
+        is_replay=_knows(visit, BEFORE),
+        asker=asker,
+    )
+    questions = _fire(hooks, event)
+    if isinstance(questions, Failed):
+        return questions
+    if questions:
+        # Nothing of the node has run: what it asked before and waits for stays open.
+        return Interrupted(list(questions), keeps=True)
+    if event.cancel_node:
+        return event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
+    return None
+
+
+def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome) -> Outcome:
+    """Fire the hooks after a node that has ended; one that waits is left as it is."""
+    if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(AfterNodeCallEvent):
+        return outcome
+    result = (
+        codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
+    )
+    event = AfterNodeCallEvent(
+        source=plan.definition,
+        node_id=visit.address.node_id,
+        invocation_state=visit.invocation_state,
+        attempt=visit.attempt,
+        is_replay=visit.replays,
+        result=result,
+        asker=Asker(visit.address, AFTER, answers=visit.answers),
+    )
+    questions = _fire(hooks, event)
+    if isinstance(questions, Failed):
+        visit.tentative = None
+        return questions
+    visit.tentative = dump_outcome(outcome) if questions else None
+    return Interrupted(list(questions)) if questions else outcome
+
+
+def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Failed:
+    try:
+        questions: Sequence[Interrupt] = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
+    except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node
+        return Failed(failures.record(error))
+    return questions
+
+
+def _knows(visit: ClaimedVisit, scope: str) -> bool:
+    return any(answer.scope == scope for answer in visit.answers.values())
+
+
+def unchanged(plan: Plan, claim: Claim) -> bool:
+    """Whether a claimed node is what it was when its run began, as far as its graph declares."""
+    if claim.fingerprint == plan.topology.fingerprint:
+        return True
+    node = plan.topology.nodes.get(shape_name(claim.token.node))
+    return node is not None and node.signature == claim.signature

@@ -1,0 +1,178 @@
+"""What users read of a run: NodeResult and GraphResult, built from what the store keeps."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.definition.model import HIDDEN, map_of
+from runner.errors import CorruptDocument
+from runner.records import codec, failures
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import restorers
+from runner.records.run import NodeRecord, Status, VisitEntry
+from runner.store.interface import RunSnapshot, Store
+
+HARMLESS = frozenset({Status.READY, Status.RUNNING, Status.COMPLETED, Status.CANCELLED})
+
+AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """What became of a node's latest visit. `execution_time` is in milliseconds, without waits.
+
+    `result` is the AgentResult, GraphResult or returned value, or the restored exception; `output`
+    its JSON form.
+    """
+
+    status: Status
+    result: Any = None
+    output: Any = None
+    interrupts: list[Interrupt] = field(default_factory=list)
+    attempts: int = 0
+    execution_time: int = 0
+    usage: dict[str, int] = field(default_factory=dict)
+    error: ErrorRecord | None = None
+    visit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """What became of a run so far. `execution_time` is in milliseconds, without waits."""
+
+    status: Status
+    run_id: str
+    results: dict[str, NodeResult]
+    interrupts: list[Interrupt]
+    execution_order: list[str]
+    usage: dict[str, int]
+    reason: str = ""
+    execution_time: int = 0
+
+    @property
+    def completed_nodes(self) -> int:
+        """How many nodes have completed their latest visit."""
+        return self._count(Status.COMPLETED)
+
+    @property
+    def failed_nodes(self) -> int:
+        """How many nodes have failed."""
+        return self._count(Status.FAILED)
+
+    @property
+    def interrupted_nodes(self) -> int:
+        """How many nodes wait for a person."""
+        return sum(bool(result.interrupts) for result in self.results.values())
+
+    def _count(self, status: Status) -> int:
+        return sum(result.status is status for node, result in self.results.items() if not map_of(node))
+
+
+def node_result(
+    record: NodeRecord, output: Any, entry: VisitEntry | None, interrupts: Iterable[Interrupt] = ()
+) -> NodeResult:
+    """Build a NodeResult from a record and what was stored when it settled."""
+    if record.status not in {Status.COMPLETED, Status.FAILED}:
+        # What an older visit left behind is not the result of this one.
+        entry, output = {}, None
+    entry = entry or {}
+    error = failures.load(entry["error"]) if entry.get("error") else None
+    return NodeResult(
+        status=record.status,
+        result=_result(entry, output, error),
+        output=output,
+        interrupts=list(interrupts),
+        attempts=record.attempt,
+        execution_time=entry.get("ms", 0),
+        usage=dict(entry.get("usage") or {}),
+        error=error,
+        visit=record.visit,
+    )
+
+
+def _result(entry: VisitEntry, output: Any, error: ErrorRecord | None) -> Any:
+    if error is not None:
+        return failures.restore(error)
+    packed = entry.get("result", output)
+    if entry.get("kind") == AGENT and AGENT not in restorers:
+        # A program that only reads results has no other reason to import the agents' room.
+        importlib.import_module("runner.agent")
+    restore = restorers.get(entry.get("kind", ""), codec.unpack)
+    try:
+        return restore(packed)
+    except CorruptDocument:
+        # A class changed since: the run must still be readable, and the output is plain data.
+        return output
+
+
+def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
+    """Build a GraphResult, with the interrupts and results of child runs."""
+    waiting: dict[str, list[Interrupt]] = {}
+    for interrupt in snapshot.interrupts:
+        if interrupt.is_open:
+            waiting.setdefault(interrupt.node_id, []).append(interrupt)
+    results: dict[str, NodeResult] = {}
+    for name, record in snapshot.nodes.items():
+        # The nodes of the graph's own events show only while they wait or when they failed.
+        hidden = name.startswith(HIDDEN) and record.status in HARMLESS
+        if record.status is Status.PENDING or hidden or _is_old(snapshot, name, record):
+            continue
+        key = (name, record.visit)
+        found = node_result(
+            record, snapshot.outputs.get(key), snapshot.entries.get(key), waiting.get(name, ())
+        )
+        results[name] = _with_child(store, record, found) if record.child else found
+    return GraphResult(
+        status=snapshot.record.status,
+        run_id=snapshot.record.run_id,
+        results=results,
+        interrupts=[question for result in results.values() for question in result.interrupts],
+        execution_order=[node for node in snapshot.order if not node.startswith(HIDDEN)],
+        usage=total_usage([*snapshot.entries.values(), *_unsettled(results.values())]),
+        reason=snapshot.record.reason,
+        execution_time=sum(entry.get("ms", 0) for entry in snapshot.entries.values()),
+    )
+
+
+def _is_old(snapshot: RunSnapshot, name: str, record: NodeRecord) -> bool:
+    """Whether a node is an item of an older visit of its map."""
+    owner = map_of(name)
+    return bool(owner) and record.visit != snapshot.nodes[owner].visit
+
+
+def total_usage(entries: Iterable[VisitEntry]) -> dict[str, int]:
+    """Add up the usage in stored entries of nodes; a nested graph's node counts all that is inside."""
+    total: dict[str, int] = {}
+    for entry in entries:
+        for key, number in (entry.get("usage") or {}).items():
+            total[key] = total.get(key, 0) + number
+    return total
+
+
+def _unsettled(results: Iterable[NodeResult]) -> list[VisitEntry]:
+    """Return the usage of nested graphs so far: their nodes' entries are written when they end."""
+    ended = {Status.COMPLETED, Status.FAILED}
+    return [{"usage": result.usage} for result in results if result.status not in ended]
+
+
+def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeResult:
+    child = store.read(record.child)
+    if child is None:
+        # It ended long ago and its time is over; what its node left is still here.
+        return result
+    inner = graph_result(store, child)
+    return NodeResult(
+        status=result.status,
+        result=result.result if result.error else inner,
+        output=result.output,
+        interrupts=[*result.interrupts, *inner.interrupts],
+        attempts=result.attempts,
+        execution_time=inner.execution_time,
+        usage=inner.usage,
+        error=result.error,
+        visit=result.visit,
+    )

@@ -1,0 +1,170 @@
+"""The node that runs here, for logs and traces: a context variable, and observers around each execution.
+
+An observer that raises is logged and skipped: observing never breaks a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from runner.execution.context import ClaimedVisit
+from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNode:
+    """The node that runs: names and numbers only, never data."""
+
+    run_id: str
+    graph: str
+    node: str
+    visit: int
+    attempt: int
+
+
+OUTCOMES: Mapping[type, str] = {
+    Succeeded: "completed",
+    Failed: "failed",
+    Interrupted: "waiting",
+    Delegated: "delegated",
+    Expanded: "expanded",
+    ExternalTask: "handed",
+}
+"""What traces and metrics call the outcomes of an execution."""
+
+Observer = Callable[[RunningNode, ClaimedVisit], AbstractContextManager[Callable[[Outcome], object]]]
+"""A context manager around a node's execution; the callable that it yields is called with the outcome."""
+
+_place: ContextVar[RunningNode | None] = ContextVar("runner_place", default=None)
+
+_observers: list[Observer] = []
+
+
+def running_node() -> RunningNode | None:
+    """Return the node whose code runs here, or None outside of nodes."""
+    return _place.get()
+
+
+def attach(observer: Observer) -> None:
+    """Add an observer of every execution of a node in this process; adding it again changes nothing."""
+    if observer not in _observers:
+        _observers.append(observer)
+
+
+def is_attached(observer: Observer) -> bool:
+    """Return whether an observer sees executions."""
+    return observer in _observers
+
+
+def detach(observer: Observer) -> None:
+    """Remove an observer; one that is not attached is ignored."""
+    if observer in _observers:
+        _observers.remove(observer)
+
+
+def callers_trace() -> str:
+    """Return the traceparent of the span in which this is called; "" without a span or OpenTelemetry."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return ""
+    try:
+        context = trace.get_current_span().get_span_context()
+        flags = int(context.trace_flags)
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+    except Exception:
+        log.exception("observer.failed: the run starts without the trace of its caller.")
+        return ""
+
+
+class RunFilter(logging.Filter):
+    """Sets on every log record `run_id`, `graph`, `node`, `visit` and `attempt`: empty outside of nodes.
+
+    Add it to a handler, so that it sees the records of all loggers.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields; no record is left out."""
+        place = running_node()
+        record.run_id, record.graph = (place.run_id, place.graph) if place else ("", "")
+        record.node, record.visit, record.attempt = (
+            (place.node, place.visit, place.attempt) if place else ("", "", "")
+        )
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a log record as one line of JSON, with the node whose code runs there.
+
+    Always there: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `process`. In a node also `run_id`,
+    `graph`, `node`, `visit` and `attempt`; with an error `exception`; and what the call passed as `extra`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line: ASCII, with line ends and control characters escaped."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+        }
+        if (place := running_node()) is not None:
+            line |= asdict(place)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        extra = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
+        return json.dumps({**extra, **line}, default=str)
+
+
+PLAIN_RECORD = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "run_id", "graph", "node", "visit", "attempt"}
+)
+"""What a record has without `extra`, and with `RunFilter`."""
+
+
+def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
+    """Run a node's code with its place set and every observer around it."""
+    address = visit.address
+    place = RunningNode(address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt)
+    token = _place.set(place)
+    try:
+        with ExitStack() as stack:
+            finishers = [_enter(stack, observer, place, visit) for observer in _observers]
+            outcome = execute()
+            for finish in finishers:
+                _quietly(partial(finish, outcome))
+            return outcome
+    finally:
+        _place.reset(token)
+
+
+def _enter(
+    stack: ExitStack, observer: Observer, place: RunningNode, visit: ClaimedVisit
+) -> Callable[[Outcome], object]:
+    try:
+        around = observer(place, visit)
+        finish = around.__enter__()
+    except Exception:
+        log.exception("observer.failed: the node runs without it.")
+        return lambda _: None
+    stack.push(lambda *error: _quietly(lambda: around.__exit__(*error)))
+    return finish
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:
+        log.exception("observer.failed: the node's outcome is not changed by it.")

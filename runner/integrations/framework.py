@@ -1,0 +1,186 @@
+"""What the adapters of agent frameworks have in common: what is stored of a visit, and its questions.
+
+A framework's own ids stay in the node's document. Ours name run, node and visit, so that two nodes whose
+framework numbers its calls alike never share a question. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
+
+from runner.errors import CorruptDocument
+from runner.records import codec
+from runner.records.asking import is_answered, is_asked_again, next_question
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt, answer_value
+from runner.records.outcomes import Saved, Visit
+
+VERSION = 1
+
+
+@dataclass(kw_only=True)
+class Past:
+    """What is stored of a visit's earlier executions; each adapter adds fields of its own.
+
+    `begun` is true once the visit's input is in the conversation; `library` is the version of the framework
+    that wrote it.
+    """
+
+    visit: int
+    begun: bool = False
+    questions: list[JSON] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+    library: str = ""
+    v: int = VERSION
+
+
+Stored = TypeVar("Stored", bound=Past)
+
+
+def restored(kind: type[Stored], visit: Visit, adapter: str) -> Stored:
+    """Return the past that a node's document holds, perhaps of an earlier visit; an empty one without it.
+
+    Raises:
+        CorruptDocument: the document was not written by this version of the adapter.
+    """
+    if visit.document is None:
+        return kind(visit=visit.address.visit)
+    names = {field.name for field in fields(kind)}
+    if visit.document.get("v") != VERSION or visit.document.keys() != names:
+        where = f"the stored document of node {visit.address.node_id!r}"
+        raise CorruptDocument(f"{where} is none that this {adapter} can read; it was left untouched.")
+    return kind(**visit.document)
+
+
+OPTIONS = ("response_schema", "assignees", "expires_in", "on_expire", "remind_every", "remind_after")
+"""What a question that is asked again keeps of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One question: the framework's id and ours, and whether the framework has its answer."""
+
+    inner: str
+    id: str
+    number: int
+    handed: bool = False
+
+
+class Questions:
+    """The questions of one visit.
+
+    Args:
+        kind: the adapter's kind; it begins the scope of every question.
+        address: the visit's.
+        answers: the visit's.
+        stored: what `document()` returned at the end of the last execution of this visit.
+
+    Raises:
+        CorruptDocument: `stored` is not what `document()` returns.
+    """
+
+    def __init__(
+        self, kind: str, address: Address, answers: Mapping[str, Interrupt], stored: Sequence[JSON] = ()
+    ) -> None:
+        self._kind, self._address, self._answers = kind, address, answers
+        try:
+            asked = [_Asked(**entry) for entry in stored]
+        except TypeError as error:
+            raise CorruptDocument(
+                f"the stored questions of node {address.node_id!r} can't be read."
+            ) from error
+        self._asked = {question.inner: question for question in asked}
+
+    def ask(self, inner: str, name: str, reason: object = None, **options: Any) -> Interrupt:
+        """Turn the framework's question `inner` into ours; `options` are those of `Address.ask`.
+
+        Asked again after its answer was handed over, it is a new question: some frameworks number
+        their calls from 1 in every turn.
+
+        Raises:
+            UsageError: the question can't be asked as it is.
+        """
+        before = self._asked.get(inner)
+        number = 1 if before is None else before.number + before.handed
+        question = next_question(
+            self._answers,
+            lambda reasked: self._address.ask(
+                name, reason, scope=f"{self._kind}:{inner}", number=number, reasked=reasked, **options
+            ),
+        )
+        self._asked[inner] = _Asked(inner, question.id, number)
+        return question
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return the answers that the framework doesn't have yet, by its own ids.
+
+        Raises:
+            InterruptExpired: a question was not answered in time. InterruptWithdrawn: one was withdrawn.
+        """
+        answers = {}
+        for inner, asked in list(self._asked.items()):
+            answer = self._answers.get(asked.id)
+            if not asked.handed and answer is not None and is_answered(answer) and not is_asked_again(answer):
+                answers[inner] = answer_value(answer)
+                self._asked[inner] = _Asked(inner, asked.id, asked.number, handed=True)
+        return answers
+
+    def ask_again(self) -> list[Interrupt]:
+        """Ask again what was withdrawn in order to be asked again."""
+        questions = []
+        for inner, asked in list(self._asked.items()):
+            before = self._answers.get(asked.id)
+            if not asked.handed and before is not None and is_asked_again(before):
+                options = {name: getattr(before, name) for name in OPTIONS}
+                questions.append(self.ask(inner, before.name, codec.unpack(before.reason), **options))
+        return questions
+
+    def document(self) -> list[JSON]:
+        """Return what must be stored to go on in another process."""
+        return [asdict(asked) for asked in self._asked.values()]
+
+
+class StoredMessages:
+    """The stored messages of a visit; when a framework has more, only the new ones are written."""
+
+    def __init__(self, stored: list[JSON]) -> None:
+        self.stored = list(stored)
+
+    def saved(self, document: dict[str, JSON], messages: list[JSON]) -> Saved:
+        """Return what to store: the document, and the messages after the last one that is unchanged."""
+        pairs = zip(self.stored, messages, strict=False)
+        shorter = min(len(self.stored), len(messages))
+        keep = next((i for i, (old, new) in enumerate(pairs) if old != new), shorter)
+        self.stored = list(messages)
+        return Saved(document, keep, messages[keep:])
+
+    def unchanged(self, document: dict[str, JSON]) -> Saved:
+        """Return what to store where only the document has changed."""
+        return Saved(document, len(self.stored))
+
+
+# The answer to "may this tool call run?": strict, since a misspelt answer must not be an approval.
+
+
+class Approved(BaseModel):
+    """The call may run, with other arguments if some are given."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["tool-approved"]
+    override_args: dict[str, Any] | None = None
+
+
+class Denied(BaseModel):
+    """The call may not run; the model gets the message as its result."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["tool-denied"]
+    message: str = "The tool call was denied."
+
+
+approval: TypeAdapter[bool | Approved | Denied] = TypeAdapter(StrictBool | Approved | Denied)
+"""True, false, or one of the two objects; its JSON Schema is what people are shown."""

@@ -1,0 +1,284 @@
+"""A `pydantic_ai.Agent` as a node (extra `pydantic-ai`).
+
+Its deferred tool calls become interrupts: calls that need approval, questions, and calls that are
+done elsewhere. The message history is stored as JSON by the framework's own type adapters. It
+takes all answers of a batch at once, so the node waits for the last one. A checkpoint is made
+before and after each batch of tools. Errors of the agent are the node's failure.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from runner import async_loop
+from runner.agent.machine.state import add_usage
+from runner.errors import ConflictError, CorruptDocument, DefinitionError, UnstorableError, UsageError
+from runner.integrations.framework import (
+    Approved,
+    Denied,
+    Past,
+    Questions,
+    StoredMessages,
+    approval,
+    restored,
+)
+from runner.records import codec, failures, inputs
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit
+
+try:
+    from pydantic_ai import (
+        Agent,
+        BinaryContent,
+        DeferredToolRequests,
+        DeferredToolResults,
+        ToolApproved,
+        ToolDenied,
+    )
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ToolCallPart
+except ImportError as missing:
+    raise ImportError(
+        "PydanticAIAgent needs pydantic-ai: pip install 'celery-graph-runner[pydantic-ai]'."
+    ) from missing
+
+KIND = "pydantic_ai"
+
+Read = TypeVar("Read")
+
+_requests: TypeAdapter[DeferredToolRequests] = TypeAdapter(DeferredToolRequests)
+
+_anything: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+class PydanticAIAgent:
+    """A node that runs a pydantic-ai agent.
+
+    The agent's `output_type` must include `DeferredToolRequests`, as the framework asks of every
+    agent with deferred tools. A call that needs approval is answered with true or false, with
+    `{"kind": "tool-approved", "override_args": {...}}` or `{"kind": "tool-denied", "message": ...}`;
+    any other call with its result.
+
+    Args:
+        factory: builds the agent: model, tools and instructions come from here, in every process.
+        deps: makes the agent's dependencies from the invocation state.
+        name: the node's id, unless `add_node` gives one.
+        version: change it when waiting runs must not go on with the new code.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        factory: Callable[[], Agent[Any, Any]],
+        *,
+        deps: Callable[[dict[str, Any]], Any] | None = None,
+        name: str | None = None,
+        version: str = "",
+    ) -> None:
+        if isinstance(factory, Agent) or not callable(factory):
+            raise DefinitionError(
+                f"PydanticAIAgent takes a function that builds an agent, not "
+                f"an object of type {type(factory).__name__}: each execution needs an agent of its own."
+            )
+        self.name = name or getattr(factory, "__name__", "")
+        self.version = version
+        self._factory = factory
+        self._deps = deps
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the agent until it is done, failed or waits for answers.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+        """
+        return async_loop.run(self._execute(visit))
+
+    async def _execute(self, visit: Visit) -> Outcome:
+        try:
+            past = restored(_Past, visit, type(self).__name__)
+            if past.visit != visit.address.visit:
+                past = _Past(visit=visit.address.visit)  # its conversation is the new visit's memory
+            execution = _Execution(visit, past)
+            agent = await async_loop.in_thread(self._factory)
+            deps = await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
+            return await execution.run(agent, deps)
+        except ConflictError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the agent raises is the node's failure
+            return Failed(failures.record(error))
+
+
+@dataclass(kw_only=True)
+class _Past(Past):
+    """`requests` is what the agent waits for, if it waits."""
+
+    requests: JSON = None
+
+
+class _Execution:
+    """One execution: what the agent is given, and what to store of it."""
+
+    def __init__(self, visit: Visit, past: _Past) -> None:
+        self._visit, self._past = visit, past
+        self._messages = StoredMessages(visit.messages)
+        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._usage = dict(past.usage)
+
+    async def run(self, agent: Agent[Any, Any], deps: Any) -> Outcome:
+        """Go on from where the stored document stands."""
+        self._visit.check()
+        messages = codec.unpack(self._messages.stored)
+        while True:
+            requests = self._waits_for()
+            unanswered = [ask for ask in self._asked(requests) if ask.id not in self._visit.answers]
+            if unanswered:
+                return Interrupted(unanswered, self._saved(messages), self._usage)
+            history = _read(ModelMessagesTypeAdapter, messages, "messages")
+            output, messages = await self._invoke(agent, deps, history, requests)
+            if not isinstance(output, DeferredToolRequests):
+                return self._ended(output, messages)
+            self._past.requests = _requests.dump_python(output, mode="json")
+
+    async def _invoke(
+        self, agent: Agent[Any, Any], deps: Any, history: list[ModelMessage], requests: DeferredToolRequests
+    ) -> tuple[Any, list[JSON]]:
+        prompt = None if self._past.begun else _prompt(self._visit)
+        results = self._results(requests)
+        before = self._usage
+        async with agent.iter(
+            prompt, message_history=history, deferred_tool_results=results, deps=deps
+        ) as run:
+            async for step in run:
+                self._visit.check()
+                self._usage = add_usage(before, _counts(run.usage))
+                await self._checkpoint(step, run.all_messages(), resuming=results is not None)
+            self._usage = add_usage(before, _counts(run.usage))
+        assert run.result is not None  # noqa: S101 - a run that was read to its end has one
+        self._past.begun, self._past.requests = True, None
+        return run.result.output, _dumped(run.result.all_messages())
+
+    async def _checkpoint(self, step: Any, messages: list[ModelMessage], *, resuming: bool) -> None:
+        """Store the conversation before a batch of tools begins, and after it."""
+        if Agent.is_call_tools_node(step) and step.model_response.tool_calls:
+            # A resumed batch begins from what is stored already: the pause itself.
+            if resuming and self._past.requests is not None:
+                return
+        elif Agent.is_model_request_node(step) and _returns(step.request):
+            messages = [*messages, step.request]
+        else:
+            return
+        self._past.begun, self._past.requests = True, None
+        await async_loop.in_thread(self._visit.save, self._saved(_dumped(messages)))
+
+    def _saved(self, messages: list[JSON]) -> Saved:
+        self._past.questions = self._questions.document()
+        self._past.usage = self._usage
+        self._past.library = installed("pydantic-ai-slim")
+        return self._messages.saved(dict(vars(self._past)), codec.pack(messages, "the agent's messages"))
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def _waits_for(self) -> DeferredToolRequests:
+        if self._past.requests is None:
+            return DeferredToolRequests()
+        return _read(_requests, self._past.requests, "deferred calls")
+
+    def _asked(self, requests: DeferredToolRequests) -> list[Interrupt]:
+        approvals = [self._ask(requests, call, approval.json_schema()) for call in requests.approvals]
+        return approvals + [self._ask(requests, call, None) for call in requests.calls]
+
+    def _ask(self, requests: DeferredToolRequests, call: ToolCallPart, schema: JSON) -> Interrupt:
+        reason = {
+            "kind": requests.kind(call.tool_call_id),
+            "tool": call.tool_name,
+            "args": call.args_as_dict(),
+            "metadata": requests.metadata.get(call.tool_call_id),
+        }
+        return self._questions.ask(call.tool_call_id, call.tool_name, reason, response_schema=schema)
+
+    def _results(self, requests: DeferredToolRequests) -> DeferredToolResults | None:
+        if not requests.approvals and not requests.calls:
+            return None
+        answers = self._questions.hand_over()
+        return DeferredToolResults(
+            calls={call.tool_call_id: answers[call.tool_call_id] for call in requests.calls},
+            approvals={
+                call.tool_call_id: _approved(answers[call.tool_call_id]) for call in requests.approvals
+            },
+            metadata=requests.metadata,
+        )
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _ended(self, output: Any, messages: list[JSON]) -> Succeeded:
+        try:
+            result = codec.pack(output, "the agent's output")
+        except UnstorableError:
+            # Dataclasses, dates and the like have a JSON form that the framework itself would send.
+            output = _anything.dump_python(output, mode="json")
+            result = codec.pack(output, "the agent's output")
+        return Succeeded(result, codec.plain(output), self._usage, self._saved(messages))
+
+
+def _approved(response: Any) -> bool | ToolApproved | ToolDenied:
+    match approval.validate_python(response):
+        case Approved(override_args=args):
+            return ToolApproved(override_args=args)
+        case Denied(message=message):
+            return ToolDenied(message)
+        case answer:
+            return answer
+
+
+def _read(adapter: TypeAdapter[Read], stored: JSON, what: str) -> Read:
+    try:
+        return adapter.validate_python(stored)
+    except ValidationError as error:
+        raise CorruptDocument(
+            f"pydantic-ai {installed('pydantic-ai-slim')} can't read the {what} that another version of it "
+            f"has stored: {error}. Run the node with that version."
+        ) from error
+
+
+def _dumped(messages: list[ModelMessage]) -> list[JSON]:
+    dumped: list[JSON] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    return dumped
+
+
+def _returns(request: ModelRequest) -> bool:
+    return any(part.part_kind in ("tool-return", "retry-prompt") for part in request.parts)
+
+
+def _counts(usage: Any) -> dict[str, int]:
+    counts = {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.input_tokens + usage.output_tokens,
+        "cacheReadInputTokens": usage.cache_read_tokens,
+        "cacheWriteInputTokens": usage.cache_write_tokens,
+    }
+    return {name: count for name, count in counts.items() if count or not name.startswith("cache")}
+
+
+def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
+    parts = [_part(block) for block in inputs.blocks(visit.task, visit.inputs)]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n".join(texts) if len(texts) == len(parts) else parts
+
+
+def _part(block: Mapping[str, Any]) -> str | BinaryContent:
+    if "text" in block:
+        return str(block["text"])
+    for kind in ("image", "document"):
+        if kind in block and "bytes" in block[kind]["source"]:
+            name = f"file.{block[kind]['format']}"
+            media = mimetypes.guess_type(name)[0] or "application/octet-stream"
+            return BinaryContent(block[kind]["source"]["bytes"], media_type=media)
+    raise UsageError(f"a content block with {sorted(block)} can't be given to a pydantic-ai agent.")

@@ -1,0 +1,288 @@
+"""A `strands.Agent` as a node, through its public interface alone (extra `strands`).
+
+The agent is built by a factory in whatever process runs the node, and restored from a snapshot:
+its messages are stored as deltas, the rest of the snapshot in the node's document. A checkpoint is
+made before each batch of tools and after it, so a crash repeats at most one batch. Answers go back
+under the agent's own interrupt ids. Errors of the agent are the node's failure.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from typing import Any
+
+from runner import async_loop
+from runner.agent.machine.state import add_usage
+from runner.agent.result import AgentResult
+from runner.errors import ConflictError, CorruptDocument, DefinitionError, NodeFailed
+from runner.integrations.framework import Past, Questions, StoredMessages, restored
+from runner.records import codec, failures, inputs
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit, restorers
+
+try:
+    import strands
+    from strands import hooks
+    from strands.types.exceptions import EventLoopException, SnapshotException
+except ImportError as missing:
+    raise ImportError("StrandsAgent needs Strands: pip install 'celery-graph-runner[strands]'.") from missing
+
+KIND = "strands"
+
+restorers[KIND] = AgentResult.from_document
+
+
+class StrandsAgent:
+    """A node that runs a Strands agent.
+
+    Args:
+        factory: builds the agent, a new one at each call: model, tools, hooks and settings come from
+            here, in every process; conversation and state come from the store.
+        name: the node's id, unless `add_node` gives one.
+        version: change it when waiting runs must not go on with the new code.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self, factory: Callable[[], strands.Agent], *, name: str | None = None, version: str = ""
+    ) -> None:
+        if isinstance(factory, strands.Agent) or not callable(factory):
+            raise DefinitionError(
+                f"StrandsAgent takes a function that builds an agent, not "
+                f"an object of type {type(factory).__name__}: each execution needs an agent of its own."
+            )
+        self.name = name or getattr(factory, "__name__", "")
+        self.version = version
+        self._factory = factory
+        self._built: weakref.WeakSet[strands.Agent] = weakref.WeakSet()
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the agent until it is done, failed or waits for a person.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+        """
+        return async_loop.run(self._execute(visit))
+
+    async def _execute(self, visit: Visit) -> Outcome:
+        try:
+            past = _past_of(visit)
+            agent = await async_loop.in_thread(self._build)
+            try:
+                return await _Execution(visit, agent, past).run()
+            finally:
+                # The agent is this execution's own; what its tools hold open goes with it.
+                await async_loop.in_thread(agent.cleanup)
+        except ConflictError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the agent raises is the node's failure
+            cause = _cause(error)
+            if isinstance(cause, ConflictError):
+                raise cause from None
+            return Failed(failures.record(cause))
+
+    def _build(self) -> strands.Agent:
+        agent = self._factory()
+        if agent in self._built:
+            raise DefinitionError(
+                "the factory of a StrandsAgent returned one agent twice, so nothing was run: conversations "
+                "would mix. Build a new agent at each call."
+            )
+        self._built.add(agent)
+        return agent
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error itself: the event loop wraps errors of hooks and models."""
+    while isinstance(error, EventLoopException):
+        error = error.original_exception
+    return error
+
+
+@dataclass(kw_only=True)
+class _Past(Past):
+    """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask."""
+
+    snapshot: dict[str, JSON] | None = None
+    waits: bool = False
+    structured: JSON = None
+
+
+def _past_of(visit: Visit) -> _Past:
+    past, number = restored(_Past, visit, StrandsAgent.__name__), visit.address.visit
+    if past.visit == number:
+        return past
+    # A new visit: the conversation is its memory, but the old visit's questions are over.
+    memory = copy.deepcopy(past.snapshot)
+    if memory is not None:
+        memory["data"].pop("interrupt_state", None)
+    return _Past(visit=number, snapshot=memory)
+
+
+class _Execution:
+    """One execution: an agent of its own, and what to store of it."""
+
+    def __init__(self, visit: Visit, agent: strands.Agent, past: _Past) -> None:
+        self._visit, self._agent, self._past = visit, agent, past
+        self._messages = StoredMessages(visit.messages)
+        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._given: dict[str, int] = {}
+        self._resuming = False
+        self._cancelled = False
+
+    async def run(self) -> Outcome:
+        """Go on from where the stored document stands."""
+        self._restore()
+        self._listen()
+        self._given = _counts(self._agent)
+        prompt = self._prompt()
+        if not prompt and (again := self._questions.ask_again()):
+            return Interrupted(again, self._saved(), self._usage(), keeps=True)
+        while True:
+            self._resuming = self._past.waits
+            result = await self._invoke(prompt)
+            if result.structured_output is not None:
+                # Returned in one batch with a question, it is in this result only.
+                self._past.structured = codec.pack(result.structured_output, "structured_output")
+            if result.stop_reason != "interrupt":
+                return self._ended(result)
+            asked = [self._ask(interrupt) for interrupt in result.interrupts or ()]
+            self._past.waits = True
+            saved = self._saved()
+            answers = self._questions.hand_over()
+            if not answers:
+                return Interrupted(asked, saved, self._usage())
+            # An earlier attempt of this visit had asked the same, and the answer is there.
+            await async_loop.in_thread(self._visit.save, saved)
+            prompt = _responses(answers)
+
+    def _prompt(self) -> Any:
+        if self._past.waits:
+            return _responses(self._questions.hand_over())
+        return None if self._past.begun else inputs.blocks(self._visit.task, self._visit.inputs)
+
+    async def _invoke(self, prompt: Any) -> Any:
+        result: Any = None
+        # The agent's loop writes live objects into this dict: it gets a copy.
+        state = copy.deepcopy(self._visit.invocation_state)
+        async for event in self._agent.stream_async(prompt, invocation_state=state):
+            if asked := event.get("tool_interrupt_event"):
+                await self._publish(asked["interrupts"])
+            result = event.get("result", result)
+        self._visit.check()
+        return result
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def _ask(self, asked: Any) -> Interrupt:
+        return self._questions.ask(asked.id, asked.name, asked.reason)
+
+    async def _publish(self, asked: Iterable[Any]) -> None:
+        """Show questions while other tools still run, beside the snapshot that was stored last."""
+        shown = {entry["id"] for entry in self._past.questions} | self._visit.answers.keys()
+        new = [question for question in map(self._ask, asked) if question.id not in shown]
+        if new and self._past.snapshot is not None:
+            # That snapshot has none of the answers of this execution: it still needs them.
+            open_ = [entry for entry in self._questions.document() if not entry["handed"]]
+            by_inner = {entry["inner"]: entry for entry in (*self._past.questions, *open_)}
+            self._past.questions = list(by_inner.values())
+            await async_loop.in_thread(self._visit.ask, new, self._messages.unchanged(self._document()))
+
+    # -- what is stored ---------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        if self._past.snapshot is None:
+            return
+        stored = codec.unpack(self._past.snapshot)
+        stored["data"]["messages"] = codec.unpack(self._messages.stored)
+        try:
+            self._agent.load_snapshot(strands.Snapshot.from_dict(stored))
+        except (SnapshotException, KeyError, TypeError, ValueError) as error:
+            raise CorruptDocument(
+                f"strands-agents {installed('strands-agents')} can't load what strands-agents "
+                f"{self._past.library or '(unknown)'} stored: {error}. Run the node with that version."
+            ) from error
+
+    def _listen(self) -> None:
+        last = hooks.HookOrder.SDK_LAST
+        self._agent.add_hook(self._model_begins, hooks.BeforeModelCallEvent, order=last)
+        self._agent.add_hook(self._tool_begins, hooks.BeforeToolCallEvent, order=last)
+        self._agent.add_hook(self._tools_begin, hooks.BeforeToolsEvent, order=last)
+        self._agent.add_hook(self._message_added, hooks.MessageAddedEvent, order=last)
+        self._agent.add_hook(self._ends, hooks.AfterInvocationEvent, order=last)
+
+    def _model_begins(self, event: hooks.BeforeModelCallEvent) -> None:
+        del event
+        self._past.begun = True
+        self._visit.check()
+
+    def _tool_begins(self, event: hooks.BeforeToolCallEvent) -> None:
+        del event
+        self._visit.check()
+
+    async def _tools_begin(self, event: hooks.BeforeToolsEvent) -> None:
+        del event
+        # A resumed batch begins from what is stored already: the pause itself.
+        if not self._resuming:
+            await async_loop.in_thread(self._visit.save, self._saved())
+
+    async def _message_added(self, event: hooks.MessageAddedEvent) -> None:
+        if self._past.begun and any("toolResult" in block for block in event.message["content"]):
+            self._resuming = self._past.waits = False
+            await async_loop.in_thread(self._visit.save, self._saved())
+
+    def _ends(self, event: hooks.AfterInvocationEvent) -> None:
+        self._cancelled = event.agent.cancel_signal.is_set()
+
+    def _saved(self) -> Saved:
+        snapshot = self._agent.take_snapshot(preset="session").to_dict()
+        messages = codec.pack(snapshot["data"].pop("messages"), "the agent's messages")
+        self._past.snapshot = codec.pack(snapshot, "the agent's snapshot")
+        self._past.questions = self._questions.document()
+        return self._messages.saved(self._document(), messages)
+
+    def _document(self) -> dict[str, JSON]:
+        return {**vars(self._past), "library": installed("strands-agents"), "usage": self._usage()}
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _usage(self) -> dict[str, int]:
+        """Count this visit: what is stored of it, and what this execution has added."""
+        now = _counts(self._agent)
+        added = {name: count - self._given.get(name, 0) for name, count in now.items()}
+        return add_usage(self._past.usage, added)
+
+    def _ended(self, result: Any) -> Outcome:
+        if result.stop_reason == "checkpoint":
+            raise DefinitionError(
+                "the agent was built with checkpointing=True and stopped; leave that out: the node makes "
+                "checkpoints by itself."
+            )
+        ended = AgentResult(
+            stop_reason=result.stop_reason,
+            message={"role": "assistant", "content": result.message["content"]},
+            state=self._agent.state.get(),
+            usage=self._usage(),
+            structured_output=codec.unpack(self._past.structured),
+        )
+        if self._cancelled and result.stop_reason == "cancelled":
+            error = NodeFailed(f"the agent was cancelled. {ended.output}".strip())
+            return Failed(failures.record(error))
+        return Succeeded(ended.to_document(), ended.output, self._usage(), self._saved())
+
+
+def _responses(answers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"interruptResponse": {"interruptId": inner, "response": response}}
+        for inner, response in answers.items()
+    ]
+
+
+def _counts(agent: strands.Agent) -> dict[str, int]:
+    return {name: int(count) for name, count in agent.event_loop_metrics.accumulated_usage.items()}  # type: ignore[call-overload] # a TypedDict of numbers

@@ -1,0 +1,184 @@
+"""OpenTelemetry spans for nodes, model calls and tool calls; needs the extra `otel`.
+
+Call `instrument()` where graphs are registered. Each execution of a node is one span, and within it each
+call of a model or a tool. The spans of a run and its child runs are children of the span in which the run
+was started. A run that was started outside of any span has a trace of its own, whose id is made from the
+run's id, so that nothing has to be handed from worker to worker; its nodes' spans have no parent then. A
+wait for a person is no span: it may take days. The span after it links to the span before it. No prompt,
+input or output is recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TracerProvider,
+)
+
+from runner.agent import calls
+from runner.execution import telemetry
+from runner.execution.context import ClaimedVisit
+from runner.records.outcomes import Failed, Interrupted, Outcome
+
+ORIGINS = 1_000
+"""Runs of which a process knows where they were started."""
+
+
+def trace_id(run_id: str) -> str:
+    """Return the id of a run's trace, as 32 hexadecimal digits."""
+    return hashlib.blake2b(run_id.encode(), digest_size=16).hexdigest()
+
+
+def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
+    """Make a span of every execution of a node, model call and tool call from now on.
+
+    Without `provider` it is OpenTelemetry's global one. It returns what `telemetry.detach` takes to end it.
+    """
+    tracer = trace.get_tracer("runner", tracer_provider=provider)
+    origins: dict[str, tuple[str, str]] = {}
+
+    def observer(place: telemetry.RunningNode, visit: ClaimedVisit):  # type: ignore[no-untyped-def]  # noqa: ANN202 - contextmanager's
+        if place.run_id not in origins:
+            if len(origins) >= ORIGINS:
+                origins.pop(next(iter(origins)))
+            origins[place.run_id] = _origin(visit)
+        return _span(tracer, place, visit, *origins[place.run_id])
+
+    def call_observer(call: calls.Call):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
+        return _call_span(tracer, call) if telemetry.is_attached(observer) else nullcontext(lambda _: None)
+
+    telemetry.attach(observer)
+    calls.observers.append(call_observer)
+    return observer
+
+
+def _origin(visit: ClaimedVisit) -> tuple[str, str]:
+    """Return the id of a run's outermost run, and the traceparent of the span that started that."""
+    record = visit.store.peek(visit.address.run_id)
+    if record is not None and record.root not in ("", record.run_id):
+        record = visit.store.peek(record.root) or record
+    return (record.run_id, record.trace) if record is not None else (visit.address.run_id, "")
+
+
+@contextmanager
+def _span(
+    tracer: Tracer, place: telemetry.RunningNode, visit: ClaimedVisit, root: str, traceparent: str
+) -> Iterator[Callable[[Outcome], object]]:
+    caller = _read(traceparent)
+    if caller is not None:
+        context = trace.set_span_in_context(NonRecordingSpan(caller))
+    else:
+        # No parent: a made-up one would be missing in every exported trace.
+        context = Context()
+        _use_trace_ids(tracer)
+    token = _next_trace.set(int(trace_id(root), 16))
+    attributes: dict[str, str | int] = {
+        "runner.run_id": place.run_id,
+        "runner.graph": place.graph,
+        "runner.node": place.node,
+        "runner.visit": place.visit,
+        "runner.attempt": place.attempt,
+    }
+    try:
+        span = tracer.start_span(
+            f"{place.graph}/{place.node}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(before)] if (before := _read(visit.trace)) else [],
+        )
+    finally:
+        _next_trace.reset(token)
+    with trace.use_span(span, end_on_exit=True):
+        visit.trace = _written(span.get_span_context())
+        yield lambda outcome: _tell(span, outcome)
+
+
+def _tell(span: Span, outcome: Outcome) -> None:
+    span.set_attribute("runner.outcome", telemetry.OUTCOMES[type(outcome)])
+    if isinstance(outcome, Failed):
+        span.set_status(Status(StatusCode.ERROR, str(outcome.error)))
+        exception = {"exception.type": outcome.error.name, "exception.message": outcome.error.message}
+        span.add_event("exception", {**exception, "exception.stacktrace": outcome.error.traceback})
+    if isinstance(outcome, Interrupted):
+        span.set_attribute("runner.questions", [interrupt.name for interrupt in outcome.interrupts])
+
+
+@contextmanager
+def _call_span(tracer: Tracer, call: calls.Call) -> Iterator[Callable[[calls.CallEnd], object]]:
+    """Make the span of a model or tool call, by OpenTelemetry's conventions for generative AI."""
+    operation = {"model": "chat", "tool": "execute_tool"}[call.kind]
+    attributes = {"gen_ai.operation.name": operation, "gen_ai.agent.name": call.agent}
+    if call.kind == "tool":
+        attributes["gen_ai.tool.name"] = call.name
+    kind = SpanKind.CLIENT if call.kind == "model" else SpanKind.INTERNAL
+    with tracer.start_as_current_span(f"{operation} {call.name}", kind=kind, attributes=attributes) as span:
+
+        def finish(end: calls.CallEnd) -> None:
+            for name, key in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens")):
+                if name in end.usage:
+                    span.set_attribute(f"gen_ai.usage.{key}", end.usage[name])
+            if end.error == "interrupt":
+                span.set_attribute("runner.outcome", "waiting")
+            elif end.error:
+                span.set_attribute("error.type", end.error)
+                span.set_status(Status(StatusCode.ERROR, end.error))
+
+        yield finish
+
+
+class _TraceIds:
+    """An id generator for spans without a parent: the trace that `_next_trace` names."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def generate_trace_id(self) -> int:
+        return _next_trace.get() or int(self._generator.generate_trace_id())
+
+    def generate_span_id(self) -> int:
+        return int(self._generator.generate_span_id())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+_next_trace: ContextVar[int] = ContextVar("runner_next_trace", default=0)
+
+
+def _use_trace_ids(tracer: Tracer) -> None:
+    """Give our tracer, which no other code uses, the id generator above; other SDKs choose ids themselves."""
+    real: Any = getattr(tracer, "_tracer", tracer)  # that of the global provider may be set later
+    generator = getattr(real, "id_generator", None)
+    if generator is not None and not isinstance(generator, _TraceIds):
+        real.id_generator = _TraceIds(generator)
+
+
+def _written(context: SpanContext) -> str:
+    flags = int(context.trace_flags)
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+
+
+def _read(traceparent: str) -> SpanContext | None:
+    try:
+        _, trace_number, span_number, flags = (int(part, 16) for part in traceparent.split("-"))
+    except ValueError:
+        return None
+    context = SpanContext(trace_number, span_number, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None

@@ -1,0 +1,1 @@
+"""What people do to runs: answer, retry, fork, migrate, remove, check a deploy."""

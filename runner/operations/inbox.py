@@ -1,0 +1,134 @@
+"""Handles incoming messages, whatever queue or stream they come from: answers and starts.
+
+A handler applies the message and returns a verdict: whether the message is done, dead or early. It may be
+called again with the same message, by any worker: the message's own id serves as its idempotency key, so a
+repeat gets the first receipt and changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+
+from runner.errors import NotFoundError, UsageError
+from runner.execution.engine import Engine
+from runner.operations.answers import apply_answers
+from runner.records import messages, size_limits
+from runner.records.events import EventKind
+from runner.records.interrupts import Receipt, ReceiptStatus, address_of
+from runner.records.messages import AnswerMessage, ReceiptMessage, StartMessage, read
+
+MAX_EARLY_BYTES = 65_536
+"""Bytes of a message that may wait for its question; the readers limit their number."""
+
+
+class Disposition(enum.StrEnum):
+    """What must become of a message."""
+
+    DONE = "done"
+    DEAD = "dead"
+    EARLY = "early"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMessage:
+    """A message as received; `age` returns how many seconds ago it was sent, by the store's clock."""
+
+    id: str
+    key: str
+    body: bytes | None
+    age: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of a message; `reason` is why it is dead, `reply_to` where the receipt goes."""
+
+    disposition: Disposition
+    receipt: ReceiptMessage | None = None
+    reply_to: str | None = None
+    reason: str = ""
+
+
+def judge_answer(engine: Engine, sent: InboxMessage, patience: float) -> Verdict:
+    """Apply an answer. One that came before its question is early for `patience` seconds, then unknown.
+
+    One larger than `MAX_EARLY_BYTES` is unknown at once.
+
+    Raises:
+        StoreError: the store can't be reached; try again.
+    """
+    try:
+        message = read(AnswerMessage, _body(sent, size_limits.MAX_MESSAGE))
+        answer = message.answer(sent.key)
+    except UsageError as error:
+        return Verdict(Disposition.DEAD, reason=str(error))
+    receipt = apply_answers(engine, [answer])[0]
+    unknown = receipt.status is ReceiptStatus.UNKNOWN
+    may_wait = patience > 0 and len(sent.body or b"") <= MAX_EARLY_BYTES
+    if unknown and may_wait and _may_still_ask(engine, message.interrupt_id) and sent.age() < patience:
+        return Verdict(Disposition.EARLY)
+    _record(engine, receipt)
+    disposition = Disposition.DEAD if unknown else Disposition.DONE
+    return Verdict(
+        disposition, messages.receipt(sent.id, receipt), message.reply_to, receipt.detail if unknown else ""
+    )
+
+
+def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = ()) -> Verdict:
+    """Start a run. Only tasks in `allowed` may be its `on_end`.
+
+    Raises:
+        StoreError: the store can't be reached; try again.
+    """
+    try:
+        message = read(StartMessage, _body(sent, size_limits.MAX_MESSAGE + engine.store.max_bytes))
+    except UsageError as error:
+        return Verdict(Disposition.DEAD, reason=str(error))
+    try:
+        _check_on_end(message.on_end, allowed)
+        run_id = engine.start(
+            message.graph,
+            message.task,
+            invocation_state=message.invocation_state,
+            idempotency_key=message.idempotency_key or sent.key,
+            tags=message.tags,
+            on_end=message.on_end or "",
+        )
+    except UsageError as error:
+        status = ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED
+        refused = messages.receipt(sent.id, Receipt(status, "", None, str(error)))
+        return Verdict(Disposition.DEAD, refused, message.reply_to, str(error))
+    started = Receipt(ReceiptStatus.ACCEPTED, "", run_id)
+    _record(engine, started)
+    return Verdict(Disposition.DONE, messages.receipt(sent.id, started), message.reply_to)
+
+
+def _check_on_end(on_end: str | None, allowed: Collection[str]) -> None:
+    if on_end is not None and on_end not in allowed:
+        raise UsageError(
+            f"on_end names {on_end!r}, which messages may not call, so nothing was started. Add it to "
+            "RUNNER_ON_END of the workers, or start the run with a Client."
+        )
+
+
+def _body(sent: InboxMessage, most: int) -> bytes:
+    if sent.body is None:
+        raise UsageError("the entry has no field `body`; send one field of that name that holds the JSON.")
+    size_limits.check_message(sent.body, most)
+    return sent.body
+
+
+def _may_still_ask(engine: Engine, interrupt_id: str) -> bool:
+    address = address_of(interrupt_id)
+    run = engine.store.peek(address.run_id) if address else None
+    return run is not None and not run.is_final
+
+
+def _record(engine: Engine, receipt: Receipt) -> None:
+    """Add the receipt to the run's events, where there is such a run."""
+    address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
+    if receipt.run_id:
+        node, visit = (address.node_id, address.visit) if address else ("", 0)
+        engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, asdict(receipt))

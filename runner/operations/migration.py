@@ -1,0 +1,208 @@
+"""Migrates waiting runs, with the runs nested in them, to the current graphs.
+
+What becomes of each node is planned on a copy of the run (`migration_plan`); the store applies it only if
+nothing has happened to the run since it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.definition.model import HIDDEN, Topology, map_of
+from runner.definition.registry import PATH, Plan, Registry
+from runner.errors import ConflictError, UsageError
+from runner.execution import conditions, ids
+from runner.execution.conditions import GraphState, Results
+from runner.execution.engine import Engine
+from runner.execution.held_nodes import held_themselves
+from runner.execution.results import node_result
+from runner.operations.migration_plan import MigrationPlanner, MigrationRequest, NodeOutcome
+from runner.records import codec
+from runner.records.migration import Migration
+from runner.records.run import NodeRecord, Records, Status, VisitKey, existing
+from runner.store.interface import Fetched, Reply, RunSnapshot, Store
+
+TRIES = 20
+"""How often a migration is planned again because the run changed after it was read."""
+
+WAITING = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """What became of a run's nodes, or would become of them with `dry_run`."""
+
+    run_id: str
+    nodes: tuple[NodeOutcome, ...]
+
+    @property
+    def unused(self) -> list[str]:
+        """The ids of answered questions whose answers don't apply: they are asked again, or dropped."""
+        return [question for outcome in self.nodes for question in outcome.unused]
+
+
+def migrate(
+    engine: Engine, run_id: str, request: MigrationRequest, *, dry_run: bool = False
+) -> MigrationResult:
+    """Migrate a run with all runs nested in it; with `dry_run` only return what would become of its nodes.
+
+    Raises:
+        NotFoundError: there is no such run, graph or node.
+        UsageError: the run is nested in another one, or two nodes would have one id.
+        ConflictError: the run does not wait, or something in it can't be migrated. Nothing was changed.
+    """
+    planner = FamilyPlanner(engine.store, engine.registry)
+    for _ in range(TRIES):
+        migrations, outcomes = planner.plan(run_id, request)
+        if not dry_run:
+            reply: Reply = engine.store.migrate(migrations, ids.nonce())
+            if reply.word != "migrated":
+                continue
+            engine.ring(reply)
+        return MigrationResult(run_id, tuple(outcomes))
+    raise ConflictError(f"run {run_id} kept changing while it was to be migrated; try again.")
+
+
+class FamilyPlanner:
+    """Plans the migrations of a run and of the runs nested in it."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        """The registry has the current graphs; where it lacks one, the store knows its shape."""
+        self._store, self._registry = store, registry
+
+    def plan(self, run_id: str, request: MigrationRequest) -> tuple[list[Migration], list[NodeOutcome]]:
+        """Plan a migration: the run itself, then the child runs in it; raises as `migrate`."""
+        snapshot = existing(self._store.read(run_id), run_id)
+        record = snapshot.record
+        if record.parent:
+            raise UsageError(
+                f"run {run_id} does the work of node {record.parent_node!r} in run {record.parent}; migrate "
+                f"run {record.root}, and this one is migrated with it."
+            )
+        migrations, outcomes = self._family(snapshot, request, record.graph_id, "", "")
+        if not migrations:
+            raise ConflictError(
+                f"run {run_id} has the current graph and none of its nodes is held; nothing was changed."
+            )
+        return migrations, outcomes
+
+    def _family(
+        self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str, parent_node: str, path: str
+    ) -> tuple[list[Migration], list[NodeOutcome]]:
+        """Plan a run and the unfinished child runs of the nodes that continue in it."""
+        planner = self._planner(snapshot, request.outermost(), graph_id)
+        request.check_nested(planner.old)
+        migration = planner.migration(parent_node, path)
+        migrations, outcomes = list[Migration](), list[NodeOutcome]()
+        if _changes_run(planner, migration):
+            migrations, outcomes = [migration], planner.outcomes
+        for child, node, name in self._children(planner, migration.records):
+            owner, new_owner = map_of(node) or node, map_of(name) or name
+            nested = request.nested_in(owner, new_owner)
+            more = self._family(child, nested, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/")
+            migrations, outcomes = migrations + more[0], outcomes + more[1]
+        return migrations, outcomes
+
+    def _planner(self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str) -> MigrationPlanner:
+        record, plan = snapshot.record, self._registry.find(graph_id)
+        if record.status not in WAITING:
+            raise ConflictError(
+                f"run {record.run_id} is {record.status}: only one that waits can be migrated. Nothing was "
+                "changed."
+            )
+
+        def decide(node: str, visit: int, place: int) -> str:
+            return "1" if _takes_new_edge(plan, planner, (node, visit), place) else "0"
+
+        old, new = self._old_shape(snapshot), self._new_shape(graph_id)
+        held = held_themselves(self._store, snapshot)
+        planner = MigrationPlanner(snapshot, old, new, request, held, decide)
+        if any(old_id != new_id for old_id, new_id in request.renames.items()):
+            planner.documents = self._store.documents(record.run_id)
+        return planner
+
+    def _children(
+        self, planner: MigrationPlanner, records: Records
+    ) -> Iterator[tuple[RunSnapshot, str, str]]:
+        """Yield each unfinished child run with its node's old and new id."""
+        for node, record in planner.snapshot.nodes.items():
+            name = planner.names.new_id(node)
+            if record.child and name in records.nodes and records.nodes[name].child == record.child:
+                child = self._store.read(record.child)
+                if child is not None and not child.record.is_final:
+                    yield child, node, name
+
+    def _old_shape(self, snapshot: RunSnapshot) -> Topology:
+        record = snapshot.record
+        topology = self._store.topology(record.graph_id, record.fingerprint)
+        if topology is None:
+            raise ConflictError(
+                f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; such a run "
+                "can only be started again from its beginning. Nothing was changed."
+            )
+        return topology
+
+    def _new_shape(self, graph_id: str) -> Topology:
+        current = self._store.graphs().get(graph_id, "")
+        plan = self._registry.find(graph_id)
+        if plan is not None and plan.topology.fingerprint != current:
+            raise ConflictError(
+                f"graph {graph_id!r} of this program is not the one that the workers have. Nothing was "
+                "changed. Deploy it first, or do this with the code that the workers have."
+            )
+        topology = plan.topology if plan else self._store.topology(graph_id, current)
+        if topology is None:
+            raise ConflictError(
+                f"graph {graph_id!r} is gone, so nothing can be migrated to it. Nothing was changed."
+            )
+        return topology
+
+
+def _changes_run(planner: MigrationPlanner, migration: Migration) -> bool:
+    record = planner.snapshot.record
+    before = (record.fingerprint, record.graph_id, record.parent_node, record.path)
+    after = (migration.fingerprint, migration.graph_id, migration.parent_node, migration.path)
+    return before != after or bool(planner.held or planner.request.drops)
+
+
+def _takes_new_edge(plan: Plan | None, planner: MigrationPlanner, source: VisitKey, place: int) -> bool:
+    """Evaluate the condition of an edge that did not exist when its source completed."""
+    if plan is None:
+        raise ConflictError(
+            f"an edge that leaves node {source[0]!r} is new, and without the graph's code it can't be known "
+            "whether it has a condition. Nothing was changed. Do this where RUNNER_GRAPHS names its module."
+        )
+    edge = plan.edges[source[0]][place]
+    try:
+        return conditions.holds(edge, _condition_state(plan, planner, source))
+    except Exception as error:
+        raise ConflictError(
+            f"the condition of the new edge from {edge.source!r} to {edge.target!r} raised {error!r}. "
+            "Nothing was changed."
+        ) from error
+
+
+def _condition_state(plan: Plan, planner: MigrationPlanner, source: VisitKey) -> GraphState:
+    """Build what a condition reads: the present results, and its own source as it completed."""
+    snapshot = planner.snapshot
+    old_ids = {planner.names.new_id(node): node for node in snapshot.nodes}
+
+    def record_of(name: str) -> NodeRecord:
+        return snapshot.nodes.get(old_ids.get(name, ""), NodeRecord())
+
+    def fetched(name: str, record: NodeRecord) -> Fetched:
+        key = (old_ids.get(name, name), record.visit)
+        return record, snapshot.outputs.get(key), snapshot.entries.get(key)
+
+    node, visit = source
+    completed = replace(record_of(node), status=Status.COMPLETED, visit=visit)
+    results = Results(
+        node,
+        node_result(*fetched(node, completed)),
+        [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
+        lambda names: [fetched(name, record_of(name)) for name in names],
+    )
+    state: dict[str, Any] = codec.unpack(snapshot.given) or {}
+    return GraphState(codec.unpack(snapshot.task), node, visit, results, state)

@@ -1,0 +1,599 @@
+"""Plans the migration of one waiting run to another shape of its graph. Pure.
+
+The history of the run is translated to the new shape's node ids and replayed through the run's transitions
+(see `recovery.Replay`): so joins, loops and dead paths need no rules of their own here. A node whose turn it
+is in both shapes continues with what it has; whatever happens to any other is listed in the plan's outcomes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runner.definition.model import BEFORE_GRAPH, BRACKETS, HIDDEN, FailurePolicy, Topology, map_of
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations import recovery
+from runner.operations.recovery import SettledVisit
+from runner.records import interrupts
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
+from runner.records.migration import Migration, Renamed
+from runner.records.outcomes import NodeDocument, load_document
+from runner.records.run import FINAL, NodeRecord, Records, Status, VisitEntry, VisitKey
+from runner.store.interface import RunSnapshot
+
+WAITS = "waits"
+ASKED_AGAIN = "is asked under its new name"
+CONTINUES = "continues"
+STARTS = "starts"
+STARTS_AGAIN = "starts again"
+LATER = "comes later"
+DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationRequest:
+    """What a person asks for: the new ids of nodes, and the nodes to remove.
+
+    Nodes of nested graphs are written "outer/inner".
+    """
+
+    renames: Mapping[str, str] = field(default_factory=dict)
+    drops: Collection[str] = ()
+
+    def outermost(self) -> MigrationRequest:
+        """Leave out the nodes of nested graphs."""
+        renames = {old: new for old, new in self.renames.items() if "/" not in old}
+        return MigrationRequest(renames, [name for name in self.drops if "/" not in name])
+
+    def check_nested(self, old: Topology) -> None:
+        """Check that each "outer/inner" has an outer node that the graph had.
+
+        Raises:
+            NotFoundError: there was no such node.
+        """
+        for name in [*self.renames, *self.drops]:
+            outer, inner, _ = name.partition("/")
+            if inner and outer not in old.nodes:
+                raise NotFoundError(
+                    f"graph {old.graph_id!r} had no node {outer!r}, so {name!r} is nowhere. Nothing changed."
+                )
+
+    def nested_in(self, node: str, new_node: str) -> MigrationRequest:
+        """Return the request for the graph nested in a node, which may have a new id itself.
+
+        Raises:
+            UsageError: a node of it would move to another graph.
+        """
+        prefix, new_prefix = f"{node}/", f"{new_node}/"
+        renames = {old: new for old, new in self.renames.items() if old.startswith(prefix)}
+        leaving = [f"{old}={new}" for old, new in renames.items() if not new.startswith(new_prefix)]
+        if leaving:
+            raise UsageError(
+                f"{', '.join(leaving)}: a node can't move to another graph; nothing was changed. Drop "
+                "it, and it starts again there."
+            )
+        return MigrationRequest(
+            {old.removeprefix(prefix): new.removeprefix(new_prefix) for old, new in renames.items()},
+            [name.removeprefix(prefix) for name in self.drops if name.startswith(prefix)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """What becomes of a node; `unused` are the ids of its answered questions whose answers don't apply."""
+
+    graph_id: str
+    node: str
+    today: str
+    becomes: str
+    reason: str = ""
+    unused: tuple[str, ...] = ()
+
+
+class NodeNames:
+    """The ids of a run's nodes in the shape that it began with, and in the new one."""
+
+    def __init__(
+        self, snapshot: RunSnapshot, old: Topology, new: Topology, request: MigrationRequest
+    ) -> None:
+        """`old` is the shape that the run began with."""
+        self._snapshot, self._request = snapshot, request
+        self._old, self._new = old, new
+
+    def new_id(self, node: str) -> str:
+        """Return a node's id in the new shape; "" for one that is gone. Items follow their map."""
+        owner = map_of(node)
+        if owner:
+            new_owner = self.new_id(owner)
+            return new_owner and new_owner + node[len(owner) :]
+        if node in self._request.drops:
+            return ""
+        return self._request.renames.get(node, node if node in self._new.nodes else "")
+
+    def started(self) -> list[str]:
+        """List the nodes that have had a visit, by their old ids, without the items of maps."""
+        with_visit = [name for name, record in self._snapshot.nodes.items() if record.visit]
+        with_entry = [node for node, _ in self._snapshot.entries]
+        return [name for name in dict.fromkeys([*with_visit, *with_entry]) if not map_of(name)]
+
+    def check(self) -> None:
+        """Check that the request names nodes that exist, gives no id twice, and forgets no node.
+
+        Raises:
+            NotFoundError: a named node does not exist. UsageError: two nodes would have one id.
+            ConflictError: a node that has run or waits is gone, and the request doesn't mention it.
+        """
+        self._check_named()
+        self._check_unique()
+        self._check_complete()
+
+    def _check_named(self) -> None:
+        run_id, graph, renames = self._snapshot.record.run_id, self._new.graph_id, self._request.renames
+        both = sorted(set(renames) & set(self._request.drops))
+        if both:
+            raise UsageError(f"{', '.join(both)} can't be both renamed and dropped; nothing was changed.")
+        for node in [*renames, *self._request.drops]:
+            if node not in self._old.nodes or node.endswith(BRACKETS):
+                raise NotFoundError(f"graph {graph!r} had no node {node!r} when run {run_id} began.")
+        for new in renames.values():
+            if new not in self._new.nodes or new.endswith(BRACKETS):
+                raise NotFoundError(f"graph {graph!r} has no node {new!r} now; nothing was changed.")
+
+    def _check_unique(self) -> None:
+        # A dropped node keeps its old id: what it left behind is stored under that.
+        taken = Counter(node if node in self._request.drops else self.new_id(node) for node in self.started())
+        twice = {new for old, new in self._request.renames.items() if old != new and taken[new] > 1}
+        if twice:
+            raise UsageError(
+                f"{', '.join(sorted(twice))} has run already in run {self._snapshot.record.run_id}, or two "
+                "nodes would have that name; nothing was changed."
+            )
+
+    def _check_complete(self) -> None:
+        lost = []
+        for node in self.started():
+            if not self.new_id(node) and node not in self._request.drops and not node.startswith(HIDDEN):
+                status = self._snapshot.nodes.get(node, NodeRecord()).status
+                verb = {Status.WAITING: "waits", Status.FAILED: "has failed"}.get(status, "has run")
+                lost.append(f"{node} {verb}")
+        if lost:
+            raise ConflictError(
+                f"run {self._snapshot.record.run_id} can't continue with the current graph "
+                f"{self._new.graph_id!r}: {', '.join(lost)}, and there is no such node now. Nothing was "
+                "changed. Name the node that it is now with --map OLD=NEW, or remove it with --drop OLD."
+            )
+
+
+Decide = Callable[[str, int, int], str]
+"""Whether a new edge would have been taken, "1" or "0": called with node, visit and the edge's place."""
+
+
+@dataclass
+class MigrationPlanner:
+    """Plans the migration of one run. `held` are the nodes held for their own change.
+
+    `documents` are what nodes keep, read only where a node gets a new id.
+    """
+
+    snapshot: RunSnapshot
+    old: Topology
+    new: Topology
+    request: MigrationRequest
+    held: Collection[str]
+    decide: Decide
+    documents: Mapping[str, JSON] = field(default_factory=dict)
+    outcomes: list[NodeOutcome] = field(default_factory=list)
+    withdrawn: list[tuple[str, int, str]] = field(default_factory=list)
+    closed: set[VisitKey] = field(default_factory=set)
+    forgets: list[str] = field(default_factory=list)
+    stops: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, NodeRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Group the questions by node: items of maps may be many."""
+        self.names = NodeNames(self.snapshot, self.old, self.new, self.request)
+        self.questions: dict[str, list[Interrupt]] = {}
+        for question in self.snapshot.interrupts:
+            self.questions.setdefault(question.node_id, []).append(question)
+
+    def migration(self, parent_node: str, path: str) -> Migration:
+        """Plan everything; `parent_node` and `path` are where the run is nested in the new shape.
+
+        Raises:
+            NotFoundError: a node that was named does not exist. UsageError: two nodes would have one id.
+            ConflictError: something can't be migrated; the message says what to do.
+        """
+        self.names.check()
+        past = dict(self._history())
+        # What failed in the past has been handled then: the replay must not stop at it.
+        replay = recovery.Replay(replace(self.new, policy=FailurePolicy.CONTINUE), past)
+        self._check_reached(past, replay)
+        records = self._records(replay.records())
+        check_questions(self)
+        moved, asked = renamed_questions(self)
+        record = self.snapshot.record
+        ready = [name for name, node in records.nodes.items() if node.status is Status.READY]
+        return Migration(
+            run_id=record.run_id,
+            events=self.snapshot.events,
+            fingerprint=self.new.fingerprint,
+            graph_id=self.new.graph_id,
+            parent_node=parent_node,
+            path=path,
+            records=records,
+            started=record.started + len([name for name in ready if name not in self.kept]),
+            event_data=self._event(),
+            undone=undone_entries(self),
+            forgets=self.forgets,
+            renamed=renamed_nodes(self, moved),
+            visits=renamed_visits(self, past),
+            moved=moved,
+            withdrawn=self.withdrawn,
+            asked=asked,
+            stops=self.stops,
+        )
+
+    # -- the history, with the new shape's ids -------------------------------------------------------
+
+    def _history(self) -> Iterator[tuple[VisitKey, SettledVisit]]:
+        if BEFORE_GRAPH in self.new.nodes and BEFORE_GRAPH not in self.old.nodes:
+            # The run has begun: the hooks before a run, which are new, count as called.
+            edges = "1" * len(self.new.outgoing[BEFORE_GRAPH])
+            yield (BEFORE_GRAPH, 1), SettledVisit(BEFORE_GRAPH, 1, Status.COMPLETED, edges)
+        for (node, visit), settled in recovery.history(self.snapshot).items():
+            name = self.names.new_id(node)
+            if name:
+                edges = self._edges(settled, name) if settled.status is Status.COMPLETED else ""
+                reads = tuple(
+                    (read, number) for old, number in settled.reads if (read := self.names.new_id(old))
+                )
+                yield (name, visit), replace(settled, node=name, edges=edges, reads=reads)
+
+    def _edges(self, settled: SettledVisit, name: str) -> str:
+        """Return a bit for each of a completed visit's edges in the new shape: "1" for one taken."""
+        old_bits: dict[tuple[str, bool], list[str]] = {}
+        for place, edge in enumerate(self.old.outgoing[settled.node]):
+            target = (self.names.new_id(edge.target), edge.on_expire)
+            old_bits.setdefault(target, []).append(settled.edges[place : place + 1])
+        targets = [(edge.target, edge.on_expire) for edge in self.new.outgoing[name]]
+        for target, bits in old_bits.items():
+            # Several edges may lead from one node to another; where there are fewer now, one stands for all.
+            if len(bits) > targets.count(target):
+                old_bits[target] = [max(bits)]
+        # A node that ended with its question's expiry was not answered: it takes no new edge.
+        expired = "expired" in self.snapshot.entries[settled.node, settled.visit]
+        edges = ""
+        for place, target in enumerate(targets):
+            if old_bits.get(target):
+                edges += old_bits[target].pop(0)
+            else:
+                edges += "0" if expired else self.decide(name, settled.visit, place)
+        return edges
+
+    def _check_reached(self, past: Mapping[VisitKey, SettledVisit], replay: recovery.Replay) -> None:
+        old_ids = {self.names.new_id(node): node for node in self.names.started()}
+        early = sorted({old_ids.get(key[0], key[0]) for key in past if key not in replay.inputs})
+        if early:
+            raise ConflictError(
+                f"run {self.snapshot.record.run_id} can't continue with the current graph "
+                f"{self.new.graph_id!r}: {', '.join(early)} ran already, and other nodes come first now. "
+                f"Nothing was changed. With --drop {early[0]} it counts as if it had not run, and runs again "
+                "when its turn comes."
+            )
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _records(self, replayed: Records) -> Records:
+        old_ids = {
+            name: node
+            for node in self.snapshot.nodes
+            if not map_of(node) and (name := self.names.new_id(node))
+        }
+        asking = {map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts}
+        reused = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
+        nodes = {}
+        for name in sorted({*replayed.nodes, *old_ids, *reused}):
+            record = self._node(old_ids.get(name, ""), name, replayed.nodes.get(name, NodeRecord()))
+            if record.visit or record.fence or name in replayed.nodes:
+                nodes[name] = record
+        for node in self.names.started():
+            if not self.names.new_id(node):
+                self._close(node, "", DROPPED)
+        maps = {
+            name: replace(record, active=0, waiting=0)
+            for node, record in self.snapshot.maps.items()
+            if (name := self.names.new_id(node)) and (name in self.kept or nodes[name].status in FINAL)
+        }
+        return replace(replayed, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
+
+    def _node(self, node: str, name: str, replayed: NodeRecord) -> NodeRecord:
+        """Build the record of a node; `node` is its old id, "" where it is new or was dropped."""
+        old = self.snapshot.nodes.get(node or name, NodeRecord())
+        ready = replayed.status is Status.READY
+        if node and old.status is Status.WAITING:
+            reason = self._misfit(node, name) if ready else "other nodes come first"
+            if ready and not reason:
+                return self._keep(node, name, replayed)
+            self._close(node, name, STARTS_AGAIN if ready else LATER, reason)
+        elif ready:
+            self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, STARTS))
+        return _following(old, replayed, max(old.visit, last_visit(self.snapshot, name)))
+
+    def _misfit(self, node: str, name: str) -> str:
+        """Return why a waiting node can't use what it has; "" where it can."""
+        old, new = self.old.nodes[node], self.new.nodes[name]
+        if old.kind != new.kind:
+            return f"it was a {old.kind} and is a {new.kind} now"
+        if (old.map is None) != (new.map is None):
+            return "it was a map, or is one now"
+        routes = {interrupts.route(question) for question in self.visit_questions(node) if question.is_open}
+        routes -= {"", None, *(edge.target for edge in self.new.outgoing[name] if edge.on_expire)}
+        if routes:
+            targets = ", ".join(sorted(map(str, routes)))
+            return f"its open question leads to {targets} when it expires, and no edge does"
+        if node in self.request.renames or old.version == new.version:
+            return ""
+        return f'its version was "{old.version}" and is "{new.version}" now'
+
+    def _keep(self, node: str, name: str, replayed: NodeRecord) -> NodeRecord:
+        """Have a waiting node continue in its visit, with all that it has."""
+        record = replace(self.continued(node, name, replayed.stamp), via=replayed.via, edges="")
+        self.kept[name] = record
+        renamed = node != name and any(question.is_open for question in self.visit_questions(node))
+        word = CONTINUES if node in self.held else (ASKED_AGAIN if renamed else WAITS)
+        reason = "a graph inside" if record.child else ""
+        self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason))
+        return record
+
+    def continued(self, node: str, name: str, stamp: int) -> NodeRecord:
+        """Return the record of a waiting node or item that continues: ready if it was held, else waiting."""
+        old = self.snapshot.nodes[node]
+        ids = {question.id: renamed(question, name).id for question in self.visit_questions(node)}
+        record = replace(old, stamp=stamp, questions=tuple(ids.get(key, key) for key in old.questions))
+        return replace(record, status=Status.READY, held=False) if node in self.held else record
+
+    def visit_questions(self, node: str) -> list[Interrupt]:
+        """List the questions of a node's present visit."""
+        visit = self.snapshot.nodes[node].visit
+        return [question for question in self.questions.get(node, ()) if question.visit == visit]
+
+    def _items(self, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, NodeRecord]]:
+        """Build the records of the items of maps that continue or have ended; close the other items."""
+        for node, old in self.snapshot.nodes.items():
+            if not map_of(node):
+                continue
+            owner, name = self.names.new_id(map_of(node)), self.names.new_id(node)
+            map_record, waits = nodes.get(owner, NodeRecord()), old.status is Status.WAITING
+            if owner in self.kept and old.visit == map_record.visit:
+                stamp = map_record.stamp
+                yield name, self.continued(node, name, stamp) if waits else replace(old, stamp=stamp)
+            elif name and map_record.status in FINAL:
+                yield name, old
+            elif waits:
+                self._close(node, name, STARTS_AGAIN if name else DROPPED)
+
+    def _close(self, node: str, name: str, word: str, reason: str = "") -> None:
+        """Withdraw what a node waits for, and delete what it kept."""
+        old, unused = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
+        if old.status is Status.WAITING:
+            questions = self.visit_questions(node)
+            self.withdrawn += [(node, old.visit, question.id) for question in questions if question.is_open]
+            unused = [question.id for question in questions if question.status is InterruptStatus.ANSWERED]
+            self.stops += [(node, old.child)] if old.child else []
+            self.closed.add((node, old.visit))
+        self.forgets.append(node)
+        if old.status is Status.WAITING or not node.startswith(HIDDEN):
+            self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason, tuple(unused)))
+
+    def _event(self) -> JSON:
+        """Build the data of the event `run.migrated`; what is empty is left out."""
+        data = {
+            "from": self.old.fingerprint,
+            "map": {node: name for node, name in self.request.renames.items() if node != name},
+            "drop": sorted(self.request.drops),
+            "unused": [question for outcome in self.outcomes for question in outcome.unused],
+        }
+        return {key: value for key, value in data.items() if value}
+
+
+def _following(old: NodeRecord, replayed: NodeRecord, last: int) -> NodeRecord:
+    """Build the record of a node that doesn't continue its visit; `last` is the last visit under its id."""
+    if replayed.status is Status.READY:
+        return replace(replayed, visit=max(replayed.visit, last + 1), attempt=1, fence=old.fence)
+    is_own = replayed.status in FINAL or last == old.visit
+    if is_own and (replayed.visit, replayed.status) == (old.visit, old.status):
+        return replace(replayed, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)
+    visit = replayed.visit if replayed.status in FINAL else max(replayed.visit, last)
+    return replace(replayed, visit=visit, fence=max(old.fence, replayed.fence), nonce="")
+
+
+# Questions, documents and entries under the new ids of their nodes.
+
+
+def renamed(question: Interrupt, name: str) -> Interrupt:
+    """Return a question as its node asks it under another id: question id and digest change, too."""
+    address = Address(question.run_id, name, question.visit)
+    new_id = address.interrupt_id(question.scope, question.name, question.number, question.reasked)
+    new = replace(question, id=new_id, node_id=name, replaces=question.id)
+    return replace(new, digest=digest(new))
+
+
+def last_visit(snapshot: RunSnapshot, name: str) -> int:
+    """Return the last visit of which something is stored under an id; a node that starts must come after."""
+    asked = [question.visit for question in _asked_under(snapshot, name)]
+    return max([0, *asked, *(visit for node, visit in snapshot.entries if node == name)])
+
+
+def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
+    """List the questions that a node of that id, or its items, asked in any shape of the graph."""
+    return [
+        question for question in snapshot.interrupts if (map_of(question.node_id) or question.node_id) == name
+    ]
+
+
+def check_questions(planner: MigrationPlanner) -> None:
+    """Check that no renamed node takes over the questions of another one.
+
+    A question's id names its node and visit: under the same id an answer would reach another question.
+    A node that gets an earlier id back meets its own older questions there.
+
+    Raises:
+        ConflictError: it would.
+    """
+    for node in sorted(planner.names.started()):
+        name = planner.names.new_id(node)
+        if name in {"", node}:
+            continue
+        last = planner.snapshot.nodes.get(node, NodeRecord()).visit
+        first = last if name in planner.kept else last + 1
+        own = set(_earlier_ids(planner.snapshot, node))
+        foreign = [
+            question.id
+            for question in _asked_under(planner.snapshot, name)
+            if question.visit >= first
+            and question.id not in own
+            and _may_ask(planner, node + question.node_id[len(name) :])
+        ]
+        if foreign:
+            raise ConflictError(
+                f"node {node!r} can't be {name!r} in run {planner.snapshot.record.run_id}: another node of "
+                f"that name has asked {foreign[0]}, and answers to it would reach the wrong question. "
+                f"Nothing was changed. Give the node another name, or use --drop {node} to start it again."
+            )
+
+
+def _may_ask(planner: MigrationPlanner, node: str) -> bool:
+    """Whether a node may still ask in its present visit: an item that has completed does not."""
+    record = planner.snapshot.nodes.get(node, NodeRecord())
+    return not map_of(node) or record.status is not Status.COMPLETED
+
+
+def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
+    """Yield the ids that the questions of a node had before it was renamed, once or more often."""
+    by_id, seen = {question.id: question for question in snapshot.interrupts}, set[str]()
+    pending = [question.replaces for question in _asked_under(snapshot, node)]
+    while pending:
+        earlier = pending.pop()
+        if earlier in by_id and earlier not in seen:
+            seen.add(earlier)
+            yield earlier
+            pending.append(by_id[earlier].replaces)
+
+
+def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:
+    """List the decided questions of renamed nodes that continue, and those that replace open ones.
+
+    An open one is withdrawn under its old id: those who know that id must learn the new one.
+    """
+    decided, asked = [], []
+    for node, record in planner.snapshot.nodes.items():
+        name = planner.names.new_id(node)
+        if (
+            name in {"", node}
+            or record.status is not Status.WAITING
+            or (node, record.visit) in planner.closed
+        ):
+            continue
+        for question in planner.visit_questions(node):
+            new = renamed(question, name)
+            if question.is_open:
+                planner.withdrawn.append((node, question.visit, question.id))
+                asked.append(as_asked(new))
+            elif question.is_decided:
+                decided.append((question.id, new))
+    return decided, asked
+
+
+def renamed_nodes(planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]) -> list[Renamed]:
+    """List the nodes that have a new id, with their documents under that id."""
+    rows = []
+    for node in {**planner.snapshot.nodes, **{node: None for node, _ in planner.snapshot.entries}}:
+        name = planner.names.new_id(node)
+        if name in {"", node}:
+            continue
+        record = planner.snapshot.nodes.get(node, NodeRecord())
+        document = None
+        if node not in planner.forgets:
+            document = _with_first_name(node, record, planner.documents.get(node))
+        questions = [new.id for _, new in decided if new.node_id == name]
+        document = _with_new_ids(planner, node, name, document)
+        rows.append(Renamed(node, name, record.visit, document, questions))
+    return rows
+
+
+def _with_first_name(node: str, record: NodeRecord, document: JSON) -> JSON:
+    """Note the id under which an unfinished visit began: its idempotency key must not change."""
+    if record.status not in {Status.WAITING, Status.FAILED}:
+        return document
+    stored = load_document(document) or NodeDocument(record.visit)
+    first = stored.first_name(record.visit) or f"{node}.{record.visit}"
+    return replace(stored, named=first).dump()
+
+
+def _with_new_ids(planner: MigrationPlanner, node: str, name: str, document: JSON) -> JSON:
+    """Replace the ids and digests of a node's questions, and its own id beside them, in its document.
+
+    Only the executor knows the form of its document, so every text that equals one of them is replaced. No
+    other text does by chance: an id names run, node, visit and question, a digest is a hash of them.
+    """
+    new_texts = {}
+    for question in planner.questions.get(node, ()):
+        new = renamed(question, name)
+        new_texts[question.id] = new.id
+        if question.digest:
+            new_texts[question.digest] = new.digest
+
+    def rewrite(value: JSON) -> JSON:
+        if isinstance(value, str):
+            return new_texts.get(value, value)
+        if isinstance(value, list):
+            return [rewrite(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        fields = {new_texts.get(key, key): rewrite(item) for key, item in value.items()}
+        if "node_id" in value and value.get("id") in new_texts:  # a stored question
+            fields["node_id"] = name
+        return fields
+
+    return rewrite(document) if new_texts else document
+
+
+def renamed_visits(
+    planner: MigrationPlanner, past: Mapping[VisitKey, SettledVisit]
+) -> list[tuple[VisitKey, VisitKey, VisitEntry | None]]:
+    """List the visits whose node has a new id, or whose edges or reads differ in the new shape."""
+    rows: list[tuple[VisitKey, VisitKey, VisitEntry | None]] = []
+    for (node, visit), entry in planner.snapshot.entries.items():
+        name = planner.names.new_id(node)
+        if not name:
+            continue
+        new = _entry(planner, name, entry, past.get((name, visit)))
+        if name != node or new != entry:
+            rows.append(((node, visit), (name, visit), new if new != entry else None))
+    return rows
+
+
+def _entry(
+    planner: MigrationPlanner, name: str, entry: VisitEntry, settled: SettledVisit | None
+) -> VisitEntry:
+    if settled is None or settled.status is not Status.COMPLETED:
+        return entry
+    new = entry.copy()
+    new.pop("edges", None)
+    new.pop("reads", None)
+    if planner.new.nodes[name].loops:
+        new["edges"] = settled.edges
+    if settled.reads:
+        new["reads"] = [list(read) for read in settled.reads]
+    return new
+
+
+def undone_entries(planner: MigrationPlanner) -> dict[VisitKey, VisitEntry]:
+    """List the visits that no longer count, each with its entry marked as undone."""
+    return {
+        key: {**entry, "undone": True}
+        for key, entry in planner.snapshot.entries.items()
+        if (key in planner.closed or not planner.names.new_id(key[0])) and not entry.get("undone")
+    }

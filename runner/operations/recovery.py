@@ -1,0 +1,544 @@
+"""Retries of ended runs, and forks: new runs that start from what another run has completed.
+
+Both are planned on a replay of the run. Its history (the visits that completed or failed, each with the
+edges that it took) is fed in the order of completion to an empty run, by the same transitions that a store
+applies. Visits that are left out stay ready, and what depended on them does not become ready at all: so
+dead paths, loops and joins need no rules of their own here. A map is one visit; its items keep their
+records, and a map that runs again continues with those that have completed. The store applies a plan only
+if the run has not changed since it was read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runner import scheduler
+from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
+from runner.definition.policies import QueuePosition
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution import ids
+from runner.execution.engine import Engine
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.run import (
+    FINAL,
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    Records,
+    Rewrite,
+    RunRecord,
+    Status,
+    VisitEntry,
+    VisitKey,
+    existing,
+)
+from runner.scheduler.changes import Changes, Dispatch, TransitionResult
+from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
+
+TRIES = 20
+"""How often a retry is planned again because the run changed after it was read."""
+
+BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class SettledVisit:
+    """A visit that has ended: its status, a bit for each of its edges, and whose results its
+    conditions read.
+    """
+
+    node: str
+    visit: int
+    status: Status
+    edges: str = ""
+    reads: tuple[VisitKey, ...] = ()
+
+
+def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
+    """List the visits of a run that count, in the order in which they ended; failed ones come last."""
+    visits: dict[str, list[int]] = {}
+    for node, visit in sorted(snapshot.outputs):
+        visits.setdefault(node, []).append(visit)
+    upcoming = {node: iter(numbers) for node, numbers in visits.items()}
+    completed = [(node, next(upcoming[node])) for node in snapshot.order]
+    failed = [key for key in snapshot.entries if key not in snapshot.outputs and _failed(snapshot, key)]
+    return {
+        key: _settled(snapshot, key, status)
+        for ended, status in ((completed, Status.COMPLETED), (sorted(failed), Status.FAILED))
+        for key in ended
+        if key[0] != AFTER_GRAPH
+    }
+
+
+def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
+    """A visit with an error has failed, unless it is still being retried or was undone."""
+    entry, record = snapshot.entries[key], snapshot.nodes.get(key[0], NodeRecord())
+    if not entry.get("error") or entry.get("undone") or map_of(key[0]):
+        return False
+    return key[1] < record.visit or record.status in {Status.FAILED, Status.PENDING}
+
+
+def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVisit:
+    node, visit = key
+    if status is Status.FAILED:
+        return SettledVisit(node, visit, status)
+    entry, record = snapshot.entries[key], snapshot.nodes.get(node, NodeRecord())
+    # Outside of loops a node completes once, so that its record has the edges of that visit.
+    edges = entry.get("edges", record.edges)
+    reads = tuple((name, number) for name, number in entry.get("reads", ()))
+    return SettledVisit(node, visit, status, edges, reads)
+
+
+@dataclass
+class ReplayView:
+    """An empty run in memory: what a replay's transitions read."""
+
+    record: RunRecord
+    nodes: dict[str, NodeRecord]
+    loops: dict[int, LoopRecord]
+    arrived: dict[tuple[int, str], Arrivals]
+
+    def run(self) -> RunRecord:
+        """Return the run's counters."""
+        return self.record
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record, or the defaults."""
+        return self.nodes.get(node) or NodeRecord()
+
+    def map(self, node: str) -> MapRecord:
+        """Know of no items."""
+        del node
+        return MapRecord()
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record, or the defaults."""
+        return self.loops.get(loop) or LoopRecord()
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        """Return what has arrived at a node over the edges of one scope."""
+        return self.arrived.get((scope, node)) or Arrivals()
+
+    def stoppable(self) -> Iterable[str]:
+        """Name no node: a replay stops nothing."""
+        return ()
+
+    def question_status(self, interrupt_id: str) -> str:
+        """Know of no question."""
+        del interrupt_id
+        return ""
+
+    def question(self, interrupt_id: str) -> None:
+        """Know of no question."""
+        del interrupt_id
+
+    def reported(self, reference: str) -> bool:
+        """Know of no work of another system."""
+        del reference
+        return False
+
+    def tag(self, name: str) -> str:
+        """Know of no tag."""
+        del name
+        return ""
+
+    def next_start(self, key: str) -> int:
+        """Know of no rate."""
+        del key
+        return 0
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        """Know of no other execution."""
+        del key, node, since, now
+        return QueuePosition(0, 0, mine=False)
+
+    def write(self, result: TransitionResult) -> None:
+        """Take over the records that a transition changed."""
+        self.record = result.run
+        self.nodes.update(result.nodes)
+        self.loops.update(result.loops)
+        self.arrived.update(result.arrivals)
+
+
+class Replay:
+    """One replay. `inputs` are the visits whose outputs had reached each fed visit when it ended."""
+
+    def __init__(
+        self, topology: Topology, past: Mapping[VisitKey, SettledVisit], left_out: Collection[VisitKey] = ()
+    ) -> None:
+        """Play the whole past but for the visits to leave out; limits don't count here."""
+        nodes = {name: replace(node, limits=()) for name, node in topology.nodes.items()}
+        self._topology = replace(topology, limit=0, timeout_ms=0, nodes=nodes)
+        if topology.policy is FailurePolicy.FAIL_FAST:
+            left_out = {*left_out, *(key for key, settled in past.items() if settled.status is Status.FAILED)}
+        self._fed = {key: place for place, key in enumerate(past) if key not in left_out}
+        self._visits: dict[str, list[int]] = {}
+        for node, visit in sorted(past):
+            self._visits.setdefault(node, []).append(visit)
+        self._heap: list[tuple[int, VisitKey]] = []
+        self._page = ReplayView(RunRecord("", topology.graph_id, topology.fingerprint), {}, {}, {})
+        self.inputs: dict[VisitKey, list[VisitKey]] = {}
+        self._take(scheduler.start(self._draft()))
+        while self._heap:
+            _, key = heapq.heappop(self._heap)
+            self._feed(past[key])
+
+    def records(self) -> Records:
+        """Return the records at the end, each node in its present round."""
+        changes, page = self._draft(), self._page
+        loops = {number: page.loop(number) for number in range(len(self._topology.loops))}
+        nodes = {name: changes.node(name) for name in page.nodes}
+        scopes = {name: node.scope for name, node in self._topology.nodes.items() if node.loops}
+        return Records(nodes, loops, dict(page.arrived), page.record.failed, scopes=scopes)
+
+    def _draft(self) -> Changes:
+        return Changes(self._page, self._topology, 0, 0)
+
+    def _feed(self, ended: SettledVisit) -> None:
+        node, visit = ended.node, ended.visit
+        attempt = self._page.nodes[node].attempt
+        self._take(scheduler.claim(self._draft(), node, visit, attempt, "replay"))
+        changes = self._draft()
+        self.inputs[node, visit] = scheduler.live_inputs(changes, node)
+        fence = self._page.nodes[node].fence
+        claimed = (node, visit, fence)
+        self._take(scheduler.settle(changes, *claimed, nonce="", status=ended.status, edges=ended.edges))
+
+    def _take(self, result: TransitionResult) -> None:
+        self._page.write(result)
+        for action in result.actions:
+            if isinstance(action, Dispatch):
+                self._place(action.node, action.visit)
+
+    def _place(self, node: str, visit: int) -> None:
+        """A visit that is ready is the next of its node in the history: others were undone."""
+        numbers = self._visits.get(node, [])
+        place = bisect_left(numbers, visit)
+        if place < len(numbers):
+            visit = numbers[place]
+            self._page.nodes[node] = replace(self._page.nodes[node], visit=visit)
+        if (node, visit) in self._fed:
+            heapq.heappush(self._heap, (self._fed[node, visit], (node, visit)))
+
+
+def dependents(topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey) -> set[VisitKey]:
+    """Find a visit and all visits that were given its output, or decided by it, or by one of these."""
+    keys = {key}
+    replay = Replay(topology, past)
+    for other, inputs in replay.inputs.items():
+        if not keys.isdisjoint((*inputs, *past[other].reads)):
+            keys.add(other)
+    return keys
+
+
+def retry(engine: Engine, run_id: str, node: str | None = None) -> list[str]:
+    """Continue an ended run; return the nodes that run again.
+
+    Raises:
+        NotFoundError: there is no such run or node.
+        UsageError: the node has not failed, or the run is part of another run.
+        ConflictError: the run has not ended, has completed, or has nothing left to do.
+    """
+    names, reply = write_retry(engine.store, run_id, node)
+    engine.ring(reply)
+    return names
+
+
+def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[list[str], Reply]:
+    """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells."""
+    for _ in range(TRIES):
+        rewrites = plan_retry(store, run_id, node)
+        reply = store.rewrite(rewrites, ids.nonce())
+        if reply.word == "reopened":
+            return _running_again(rewrites[0].records), reply
+    raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
+
+
+def plan_retry(store: Store, run_id: str, node: str | None = None) -> list[Rewrite]:
+    """Plan a retry: the run itself, then the child runs that continue with it; raises as `retry`."""
+    snapshot = existing(store.read(run_id), run_id)
+    record = snapshot.record
+    if record.parent:
+        raise UsageError(
+            f"run {run_id} does the work of node {record.parent_node!r} in run {record.parent}; retry "
+            f"run {record.root}, and this one goes on with it."
+        )
+    rewrites = _plan_retry(store, snapshot, node)
+    if not rewrites:
+        raise ConflictError(f"run {run_id} has nothing left to do; nothing was changed.")
+    return rewrites
+
+
+def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[Rewrite]:
+    """Empty when nothing would run again."""
+    _check_broken(snapshot)
+    topology = _topology(store, snapshot)
+    replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
+    records = reopened(snapshot, replay)
+    after = records.nodes.get(AFTER_GRAPH, NodeRecord())
+    if not set(_running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
+        return []
+    records, children = _with_children(store, records)
+    undone = undone_entries(snapshot, replay, records.nodes)
+    forgets = list(dict.fromkeys(name for name, _ in undone))
+    return [Rewrite(snapshot.record.run_id, snapshot.events, records, undone, forgets), *children]
+
+
+def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrite]]:
+    """Plan the retries of the child runs of nodes that run again; such a node waits for its child."""
+    nodes, children = dict(records.nodes), []
+    for name, record in records.nodes.items():
+        if record.status is not Status.READY or not record.child:
+            continue
+        child = store.read(record.child)
+        if child is not None and child.record.status is Status.COMPLETED:
+            continue
+        rewrites = _plan_retry(store, child, None) if child is not None else []
+        children += rewrites
+        # A child that is gone, or has nothing left to do, is of no use: its node starts a new one.
+        nodes[name] = _waiting(record) if rewrites else replace(record, child="")
+    return replace(records, nodes=nodes), children
+
+
+def _topology(store: Store, snapshot: RunSnapshot) -> Topology:
+    record = snapshot.record
+    topology = store.topology(record.graph_id, record.fingerprint)
+    if topology is None:
+        raise ConflictError(
+            f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; nothing was "
+            "changed. Start it again from its beginning."
+        )
+    return topology
+
+
+def _check_broken(snapshot: RunSnapshot) -> None:
+    run_id, status = snapshot.record.run_id, snapshot.record.status
+    if status is Status.COMPLETED:
+        raise ConflictError(
+            f"run {run_id} has completed; nothing was changed. Fork it to start again from one of its nodes."
+        )
+    if status not in BROKEN:
+        raise ConflictError(
+            f"run {run_id} is {status}, it has not ended; nothing was changed. Wait for its end or cancel it."
+        )
+
+
+def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | None) -> set[VisitKey]:
+    """List the failed visits that are to run again: all that stand, or one node's."""
+    failed = {
+        name for name, record in snapshot.nodes.items() if record.status is Status.FAILED and not map_of(name)
+    }
+    if node is not None:
+        record = snapshot.nodes.get(node, NodeRecord())
+        if node not in topology.nodes:
+            raise NotFoundError(
+                f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was changed."
+            )
+        if record.status not in BROKEN:
+            raise UsageError(
+                f"node {node!r} is {record.status}: only one that failed or was cancelled runs again in the "
+                "same run; nothing was changed. Fork the run to repeat a node that has completed."
+            )
+        others = sorted(failed - {node})
+        if others and topology.policy is FailurePolicy.FAIL_FAST:
+            raise ConflictError(
+                f"{', '.join(others)} failed, too, which would stop the run at once; nothing was changed. "
+                "Retry the run without naming a node."
+            )
+        failed &= {node}
+    return {(name, snapshot.nodes[name].visit) for name in failed}
+
+
+def _waiting(record: NodeRecord) -> NodeRecord:
+    return replace(record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0)
+
+
+def _running_again(records: Records) -> list[str]:
+    return [name for name, record in records.nodes.items() if record.status in {Status.READY, Status.WAITING}]
+
+
+def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
+    """Return the records with which an ended run continues.
+
+    A node that failed or was cancelled keeps its visit: its next attempt has a higher number. One that
+    had ended and must wait once more gets a new visit when its turn comes.
+    """
+    records = replay.records()
+    nodes = {}
+    for name in {**records.nodes, **snapshot.nodes}:
+        old = snapshot.nodes.get(name, NodeRecord())
+        record = _continued(records.nodes.get(name, NodeRecord()), old)
+        if name in records.nodes or record.visit or record.fence:
+            nodes[name] = old if map_of(name) else record
+    maps = {
+        name: MapRecord(record.visit, record.total)
+        for name, record in snapshot.maps.items()
+        if nodes[name].status is Status.READY and nodes[name].visit == record.visit
+    }
+    return replace(records, nodes=nodes, maps=maps)
+
+
+def _continued(new: NodeRecord, old: NodeRecord) -> NodeRecord:
+    """Continue the numbers of a replayed node that must not repeat: visit, attempt and fence."""
+    if new.status is Status.READY:
+        if old.visit >= new.visit and old.status in {Status.FAILED, Status.CANCELLED}:
+            again = replace(new, visit=old.visit, attempt=old.attempt + 1, fence=old.fence + 1)
+            return replace(again, child=old.child, uncounted=old.attempt)
+        return replace(new, visit=max(new.visit, old.visit + 1), attempt=1, fence=old.fence)
+    if (new.visit, new.status) == (old.visit, old.status):
+        return replace(new, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)
+    visit = new.visit if new.status in FINAL else max(new.visit, old.visit)
+    return replace(new, visit=visit, fence=max(old.fence, new.fence), nonce="")
+
+
+def undone_entries(
+    snapshot: RunSnapshot, replay: Replay, nodes: Mapping[str, NodeRecord]
+) -> dict[VisitKey, VisitEntry]:
+    """List the visits that no longer count, each with its entry marked as undone."""
+    undone: dict[VisitKey, VisitEntry] = {}
+    for key, entry in snapshot.entries.items():
+        record = nodes.get(key[0], NodeRecord())
+        again = record.status in {Status.READY, Status.WAITING} and record.visit == key[1]
+        counts = key in replay.inputs or again or map_of(key[0]) or key[0] == AFTER_GRAPH
+        if not counts and not entry.get("undone"):
+            undone[key] = {**entry, "undone": True}
+    return undone
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOptions:
+    """A fork's id and tags, and with `edited` the packed `input` of the node that starts again."""
+
+    run_id: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    edited: bool = False
+    input: JSON = None
+
+
+def fork(
+    engine: Engine,
+    run_id: str,
+    node: str,
+    visit: int | None = None,
+    *,
+    tags: Mapping[str, str] | None = None,
+    new_input: Sequence[object] = (),
+) -> str:
+    """Start a new run in which a visit of a node starts again, the latest unless named; return its id.
+
+    Everything that had completed and does not depend on that visit is kept; the rest starts again.
+    `new_input` holds the node's new input, or nothing.
+
+    Raises:
+        NotFoundError: there is no such run, node or visit.
+        UsageError: the node has not run yet.
+        ConflictError: what the run has kept does not lead to the node, or its shape is gone.
+    """
+    packed = codec.pack(new_input[0], "input") if new_input else None
+    new_id = ids.run_id(int(run_id[: ids.PARTITION_DIGITS])) if run_id[:1].isdecimal() else ids.run_id()
+    options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed)
+    reply = engine.store.fork(plan_fork(engine.store, run_id, node, visit, options))
+    if reply.word != "forked":
+        raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
+    engine.ring(reply)
+    return new_id
+
+
+def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions) -> Fork:
+    """Plan a fork; raises as `fork`."""
+    snapshot = existing(store.read(run_id), run_id)
+    topology = _topology(store, snapshot)
+    record, past = snapshot.record, history(snapshot)
+    key = (node, _chosen_visit(snapshot, topology, past, node, visit))
+    left_out = dependents(topology, past, key) if key in past else set()
+    replay = Replay(topology, past, left_out)
+    records = _fork_records(snapshot, replay)
+    first = records.nodes.get(node, NodeRecord())
+    if first.status is not Status.READY:
+        raise ConflictError(
+            f"what run {record.run_id} has kept does not lead to node {node!r}; nothing was started."
+        )
+    kept = _kept_visits(snapshot, replay, past, records)
+    tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}
+    return Fork(
+        Start(options.run_id, record.graph_id, record.fingerprint, snapshot.task, snapshot.given, tags),
+        record.run_id,
+        records,
+        kept,
+        _kept_memories(snapshot, kept, records),
+        (node, first.visit) if options.edited else None,
+        options.input,
+    )
+
+
+def _chosen_visit(
+    snapshot: RunSnapshot,
+    topology: Topology,
+    past: Mapping[VisitKey, object],
+    node: str,
+    visit: int | None,
+) -> int:
+    """Find the visit to start again: the one named, or the latest."""
+    run_id = snapshot.record.run_id
+    if node not in topology.nodes or node.endswith("]"):
+        raise NotFoundError(f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started.")
+    record = snapshot.nodes.get(node, NodeRecord())
+    numbers = {number for name, number in past if name == node}
+    if record.status not in {Status.PENDING, Status.SKIPPED}:
+        numbers.add(record.visit)
+    if not numbers:
+        raise UsageError(f"node {node!r} has not run yet in run {run_id}; nothing was started.")
+    if visit is not None and visit not in numbers:
+        raise NotFoundError(f"node {node!r} of run {run_id} has no visit {visit}; nothing was started.")
+    return max(numbers) if visit is None else visit
+
+
+def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
+    """Take the records of a replay, with the items of maps that are kept."""
+    records = replay.records()
+    nodes = {}
+    for name, record in records.nodes.items():
+        old = snapshot.nodes.get(name, NodeRecord())
+        same = (old.visit, old.status) == (record.visit, record.status)
+        own = replace(record, attempt=old.attempt, child=old.child) if same and record.visit else record
+        nodes[name] = replace(own if (name, record.visit) in replay.inputs else record, nonce="")
+    maps = {
+        name: progress
+        for name, progress in snapshot.maps.items()
+        if (name, progress.visit) in replay.inputs and nodes[name].visit == progress.visit
+    }
+    items = {
+        name: record
+        for name, record in snapshot.nodes.items()
+        if map_of(name) in maps and record.visit == maps[map_of(name)].visit
+    }
+    return replace(records, nodes={**nodes, **items}, maps=maps)
+
+
+def _kept_visits(
+    snapshot: RunSnapshot,
+    replay: Replay,
+    past: Mapping[VisitKey, SettledVisit],
+    records: Records,
+) -> dict[VisitKey, int]:
+    """List the visits whose results are kept; places in the order end below those of the new run."""
+    others = {key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)}
+    order = [key for key in past if key in replay.inputs and past[key].status is Status.COMPLETED]
+    return others | {key: place - len(order) for place, key in enumerate(order)}
+
+
+def _is_item(key: VisitKey, records: Records) -> bool:
+    record = records.nodes.get(key[0]) if map_of(key[0]) else None
+    return record is not None and record.visit == key[1]
+
+
+def _kept_memories(snapshot: RunSnapshot, kept: Mapping[VisitKey, int], records: Records) -> list[str]:
+    """List the completed nodes all of whose visits are kept: their memory is of no other visit."""
+    partly = {key[0] for key in snapshot.entries if key not in kept}
+    names = dict.fromkeys(name for name, _ in kept)
+    return [name for name in names if name not in partly and records.nodes[name].status is Status.COMPLETED]

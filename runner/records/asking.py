@@ -1,0 +1,124 @@
+"""The one implementation of `interrupt()`: return the recorded answer, or record the question and leave.
+
+Functions, tools, hooks and adapters all use it, each with its own place (address, scope, number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Unpack
+
+from runner.errors import InterruptRaised, UsageError
+from runner.records.codec import plain, unpack
+from runner.records.interrupts import (
+    Address,
+    Interrupt,
+    InterruptOptions,
+    InterruptStatus,
+    answer_value,
+    ends_node,
+)
+from runner.records.schemas import mismatch
+
+
+class Asker:
+    """Asks for one place in a user's code.
+
+    Questions and refusals are also recorded here, so that code which swallows the exception doesn't lose
+    the question. `repeat` allows one name several times (in a tool: the same question).
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        scope: str,
+        number: int = 1,
+        answers: Mapping[str, Interrupt] | None = None,
+        *,
+        repeat: bool = False,
+    ) -> None:
+        self.asked: list[Interrupt] = []
+        self.refused: UsageError | None = None
+        self._address, self._scope, self._number = address, scope, number
+        self._answers = answers or {}
+        self._repeat = repeat
+        self._used: set[str] = set()
+
+    def ask(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any:
+        """Return the answer, if there is one.
+
+        Raises:
+            InterruptRaised: there is no answer yet.
+            InterruptExpired: the question has expired. InterruptWithdrawn: an operator has withdrawn it.
+            UsageError: an argument of the question is invalid.
+        """
+        try:
+            question = self._question(name, reason, options)
+        except UsageError as error:
+            self.refused = error
+            raise
+        recorded = self._answers.get(question.id)
+        if recorded is not None and is_answered(recorded):
+            return answer_value(recorded, options.get("response_schema"))
+        if response is not None:
+            return response
+        if all(question.id != other.id for other in self.asked):
+            self.asked.append(question)
+        raise InterruptRaised(name)
+
+    def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
+        question = next_question(
+            self._answers,
+            lambda reasked: self._address.ask(
+                name, reason, scope=self._scope, number=self._number, reasked=reasked, **options
+            ),
+        )
+        if name in self._used and not self._repeat:
+            raise UsageError(
+                f"interrupt {name!r} was asked twice in one event; give each question a name of its own."
+            )
+        self._used.add(name)
+        return question
+
+
+def is_answered(question: Interrupt) -> bool:
+    """Whether a question no longer waits: it was answered, has expired, or an operator withdrew it."""
+    decided = question.status is InterruptStatus.EXPIRED or question.withdrawal is not None
+    return question.response is not None or decided
+
+
+def is_asked_again(recorded: Interrupt) -> bool:
+    """Whether a question has ended in a way after which the same code asks it once more.
+
+    It was withdrawn with `reask`; or its node failed with it, and was then retried.
+    """
+    if recorded.withdrawal is not None:
+        return bool(recorded.withdrawal["reask"])
+    return recorded.status is InterruptStatus.EXPIRED and ends_node(recorded)
+
+
+def next_question(answers: Mapping[str, Interrupt], ask: Callable[[int], Interrupt]) -> Interrupt:
+    """Build a question, with the number of times that it has been asked again as part of its id.
+
+    That number grows when `is_asked_again` holds, or when the recorded answer does not match the schema of
+    the present code.
+    """
+    reasked, replaces = 0, ""
+    while recorded := answers.get((question := ask(reasked)).id):
+        if not (is_asked_again(recorded) or is_outdated(recorded, question)):
+            break
+        reasked, replaces = reasked + 1, "" if is_asked_again(recorded) else recorded.id
+    return replace(question, replaces=replaces) if replaces else question
+
+
+def is_outdated(recorded: Interrupt, question: Interrupt) -> bool:
+    """Whether the answer, recorded under another schema, does not match the question's present schema."""
+    if question.response_schema in (None, recorded.response_schema) or recorded.withdrawal is not None:
+        return False
+    answer = recorded.response
+    if recorded.status is InterruptStatus.EXPIRED:
+        answer = recorded.on_expire.get("response") if isinstance(recorded.on_expire, dict) else None
+    return answer is not None and bool(mismatch(question.response_schema or {}, plain(unpack(answer))))

@@ -1,0 +1,254 @@
+"""The stored and wire form of values: JSON bytes, strict both ways.
+
+`pack` turns a value into JSON data or refuses it, naming the field; `unpack` is its inverse.
+Beyond JSON it carries bytes and pydantic models, as objects with one reserved key. A user's
+object that has such a key is escaped, so that user data is never mistaken for these forms.
+Documents are frozen dataclasses with a field `v`; `encode` and `decode` move them, and an unknown
+field, a missing field or another `v` is refused with an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import pydantic
+import pydantic_core
+
+from runner.errors import CorruptDocument, UnstorableError
+
+# The same key as Strands' sessions use for bytes, so that their documents have the same form.
+BYTES_KEY = "__bytes_encoded__"
+
+MODEL_KEY = "__model__"
+
+TYPED_KEY = "__typed__"
+
+ESCAPE_KEY = "__escaped__"
+
+RESERVED = frozenset({BYTES_KEY, MODEL_KEY, TYPED_KEY, ESCAPE_KEY})
+
+# Deeper values would exceed the recursion limits of other JSON readers (pydantic's is about 200).
+MAX_DEPTH = 64
+
+# JSON readers of other languages lose precision beyond this; larger integers are refused.
+MAX_INTEGER = 2**63 - 1
+
+JSON = Any
+"""Plain JSON data. It names what is stored; it is `Any` because recursive types don't help its readers."""
+
+Document = TypeVar("Document")
+
+
+def pack(value: object, field: str) -> JSON:
+    """Turn a value into JSON data; `field` names it in the error.
+
+    Raises:
+        UnstorableError: something in it can't be stored.
+    """
+    return _pack(value, field, 0)
+
+
+def _pack(value: object, field: str, depth: int) -> JSON:
+    if value is None or isinstance(value, bool):
+        return value
+    if depth > MAX_DEPTH:
+        raise UnstorableError(f"{field} is nested deeper than {MAX_DEPTH} levels; store a flatter value.")
+    match value:
+        case int() | float() | str():
+            return _pack_scalar(value, field)
+        case bytes():
+            return {BYTES_KEY: True, "data": base64.b64encode(value).decode("ascii")}
+        case pydantic.BaseModel():
+            name = f"{type(value).__module__}:{type(value).__qualname__}"
+            return {MODEL_KEY: name, "data": _pack(_model_data(value, field), field, depth + 1)}
+        case list() | tuple():
+            return [_pack(item, f"{field}[{i}]", depth + 1) for i, item in enumerate(value)]
+        case Mapping():
+            return _pack_mapping(value, field, depth)
+    raise UnstorableError(
+        f"{field} is a {type(value).__name__}, which can't be stored; "
+        "use JSON data, bytes or a pydantic model."
+    )
+
+
+def _model_data(model: pydantic.BaseModel, field: str) -> JSON:
+    # round_trip leaves out what is computed: it would be refused when the model is made again.
+    try:
+        return model.model_dump(mode="json", round_trip=True)
+    except Exception as error:
+        raise UnstorableError(
+            f"{field} is a {type(model).__name__} that has no JSON form: {error}"
+        ) from error
+
+
+def _pack_scalar(value: float | str, field: str) -> JSON:
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UnstorableError(f"{field} holds a lone surrogate, which is not valid text.") from error
+        # Not str(value): that is the member's name where the text is also an Enum.
+        return str.__str__(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UnstorableError(f"{field} is {value}, which JSON has no form for; use None or a string.")
+        return float(value)
+    if abs(value) > MAX_INTEGER:
+        raise UnstorableError(f"{field} is an integer of more than 64 bits; store it as a string.")
+    return int(value)
+
+
+def _pack_mapping(value: Mapping[Any, object], field: str, depth: int) -> JSON:
+    packed: dict[str, JSON] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise UnstorableError(f"{field} has the key {key!r}; keys must be strings.")
+        packed[_pack_scalar(key, f"a key of {field}")] = _pack(item, f"{field}.{key}", depth + 1)
+    return {ESCAPE_KEY: packed} if RESERVED & packed.keys() else packed
+
+
+def unpack(value: JSON) -> Any:
+    """Turn packed JSON data back into the value.
+
+    A pydantic model comes back as itself when its class is already imported, else as plain data:
+    no module is ever imported because stored data names it.
+
+    Raises:
+        CorruptDocument: the model's class no longer takes the data.
+    """
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if BYTES_KEY in value:
+        return base64.b64decode(value["data"], validate=True)
+    if MODEL_KEY in value:
+        return _restore_model(value[MODEL_KEY], unpack(value["data"]))
+    if TYPED_KEY in value:
+        return unpack(value["data"])  # the function that it names gives it a type; here it is data
+    inner = value.get(ESCAPE_KEY, value)
+    return {key: unpack(item) for key, item in inner.items()}
+
+
+def untyped(packed: JSON) -> JSON:
+    """Return the packed data of a typed function's result without the name of its type."""
+    return packed["data"] if isinstance(packed, dict) and TYPED_KEY in packed else packed
+
+
+def _restore_model(name: str, data: Any) -> Any:
+    cls = imported(name)
+    if not (isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)):
+        return data
+    try:
+        return cls.model_validate(data, by_alias=True, by_name=True)
+    except pydantic.ValidationError as error:
+        raise CorruptDocument(f"a stored {name} no longer fits its class: {error}") from error
+
+
+def imported(name: str) -> object | None:
+    """Look up `module:qualname` among the modules already imported; None if it is not there."""
+    module, _, qualname = name.partition(":")
+    value: object | None = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def plain(value: object) -> JSON:
+    """Return the JSON form that people and other programs see: models as data, bytes as base64."""
+    if isinstance(value, pydantic.BaseModel):
+        return plain(value.model_dump(mode="json"))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def dump_json(value: JSON) -> bytes:
+    """Write JSON data (already packed) as compact UTF-8 bytes."""
+    return pydantic_core.to_json(value)
+
+
+def load_json(data: bytes | str) -> JSON:
+    """Read JSON strictly: no duplicate keys, no NaN, no huge numbers, no lone surrogates.
+
+    Raises:
+        CorruptDocument: the bytes are not such JSON.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_bounded, parse_float=_finite
+        )
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise CorruptDocument(f"not valid JSON: {error}") from error
+    return value
+
+
+def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return unique
+
+
+def _refuse(constant: str) -> JSON:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(float(digits)):
+        raise ValueError(f"{digits} is larger than any float")
+    return float(digits)
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > len(str(MAX_INTEGER)) + 1:
+        raise ValueError("an integer has too many digits")
+    return int(digits)
+
+
+_adapters: dict[type[Any], pydantic.TypeAdapter[Any]] = {}
+
+
+def _adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
+    """Return the adapter of a class; each is built once, as that takes a millisecond and more."""
+    if cls not in _adapters:
+        _adapters[cls] = pydantic.TypeAdapter(cls)
+    return _adapters[cls]
+
+
+def encode(document: object) -> bytes:
+    """Write a document (one of this library's dataclasses, with packed values) as bytes."""
+    return _adapter(type(document)).dump_json(document)
+
+
+def decode(cls: type[Document], data: bytes | str) -> Document:
+    """Read a document strictly.
+
+    Raises:
+        CorruptDocument: a field is missing, unknown or of the wrong kind.
+    """
+    try:
+        return cast("Document", _adapter(cls).validate_json(data, strict=True))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise CorruptDocument(
+            f"a stored {cls.__name__} can't be read: {where}: {first['msg']}. It was left untouched; "
+            "a newer version of this library may have written it."
+        ) from error
+
+
+STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
+"""Set as `__pydantic_config__` on each stored dataclass: an unknown field is an error."""

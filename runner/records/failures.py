@@ -1,0 +1,240 @@
+"""Errors as values: what is stored of an exception, and how it comes back in another process.
+
+Nothing is ever unpickled or imported because stored data names it. A class that is already
+imported is used itself, without running code of its own; otherwise a class of the same name is made
+below the nearest base that can be made, so that `isinstance` checks keep working.
+Either way `str()` and `repr()` are the same as before.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, WrapperDescriptorType
+from typing import Any, ClassVar
+
+import pydantic
+
+from runner.errors import NodeFailed, UnstorableError
+from runner.records import codec
+
+MAX_CHAIN = 8
+
+MAX_MEMBERS = 16  # of an exception group; the traceback's text names more of them
+
+MEMBER_DEPTH = 3  # a group in a group counts as this many links of a chain: groups grow faster
+
+MAX_TRACEBACK = 16_000  # characters; the end of a traceback matters most, so the start is cut
+
+MAX_MESSAGE = 16_000  # characters; an exception may carry the whole body of a reply
+
+MAX_VALUE = 64_000  # bytes of its arguments, or of one attribute; a larger value is left out
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """An exception, stored: `type` is `module:qualname`, `bases` the same for its MRO.
+
+    `shown` is its `repr()`; `members` are the exceptions of a group.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    type: str
+    message: str
+    bases: list[str] = field(default_factory=list)
+    args: list[Any] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    traceback: str = ""
+    cause: ErrorRecord | None = None
+    context: ErrorRecord | None = None
+    suppress_context: bool = False
+    shown: str = ""
+    members: list[ErrorRecord] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The class name alone, as a traceback's last line shows it."""
+        return self.type.rpartition(":")[2].rpartition(".")[2]
+
+    def __str__(self) -> str:
+        """Return the line a traceback would end with, and of its notes the last one."""
+        line = f"{self.name}: {self.message}" if self.message else self.name
+        return f"{line} ({self.notes[-1]})" if self.notes else line
+
+
+def record(error: BaseException, depth: int = 0) -> ErrorRecord:
+    """Store an exception: type, message, arguments, attributes, notes, causes and traceback."""
+    cls = type(error)
+    context = None if error.__cause__ is not None else error.__context__
+    return ErrorRecord(
+        type=_name(cls),
+        message=_text(error, str),
+        bases=[_name(base) for base in cls.__mro__[1:] if issubclass(base, BaseException)],
+        args=_arguments(error),
+        attributes=_attributes(error),
+        notes=[_short(_storable(str(note))) for note in getattr(error, "__notes__", ())],
+        traceback="" if depth else _traceback(error),
+        cause=_chained(error.__cause__, depth),
+        context=_chained(context, depth),
+        suppress_context=error.__suppress_context__,
+        shown=_text(error, repr),
+        members=_members(error, depth + MEMBER_DEPTH),
+    )
+
+
+def _chained(error: BaseException | None, depth: int) -> ErrorRecord | None:
+    return record(error, depth + 1) if error is not None and depth < MAX_CHAIN else None
+
+
+def _members(error: BaseException, depth: int) -> list[ErrorRecord]:
+    if not isinstance(error, BaseExceptionGroup) or depth > MAX_CHAIN:
+        return []
+    return [record(member, depth) for member in error.exceptions[:MAX_MEMBERS]]
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _text(error: BaseException, read: Callable[[object], str]) -> str:
+    """`str()` of a user's exception may itself raise, and may hold text that can't be stored."""
+    try:
+        return _short(_storable(read(error)))
+    except Exception as broken:  # noqa: BLE001 - any error of the user's __str__
+        return f"<its message could not be read: {type(broken).__name__}>"
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _short(text: str) -> str:
+    left = len(text) - MAX_MESSAGE
+    return f"{text[:MAX_MESSAGE]} … ({left:,} characters more)" if left > 0 else text
+
+
+def _is_short(packed: Any) -> bool:
+    return len(codec.dump_json(packed)) <= MAX_VALUE
+
+
+def _traceback(error: BaseException) -> str:
+    return _storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
+
+
+def _arguments(error: BaseException) -> list[Any] | None:
+    arguments: object = error.args
+    if isinstance(error, BaseExceptionGroup):
+        arguments = (error.message,)
+    elif isinstance(error, OSError):
+        # The file names of an OSError are not among its args.
+        arguments = OSError.__reduce__(error)[1]
+    try:
+        packed: list[Any] = codec.pack(arguments, "args")
+    except UnstorableError:
+        return None
+    return packed if _is_short(packed) else None
+
+
+def _attributes(error: BaseException) -> dict[str, Any]:
+    attributes = {}
+    for key, value in getattr(error, "__dict__", {}).items():
+        if key == "__notes__":
+            continue
+        try:
+            packed = codec.pack(value, key)
+        except UnstorableError:
+            continue
+        if _is_short(packed):
+            attributes[key] = packed
+    return attributes
+
+
+def load(stored: Mapping[str, Any]) -> ErrorRecord:
+    """Read a record from its stored form, with the records chained to it."""
+    chained = {key: load(stored[key]) for key in ("cause", "context") if stored.get(key)}
+    members = [load(member) for member in stored.get("members") or ()]
+    return ErrorRecord(**{**stored, **chained, "members": members})
+
+
+def restore(stored: ErrorRecord) -> BaseException:
+    """Restore a stored exception, with the marker attribute `restored` set to True."""
+    error = _revive(stored)
+    error.__dict__["restored"] = True
+    for note in stored.notes:
+        error.add_note(note)
+    error.__cause__ = restore(stored.cause) if stored.cause else None
+    error.__context__ = restore(stored.context) if stored.context else None
+    error.__suppress_context__ = stored.suppress_context
+    return error
+
+
+def _revive(stored: ErrorRecord) -> BaseException:
+    """Use its own class if `str` and `repr` stay the same, otherwise one of that name below its base."""
+    own = _exception_class(stored.type)
+    if own is not None:
+        error = _build(own, stored)
+        if error is not None and _reads_alike(error, stored):
+            return error
+    for name in (stored.type, *stored.bases):
+        base = _exception_class(name)
+        error = None if base is None else _build(_stand_in(base, stored), stored)
+        if error is not None:
+            return error
+    return NodeFailed(str(stored))
+
+
+def _stand_in(base: type[BaseException], stored: ErrorRecord) -> type[BaseException]:
+    body = {
+        "__str__": lambda _self: stored.message,
+        "__repr__": lambda _self: stored.shown or f"{stored.name}({stored.message!r})",
+        "__module__": stored.type.partition(":")[0],
+    }
+    return type(stored.name, (base,), body)
+
+
+def _exception_class(name: str) -> type[BaseException] | None:
+    cls = codec.imported(name)
+    return cls if isinstance(cls, type) and issubclass(cls, BaseException) else None
+
+
+def _build(cls: type[BaseException], stored: ErrorRecord) -> BaseException | None:
+    """Create the exception without running code of a user's class; None where that is not possible."""
+    try:
+        arguments = (stored.message,) if stored.args is None else tuple(codec.unpack(stored.args))
+        if issubclass(cls, BaseExceptionGroup):
+            error: BaseException = cls.__new__(
+                cls, arguments[0], [restore(member) for member in stored.members]
+            )
+        elif _is_built_in(cls):
+            # The constructors of Python's own classes fill what is no attribute, as `errno`.
+            error = cls(*arguments)
+        else:
+            error = _bare(cls)
+            error.args = arguments
+        error.__dict__.update({key: codec.unpack(value) for key, value in stored.attributes.items()})
+    except Exception:  # noqa: BLE001 - a class may refuse to be made in any way
+        return None
+    return error
+
+
+def _bare(cls: type[BaseException]) -> BaseException:
+    """Create an empty object of a class without calling a user's `__new__`."""
+    makers = (vars(base).get("__new__") for base in cls.__mro__)
+    make: Any = next(maker for maker in makers if isinstance(maker, BuiltinFunctionType))
+    error: BaseException = make(cls)
+    return error
+
+
+def _is_built_in(cls: type[BaseException]) -> bool:
+    return isinstance(cls.__init__, WrapperDescriptorType) and isinstance(cls.__new__, BuiltinFunctionType)
+
+
+def _reads_alike(error: BaseException, stored: ErrorRecord) -> bool:
+    """Whether the message is the stored one: it differs where a class's state could not be stored whole."""
+    try:
+        return str(error) == stored.message and repr(error) == (stored.shown or repr(error))
+    except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
+        return False

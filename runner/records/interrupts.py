@@ -1,0 +1,500 @@
+"""The question, the answer and the receipt, and the names that tie them together.
+
+An interrupt's id is made from where it was asked, never from a counter or a clock: the same question of
+the same visit has the same id in every process, and no other question has it. What an unanswered question
+does (its expiry, its reminders) is worked out from the question alone, so that the scripts of the store
+need no user code when the time comes: see docs/decisions/0011-expiry.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+
+import pydantic
+
+from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
+from runner.records import codec, failures, schemas, validation
+from runner.records.codec import JSON
+from runner.records.run import VisitEntry
+
+SEPARATOR = "."
+
+MAX_ID, MAX_DIGITS = 10_000, 16  # characters of an id, and of the visit in it
+
+MAX_LIFETIME = 36_525 * 86_400
+"""Seconds that a question waits at most: a hundred years."""
+
+MAX_REMINDERS = 100
+"""Reminders of one question at most: they are events of its run, which keeps some thousands."""
+
+EXPIRY_WORDS = ("reject", "fail")
+
+
+AnswerModel = TypeVar("AnswerModel", bound=pydantic.BaseModel)
+
+
+class DeliveryOptions(TypedDict, total=False):
+    """The options of every `interrupt()` but the schema; times are seconds, see `NodeContext.interrupt`."""
+
+    assignees: Sequence[str] | None
+    expires_in: float | None
+    on_expire: object
+    remind_every: float | None
+    remind_after: Sequence[float] | None
+
+
+class InterruptOptions(DeliveryOptions, total=False):
+    """All options of `interrupt()`. A model as the schema gives the answer its type, by an overload."""
+
+    response_schema: object
+
+
+class InterruptStatus(enum.StrEnum):
+    """Where a question stands; everything but `open` is final."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A question to a person, asked by one visit of one node.
+
+    `scope` says what asked ("function", "tool", "before_tool_call:<tool use id>" …) and `number`
+    counts repeats after a retried tool call, `reasked` those after a withdrawal. Times are
+    milliseconds of the store's clock; `expires_in` and the times of reminders are seconds. `on_expire` is
+    "reject", "fail", {"response": value} or {"route": node}. `withdrawal` holds the reason of a
+    withdrawal by an operator, whether to ask again, and the attempt. `reminded` counts the reminders sent.
+    `replaces` is the id of the question that this one replaces: its answer no longer fits the schema, or
+    its node had another name.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    id: str
+    name: str
+    reason: Any = None
+    response: Any = None
+    run_id: str = ""
+    node_id: str = ""
+    visit: int = 1
+    scope: str = "function"
+    number: int = 1
+    response_schema: dict[str, Any] | None = None
+    assignees: list[str] = field(default_factory=list)
+    expires_in: float | None = None
+    on_expire: Any = None
+    digest: str = ""
+    status: InterruptStatus = InterruptStatus.OPEN
+    asked_at: int = 0
+    answered_at: int = 0
+    responder: str | None = None
+    idempotency_key: str | None = None
+    v: int = 1
+    reasked: int = 0
+    withdrawal: dict[str, Any] | None = None
+    replaces: str = ""
+    remind_every: float | None = None
+    remind_after: list[float] = field(default_factory=list)
+    reminded: int = 0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome goes to the node: it was answered, has expired, or an operator withdrew it."""
+        return self.withdrawal is not None or self.status in {
+            InterruptStatus.ANSWERED,
+            InterruptStatus.EXPIRED,
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the question still accepts an answer."""
+        return self.status is InterruptStatus.OPEN
+
+    def is_over(self, now: int) -> bool:
+        """Whether the time to answer has passed, even if no sweep has closed the question yet."""
+        return self.expires_in is not None and now >= self.asked_at + round(self.expires_in * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a question is asked: one visit of one node of one run.
+
+    `within` is a prefix of every scope: it names the tool call in which a sub-agent runs. `routes` are the
+    targets of the node's edges for expired questions.
+    """
+
+    run_id: str
+    node_id: str
+    visit: int
+    within: str = ""
+    routes: tuple[str, ...] = ()
+
+    def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
+        """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
+        parts = [scope, name, number, reasked] if reasked else [scope, name, number]
+        key = json.dumps(parts, ensure_ascii=True).encode()
+        short = hashlib.blake2s(key, digest_size=8).hexdigest()
+        return SEPARATOR.join((self.run_id, self.node_id, str(self.visit), short))
+
+    def ask(
+        self,
+        name: str,
+        reason: object = None,
+        *,
+        scope: str,
+        number: int = 1,
+        reasked: int = 0,
+        **options: Unpack[InterruptOptions],
+    ) -> Interrupt:
+        """Build the question.
+
+        Raises:
+            TypeError: an option is not known.
+            UsageError: the name is empty or long, a limit is not positive, the assignees, the schema,
+                `on_expire` or the times of reminders can't be used.
+            UnstorableError: the reason can't be stored.
+        """
+        if not isinstance(name, str) or not name:
+            raise UsageError("an interrupt needs a name: a text that is not empty.")
+        validation.checked(name, "the name of an interrupt")
+        unknown = sorted(options.keys() - InterruptOptions.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"interrupt() has no option {unknown[0]!r}.")
+        field = f"interrupt {name!r}"
+        expires_in = options.get("expires_in")
+        check_lifetime(expires_in, field)
+        scope = self.within + scope
+        schema = json_schema(options.get("response_schema"))
+        every, after = checked_reminders(options.get("remind_every"), options.get("remind_after"), field)
+        question = Interrupt(
+            id=self.interrupt_id(scope, name, number, reasked),
+            name=name,
+            reason=codec.pack(reason, f"the reason of {field}"),
+            run_id=self.run_id,
+            node_id=self.node_id,
+            visit=self.visit,
+            scope=scope,
+            number=number,
+            reasked=reasked,
+            response_schema=schema,
+            assignees=validation.people(options.get("assignees"), f"assignees of {field}"),
+            expires_in=expires_in,
+            on_expire=checked_on_expire(
+                options.get("on_expire"), schema, self.routes, f"on_expire of {field}"
+            ),
+            remind_every=every,
+            remind_after=after,
+        )
+        return replace(question, digest=digest(question))
+
+
+def address_of(interrupt_id: str) -> Address | None:
+    """Parse run, node and visit from an interrupt's id; None where the text has another form."""
+    run_id, dot, rest = interrupt_id.partition(SEPARATOR)
+    parts = rest.rsplit(SEPARATOR, 2)
+    number = parts[1] if len(parts) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
+    if not dot or not run_id or not (number.isdecimal() and len(number) < MAX_DIGITS):
+        return None
+    return Address(run_id, parts[0], int(parts[1]))
+
+
+def as_asked(question: Interrupt) -> Interrupt:
+    """Return a question as it was asked, without its answer, its end or its reminders."""
+    return replace(
+        question,
+        status=InterruptStatus.OPEN,
+        response=None,
+        responder=None,
+        idempotency_key=None,
+        asked_at=0,
+        answered_at=0,
+        withdrawal=None,
+        reminded=0,
+    )
+
+
+def digest(interrupt: Interrupt) -> str:
+    """Hash what a person is shown: an approval that carries it holds for exactly this."""
+    shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
+    text = json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_schema(schema: object) -> dict[str, Any] | None:
+    """Convert a response schema (pydantic model class or JSON Schema) to JSON Schema.
+
+    Raises:
+        UsageError: it is neither, or it is not a valid schema.
+    """
+    if schema is None:
+        return None
+    if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
+        return schema.model_json_schema()
+    if isinstance(schema, Mapping):
+        packed: dict[str, Any] = codec.pack(schema, "response_schema")
+        schemas.check(packed, "response_schema")
+        return packed
+    raise UsageError("response_schema must be a pydantic model class or a JSON Schema object.")
+
+
+# The answer, and what becomes of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One person's answer to one question; `response` is packed JSON data, never None."""
+
+    interrupt_id: str
+    response: Any
+    responder: str | None = None
+    idempotency_key: str | None = None
+    digest: str | None = None
+
+
+class ReceiptStatus(enum.StrEnum):
+    """What became of one answer."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+    SUPERSEDED = "superseded"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of an answer, and why."""
+
+    status: ReceiptStatus
+    interrupt_id: str
+    run_id: str | None = None
+    detail: str = ""
+
+
+def answers_from(prompt: object) -> list[Answer]:
+    """Parse answers in the Strands form: `[{"interruptResponse": {"interruptId", "response"}}]`.
+
+    An answer may name who gives it: `"responder"`, beside the response.
+
+    Raises:
+        ResponseError: the value is not such a list.
+    """
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (str, bytes)):
+        raise ResponseError(
+            f"the run waits for answers, but got a {type(prompt).__name__}; "
+            "pass a list of interruptResponse objects."
+        )
+    return [_answer(block) for block in prompt]
+
+
+def _answer(block: object) -> Answer:
+    inner = block.get("interruptResponse") if isinstance(block, Mapping) else None
+    if not isinstance(block, Mapping) or len(block) != 1 or not isinstance(inner, Mapping):
+        keys = sorted(map(str, block)) if isinstance(block, Mapping) else type(block).__name__
+        raise ResponseError(f"expected an interruptResponse object, but got {keys}; nothing was applied.")
+    interrupt_id, response = inner.get("interruptId"), inner.get("response")
+    if not isinstance(interrupt_id, str):
+        raise ResponseError("an interruptResponse needs an interruptId (text); nothing was applied.")
+    if response is None:
+        raise ResponseError(f"the answer to {interrupt_id} is None, which is no answer; nothing was applied.")
+    responder = inner.get("responder")
+    if not (responder is None or isinstance(responder, str)):
+        raise ResponseError(
+            f"the responder of the answer to {interrupt_id} is a {type(responder).__name__}, not a text; "
+            "nothing was applied."
+        )
+    return Answer(interrupt_id, codec.pack(response, "response"), responder)
+
+
+def is_answers(prompt: object) -> bool:
+    """Whether a prompt is a list of answers rather than a task."""
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(isinstance(block, Mapping) and "interruptResponse" in block for block in prompt)
+    )
+
+
+def answer_value(interrupt: Interrupt, schema: object = None) -> Any:
+    """Return what `interrupt()` returns in the code that asked.
+
+    Raises:
+        InterruptExpired: the time to answer has passed, and the question names no default answer.
+        InterruptWithdrawn: an operator has withdrawn the question.
+    """
+    if interrupt.withdrawal is not None:
+        reason = interrupt.withdrawal["reason"]
+        raise InterruptWithdrawn(f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}.")
+    if interrupt.status is InterruptStatus.EXPIRED:
+        for answer in default_answer(interrupt):
+            return typed_response(schema, codec.unpack(answer))
+        raise expiry_error(interrupt)
+    return typed_response(schema, codec.unpack(interrupt.response))
+
+
+def typed_response(schema: object, response: Any) -> Any:
+    """Convert a validated answer to the pydantic model that the question named; others stay JSON."""
+    if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
+        return schema.model_validate(response)
+    return response
+
+
+# Expiry. With "fail" or {"route": node} the node ends without running again: what it leaves behind is
+# written by the script that finds the time over, from values prepared here.
+
+
+def check_lifetime(expires_in: object, field: str) -> None:
+    """Check how long a question waits, in seconds; None means without limit.
+
+    Raises:
+        UsageError: it is not a number of seconds from 0.001 to a hundred years.
+    """
+    if expires_in is None:
+        return
+    counts = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
+    if not counts or not 0.001 <= expires_in <= MAX_LIFETIME:  # type: ignore[operator] # it is a number
+        raise UsageError(
+            f"{field}: expires_in must be more than 0 seconds (0.001 and more), and at most a hundred years, "
+            f"not {expires_in!r:.80}; without it the question waits without limit."
+        )
+
+
+def checked_on_expire(
+    value: object, schema: dict[str, JSON] | None, routes: Sequence[str], field: str
+) -> JSON:
+    """Check the `on_expire` of a question; `routes` are the nodes that it may name.
+
+    Raises:
+        UsageError: the form is unknown, the default answer does not match the schema, or no edge added
+            with on_expire=True leads to the node.
+    """
+    if value is None or value in EXPIRY_WORDS:
+        return value
+    form = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
+    if not isinstance(value, Mapping) or form not in {"response", "route"} or value[form] is None:
+        raise UsageError(
+            f'{field} must be "reject", "fail", {{"response": value}} or {{"route": node}}, not {value!r}.'
+        )
+    packed = codec.pack(value, field)
+    if form == "route":
+        _check_route(value[form], routes, field)
+        return packed
+    reason = schemas.mismatch(schema, codec.plain(value[form])) if schema else ""
+    if reason:
+        raise UsageError(f"{field} can't be used: {reason}.")
+    return packed
+
+
+def _check_route(target: object, routes: Sequence[str], field: str) -> None:
+    if target not in routes:
+        known = f"they lead to {sorted(set(routes))}" if routes else "it has none"
+        raise UsageError(
+            f"{field} names the node {target!r}, to which only an edge of the node that asks can lead, one "
+            f"that was added with on_expire=True; {known}."
+        )
+
+
+def ends_node(asked: Interrupt) -> bool:
+    """Whether the node ends when the question expires, without running again."""
+    return asked.on_expire == "fail" or bool(route(asked))
+
+
+def route(asked: Interrupt) -> str:
+    """The node to which an expired question leads; "" where it leads to none."""
+    return str(asked.on_expire["route"]) if _names(asked, "route") else ""
+
+
+def default_answer(asked: Interrupt) -> Sequence[JSON]:
+    """The answer that counts after expiry, packed, as a list of one; an empty list where there is none."""
+    return [asked.on_expire["response"]] if _names(asked, "response") else []
+
+
+def _names(asked: Interrupt, form: str) -> bool:
+    return isinstance(asked.on_expire, Mapping) and form in asked.on_expire
+
+
+def expiry_error(asked: Interrupt) -> InterruptExpired:
+    """Build the error of a question whose time to answer has passed."""
+    waited = f"{asked.name!r} was not answered within {asked.expires_in or 0:g} s"
+    if asked.on_expire == "fail":
+        return InterruptExpired(f'{waited}, and on_expire="fail" lets its node fail for that.')
+    return InterruptExpired(f"{waited}, so it counts as rejected.")
+
+
+def expired_entry(asked: Interrupt, edges: str) -> VisitEntry:
+    """Build the entry of a node that ended with its question: its error, or the edges that it took."""
+    if route(asked):
+        return {"v": 1, "ms": 0, "edges": edges, "expired": asked.id}
+    return {"v": 1, "ms": 0, "error": asdict(failures.record(expiry_error(asked)))}
+
+
+def expired_output(asked: Interrupt) -> JSON:
+    """Build the output of a node whose question led elsewhere: what was asked, as input of the next node."""
+    question = {"interrupt_id": asked.id, "name": asked.name, "reason": asked.reason}
+    return {"expired": {**question, "assignees": list(asked.assignees)}}
+
+
+# Reminders: `remind_every` or `remind_after`, in seconds.
+
+
+def checked_reminders(
+    every: float | None, after: Sequence[float] | None, field: str
+) -> tuple[float | None, list[float]]:
+    """Check the times of reminders, in seconds.
+
+    Raises:
+        UsageError: both are set, a time is not positive, the times are not ascending, or there are too many.
+    """
+    times = [] if after is None else list(after)
+    if every is not None and times:
+        raise UsageError(f"{field}: set remind_every or remind_after, not both.")
+    for seconds in [*times, *([] if every is None else [every])]:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise UsageError(f"{field}: reminders come after more than 0 seconds, not {seconds!r}.")
+    if any(later <= earlier for earlier, later in pairwise(times)):
+        raise UsageError(f"{field}: the times in remind_after must grow, they count from the question.")
+    if len(times) > MAX_REMINDERS:
+        raise UsageError(
+            f"{field}: remind_after has {len(times)} times; a question reminds {MAX_REMINDERS} times."
+        )
+    return (None if every is None else float(every)), [float(seconds) for seconds in times]
+
+
+def first_reminder(asked: Interrupt) -> int:
+    """Return the delay of the first reminder in ms; 0 where there is none."""
+    return next(iter(_reminder_times(asked)), 0)
+
+
+def next_reminder(asked: Interrupt, now: int) -> int:
+    """Return when the next reminder is due after one was sent at `now`, in ms; 0 where it was the last.
+
+    Reminders missed during an outage are collapsed into one. `remind.lua` computes the same.
+    """
+    if asked.remind_every is not None:
+        return now + _reminder_times(asked)[0] if asked.reminded + 1 < MAX_REMINDERS else 0
+    due = (asked.asked_at + delay for delay in _reminder_times(asked))
+    return next((time for time in due if time > now), 0)
+
+
+def reminder_schedule(asked: Interrupt) -> str:
+    """Write the times of reminders for the store's scripts: "every <ms>", "after <ms> <ms> …" or ""."""
+    kind = "after" if asked.remind_after else "every"
+    times = _reminder_times(asked)
+    return " ".join([kind, *map(str, times)]) if times else ""
+
+
+def _reminder_times(asked: Interrupt) -> list[int]:
+    delays = asked.remind_after or ([] if asked.remind_every is None else [asked.remind_every])
+    return [max(1, round(seconds * 1000)) for seconds in delays]

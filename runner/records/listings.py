@@ -1,0 +1,188 @@
+"""Listings of runs and of open questions: the filters, and one page of results.
+
+A cursor names the last item that was examined, by its time and its id. So paging is stable: whatever starts,
+ends or is answered meanwhile, no item is shown twice or left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from runner.errors import UsageError
+from runner.records.interrupts import Interrupt
+from runner.records.run import Status
+
+Item = TypeVar("Item")
+
+LONGEST = 10_000
+"""Items of one page at most."""
+
+INSIDE = "/"
+"""Separates a graph's name from the node that is a graph inside it."""
+
+MAX_TAGS, MAX_TAG = 50, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """Some items of a listing; `next` is the cursor of the next page, None at the end.
+
+    It behaves like a list of its items. A page may have fewer items than the limit although more
+    follow: the work of one page is bounded, however few of many runs match.
+    """
+
+    items: Sequence[Item]
+    next: str | None = None
+
+    def __iter__(self) -> Iterator[Item]:
+        """Go through the items."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Count the items of this page."""
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Item:
+        """Return one item by its place."""
+        return self.items[place]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line of a listing of runs; `fingerprint` is that of its graph's shape.
+
+    `parent` is the run that a child run belongs to, otherwise empty.
+    """
+
+    run_id: str
+    graph_id: str
+    status: Status
+    created_at: int
+    tags: Mapping[str, str]
+    fingerprint: str = ""
+    parent: str = ""
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Its position in a listing."""
+        return self.created_at, self.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """A filter of runs: those that match all of these. Times are ms; `until` is exclusive."""
+
+    status: Status | None = None
+    graph: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    since: int | None = None
+    until: int | None = None
+
+    def fits(self, run: RunSummary) -> bool:
+        """Whether a run matches."""
+        return (
+            self.status in (None, run.status)
+            and self.graph in (None, run.graph_id)
+            and all(run.tags.get(name) == value for name, value in self.tags.items())
+            and (self.since is None or run.created_at >= self.since)
+            and (self.until is None or run.created_at < self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptQuery:
+    """A filter of open questions: those that match all of these.
+
+    `graph` and `run` include questions of graphs inside them. `until` (ms) is exclusive.
+    """
+
+    graph: str | None = None
+    run: str | None = None
+    name: str | None = None
+    assignee: str | None = None
+    until: int | None = None
+
+    def fits(self, asked: Interrupt, graph: str, root: str) -> bool:
+        """Whether a question matches; `graph` and `root` are those of its run."""
+        return (
+            self.graph in (None, graph, outermost(graph))
+            and self.run in (None, asked.run_id, root)
+            and self.name in (None, asked.name)
+            and (self.assignee is None or self.assignee in asked.assignees)
+            and (self.until is None or asked.asked_at < self.until)
+        )
+
+
+def asked_place(asked: Interrupt) -> tuple[int, str]:
+    """Return the position of an open question in a listing."""
+    return asked.asked_at, asked.id
+
+
+def outermost(graph: str) -> str:
+    """Return the name of the outermost graph of a path."""
+    return graph.partition(INSIDE)[0]
+
+
+def cursor_of(place: tuple[int, str]) -> str:
+    """Encode the cursor of the items after a position."""
+    time, name = place
+    return base64.urlsafe_b64encode(f"{time} {name}".encode()).decode().rstrip("=")
+
+
+def place_of(cursor: str) -> tuple[int, str]:
+    """Decode a cursor.
+
+    Raises:
+        UsageError: it is not a cursor.
+    """
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        time, _, name = text.partition(" ")
+        return int(time), name
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(
+            f"{cursor!r} is no cursor of a listing; give `next` of the page before, or none to begin."
+        ) from error
+
+
+def cut(
+    items: Iterable[Item], place: Callable[[Item], tuple[int, str]], limit: int, rest: str | None = None
+) -> Page[Item]:
+    """Make a page of the first items; `rest` is the cursor where not all items were examined."""
+    candidates = list(items)
+    page = tuple(candidates[:limit])
+    return Page(page, cursor_of(place(page[-1])) if len(candidates) > limit else rest)
+
+
+def checked_limit(limit: int) -> int:
+    """Return how many items a page may have.
+
+    Raises:
+        UsageError: it is not between 1 and `LONGEST`.
+    """
+    if not 1 <= limit <= LONGEST:
+        raise UsageError(f"a page has between 1 and {LONGEST} items, not {limit}.")
+    return limit
+
+
+def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return a run's tags, by which it can be found.
+
+    Raises:
+        UsageError: a name or value is not a text, or there are too many.
+    """
+    if len(tags) > MAX_TAGS:
+        raise UsageError(f"a run takes {MAX_TAGS} tags at most, not {len(tags)}; nothing was started.")
+    for name, value in tags.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UsageError(f"the tag {name!r} is {value!r}; names and values of tags must be texts.")
+        if not name or "=" in name or len(name) + len(value) > MAX_TAG:
+            raise UsageError(
+                f"the tag {name[:80]!r} can't be used: a name is a text without '=', and with its value it "
+                f"has {MAX_TAG} characters at most."
+            )
+    return dict(tags)

@@ -1,0 +1,151 @@
+"""The messages that other programs exchange with workers: an answer, a start, and the receipt of either.
+
+They are plain JSON, so that any language can send them; docs/reference/messages holds their JSON
+Schemas, which `python -m runner.records.messages <folder>` writes. Reading is strict: an unknown field,
+another `v`, a duplicate key, NaN or bytes that are not JSON are refused with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from runner.errors import CorruptDocument, UsageError
+from runner.records import codec
+from runner.records.interrupts import Answer, Receipt
+from runner.records.validation import MAX_TEXT
+
+REPLIES = "runner:replies:"
+"""Prefix of the name of every reply stream, so that a reply can't be written to a queue or a run."""
+
+Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
+
+ReplyTo = Field(
+    default=None,
+    pattern=f"^{REPLIES}[^\\s]+$",
+    max_length=MAX_TEXT,
+    description=f"the Redis stream that gets the receipt; its name begins with {REPLIES}",
+)
+
+
+class Message(BaseModel):
+    """The base of all messages: strict fields and a version."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    # Not Literal[1]: that accepts `true`, too.
+    v: Annotated[int, Field(ge=1, le=1, json_schema_extra={"const": 1})]
+
+
+class AnswerMessage(Message):
+    """An answer to one question, sent to the stream runner:responses or the task runner.respond."""
+
+    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    response: Any = Field(description="any JSON value; null is no answer and is rejected")
+    responder: str | None = Text
+    idempotency_key: str | None = Text
+    digest: str | None = Field(
+        default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
+    )
+    reply_to: str | None = ReplyTo
+
+    def answer(self, key: str) -> Answer:
+        """Return the answer; `key` names a message without an idempotency key of its own.
+
+        Raises:
+            UnstorableError: the response can't be stored.
+        """
+        packed = codec.pack(self.response, "response")
+        return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
+
+
+class StartMessage(Message):
+    """A run to start, sent to the stream runner:starts or the task runner.start."""
+
+    graph: str = Field(min_length=1, max_length=MAX_TEXT)
+    task: Any = Field(description="any JSON value: the input of the graph's entry points")
+    idempotency_key: str | None = Text
+    invocation_state: dict[str, Any] | None = None
+    tags: dict[str, str] | None = None
+    on_end: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="the Celery task to call when the run has ended: its name, or name@queue",
+    )
+    reply_to: str | None = ReplyTo
+
+
+class ReceiptMessage(Message):
+    """What became of a message. `message_id` is the id that the stream gave it."""
+
+    status: Literal["accepted", "duplicate", "rejected", "expired", "unknown", "superseded", "forbidden"]
+    message_id: str
+    interrupt_id: str | None = None
+    run_id: str | None = None
+    detail: str = ""
+
+
+Known = TypeVar("Known", bound=Message)
+
+
+def read(kind: type[Known], body: bytes) -> Known:
+    """Read a message strictly.
+
+    Raises:
+        UsageError: it is malformed; the error says where and why.
+    """
+    try:
+        return kind.model_validate(codec.load_json(body))
+    except CorruptDocument as error:
+        raise UsageError(str(error)) from error
+    except pydantic.ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        reasons = [
+            f"{'.'.join(map(str, problem['loc'])) or 'the message'}: {problem['msg']}" for problem in problems
+        ]
+        raise UsageError("; ".join(reasons)) from error
+
+
+def receipt(message_id: str, result: Receipt) -> ReceiptMessage:
+    """Build the message of a receipt."""
+    return ReceiptMessage(
+        v=1,
+        status=result.status.value,
+        message_id=message_id,
+        interrupt_id=result.interrupt_id or None,
+        run_id=result.run_id,
+        detail=result.detail,
+    )
+
+
+def schemas() -> dict[str, str]:
+    """Return the JSON Schema of every message as text, by file name."""
+    kinds: dict[str, type[Message]] = {
+        "answer": AnswerMessage,
+        "start": StartMessage,
+        "receipt": ReceiptMessage,
+    }
+    return {
+        f"{name}.json": json.dumps(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}, indent=2
+        )
+        + "\n"
+        for name, kind in kinds.items()
+    }
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every schema to its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_schemas(Path(sys.argv[1]))

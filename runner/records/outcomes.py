@@ -1,0 +1,242 @@
+"""How one execution of a node ends, what an executor gets to see, and what a node keeps meanwhile.
+
+An executor never writes to the store: it returns an outcome, which the engine applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from runner.errors import CorruptDocument
+from runner.records.codec import JSON
+from runner.records.failures import ErrorRecord
+from runner.records.interrupts import Address, Interrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a node keeps across a pause: its document, and the messages after the first `keep`.
+
+    `document` is packed JSON data with a field `v`. Messages are stored as deltas: the stored list
+    is cut to `keep` and `messages` are appended.
+    """
+
+    document: dict[str, JSON]
+    keep: int = 0
+    messages: list[JSON] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation that outlives its runs: packed messages in order, and packed values by name."""
+
+    messages: list[JSON] = field(default_factory=list)
+    state: dict[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a completed visit adds to a session: the node's messages from index `first`.
+
+    `state` holds the values that it changed, `gone` the names that it deleted.
+    """
+
+    session_id: str
+    first: int
+    state: dict[str, JSON] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The node has completed. `result` is packed and becomes NodeResult.result, `output` is its plain
+    JSON form and the input of the next nodes; `saved` is for a later visit (an agent's memory), `session`
+    for later runs.
+    """
+
+    result: JSON
+    output: JSON
+    usage: dict[str, int] = field(default_factory=dict)
+    saved: Saved | None = None
+    session: Remembered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The node's own code raised an exception. With `final` no retry policy applies."""
+
+    error: ErrorRecord
+    saved: Saved | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The node waits for a person: `interrupts` are all open questions, `saved` is what resumes it.
+
+    With `keeps`, questions that were open when the node was claimed stay open, listed or not.
+    """
+
+    interrupts: list[Interrupt]
+    saved: Saved | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delegated:
+    """The node is a graph: a child run executes it, and its end makes the node ready."""
+
+    task: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The node is a map: it waits for its items (packed); with None for those that this visit already has."""
+
+    items: list[JSON] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTask:
+    """An external system executes the node under the id `reference`; `send` submits it once the node waits.
+
+    `send` may be called again with the same id. An exception of it is logged, and it is called again later.
+    """
+
+    reference: str
+    send: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTaskState:
+    """The external task of this attempt: `report` is its outcome, packed, or None; `late` says that none came
+    within the node's timeout.
+    """
+
+    reference: str
+    report: JSON = None
+    late: bool = False
+
+
+Outcome = Succeeded | Failed | Interrupted | Delegated | Expanded | ExternalTask
+
+restorers: dict[str, Callable[[Any], Any]] = {}
+"""Restores the packed result of an executor kind; executors register their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One live incoming edge: the upstream node, its visit and its output as plain JSON data."""
+
+    node_id: str
+    visit: int
+    output: JSON
+
+
+class Visit(Protocol):
+    """What an executor may read and do during one execution of its node.
+
+    All values are plain or unpacked copies; methods that write raise LeaseLost when the
+    node now belongs to another worker.
+    """
+
+    address: Address
+    graph_id: str
+    attempt: int
+    task: Any
+    inputs: Sequence[Input]
+    invocation_state: dict[str, Any]
+    answers: Mapping[str, Interrupt]
+    document: dict[str, JSON] | None
+    messages: list[JSON]
+    external_task: ExternalTaskState | None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every start of this visit: `run.node.visit`."""
+
+    def save(self, saved: Saved) -> None:
+        """Write a checkpoint, with which the next attempt starts."""
+
+    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+        """Publish questions now, while other work of this node continues."""
+
+    def recall(self, session_id: str) -> Session:
+        """Read a session as completed visits have left it; an unknown one is empty."""
+
+    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Add an event (progress, text delta …) to the run's events."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease is lost, the run is cancelled or the deadline has passed."""
+
+
+class Executor(Protocol):
+    """Anything that can be a node: it runs one execution and returns how it ended.
+
+    `execute` must not raise for an error of the node's own code: that is `Failed`. It may block;
+    it is called on a thread of its own.
+    """
+
+    kind: str
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the node until it is done, failed or waits for a person."""
+
+
+VERSION = 1
+"""The version of a stored node document; another one is refused."""
+
+OPTIONAL_FIELDS = ("trace", "named")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDocument:
+    """The stored document of a node between executions: the executor's own one, and the visit that wrote it.
+
+    `tentative` is the node's outcome while the hooks after it ask a person. `named` is the "node.visit" under
+    which a visit began whose node was renamed since: the idempotency key keeps it.
+    """
+
+    visit: int
+    executor: dict[str, JSON] | None = None
+    tentative: dict[str, JSON] | None = None
+    trace: str = ""
+    named: str = ""
+
+    def dump(self) -> dict[str, JSON]:
+        """Return the stored form, without optional fields that are empty."""
+        stored = {"v": VERSION, **asdict(self)}
+        return {name: value for name, value in stored.items() if value or name not in OPTIONAL_FIELDS}
+
+    def first_name(self, visit: int) -> str:
+        """Return the "node.visit" under which a visit began; "" where it has not been renamed."""
+        return self.named if self.named.endswith(f".{visit}") else ""
+
+
+def load_document(stored: JSON) -> NodeDocument | None:
+    """Read a stored document strictly.
+
+    Raises:
+        CorruptDocument: its fields or its version are not those written here.
+    """
+    if stored is None:
+        return None
+    if not isinstance(stored, dict) or set(stored) - set(OPTIONAL_FIELDS) != {
+        "v",
+        "visit",
+        "executor",
+        "tentative",
+    }:
+        raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
+    if stored["v"] != VERSION:
+        raise CorruptDocument(
+            f"a stored node document has version {stored['v']!r}, this library reads {VERSION}; "
+            "it was left untouched."
+        )
+    also = {name: stored[name] for name in OPTIONAL_FIELDS if name in stored}
+    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"], **also)

@@ -1,0 +1,284 @@
+"""What a run is: small records, one for the run, each node, each loop, each map and each count of arrivals.
+
+A store keeps exactly these; scheduling reads and writes nothing else. All are values: a transition makes new
+ones. A record that was never written has the defaults, which `store/lua/parts/records.lua` repeats.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, TypeVar
+
+from runner.errors import NotFoundError
+
+
+class Status(enum.StrEnum):
+    """The status of a run or a node.
+
+    A run is executing, needs_migration, interrupted, failed, cancelled or completed; only the
+    last three are final. A node is pending, ready, running, waiting, retrying, completed, failed,
+    skipped or cancelled.
+    """
+
+    PENDING = "pending"
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+    EXECUTING = "executing"
+    INTERRUPTED = "interrupted"
+    NEEDS_MIGRATION = "needs_migration"
+
+
+FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+SETTLED = FINAL | {Status.SKIPPED}
+
+ACTIVE = frozenset({Status.READY, Status.RUNNING, Status.RETRYING})
+
+VisitKey = tuple[str, int]
+"""A visit of a run: node and number."""
+
+
+class VisitEntry(TypedDict, total=False):
+    """What a visit that has ended leaves beside its output. Stored as JSON; what is absent was not there.
+
+    `kind` is that of the executor, `ms` how long it ran, `usage` the tokens it counted. `result` is packed,
+    and left out where it equals the output; `error` is an `ErrorRecord`. `edges` (in loops, and where a
+    question expired) and `reads` (node and visit of the results that conditions looked at) let a run be
+    replayed without some visits. `expired` is the question that led elsewhere, `undone` says that a retry or
+    a migration has taken the visit back.
+    """
+
+    v: int
+    kind: str
+    ms: int
+    usage: dict[str, int]
+    result: Any
+    error: dict[str, Any]
+    edges: str
+    reads: list[list[Any]]
+    expired: str
+    undone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node of a run. `stamp` is the round of its innermost loop in which all this holds.
+
+    `edges` has a "1" or "0" for each outgoing edge once the node has completed; `via` lists the
+    (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
+    `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
+    `items` says that a map waits for its items.
+    `crashes` counts leases lost in a row; `uncounted` is how many attempts of this visit the retry policy
+    does not count: those of lost workers, and those before an operator retried the run.
+    `since` is when it first requested the places of its limits, while it has them or waits for them;
+    `granted` says that a rate limit has assigned its next execution a time.
+    `handed` is the id of its external task; `sent` says that it was submitted, `late` that no report came in
+    time.
+    """
+
+    status: Status = Status.PENDING
+    visit: int = 0
+    attempt: int = 0
+    fence: int = 0
+    stamp: int = 0
+    crashes: int = 0
+    uncounted: int = 0
+    edges: str = ""
+    via: tuple[tuple[str, int], ...] = ()
+    questions: tuple[str, ...] = ()
+    unseen: int = 0
+    child: str = ""
+    busy: bool = False
+    held: bool = False
+    nonce: str = ""
+    rings: int = 0
+    items: bool = False
+    since: int = 0
+    granted: bool = False
+    handed: str = ""
+    sent: bool = False
+    late: bool = False
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the node waits for an external task, and for nothing else."""
+        waits = self.status is Status.WAITING and self.busy
+        return waits and bool(self.handed) and not (self.items or self.child)
+
+    @property
+    def ended(self) -> tuple[int, str]:
+        """The visit and status of a result that conditions may read; (0, "") while there is none."""
+        has_result = self.status in (Status.COMPLETED, Status.FAILED)
+        return (self.visit, self.status) if has_result else (0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class MapRecord:
+    """The items of a map's visit: their number, the index of the `next` one, and counts of those started.
+
+    `stopped` says that an item failed and no more start; then the idle ones before index `swept` have been
+    cancelled.
+    """
+
+    visit: int = 0
+    total: int = 0
+    next: int = 0
+    active: int = 0
+    waiting: int = 0
+    failed: int = 0
+    stopped: bool = False
+    swept: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no item is active, waits or is still to start."""
+        return not (self.active or self.waiting) and (self.stopped or self.next >= self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecord:
+    """One loop of a run: its round, how many nodes have settled in it, the (node, visit) that requested
+    another round, and the exits that were taken, each with the visit of its source.
+    """
+
+    round: int = 0
+    settled: int = 0
+    asked: tuple[tuple[str, int], ...] = ()
+    taken: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What has arrived at one node over the edges of one scope, in that scope's round `stamp`."""
+
+    stamp: int = 0
+    arrived: int = 0
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """All records of a run at once, derived from its history: see `operations.recovery`. `failed` counts the
+    nodes that have failed; `maps` are those that start again; `scopes` holds the innermost loop of each
+    node that is in one.
+    """
+
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[int, LoopRecord]
+    arrivals: Mapping[tuple[int, str], Arrivals]
+    failed: int = 0
+    maps: Mapping[str, MapRecord] = field(default_factory=dict)
+    scopes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def started(self) -> int:
+        """How many nodes are to run again; they count as executions."""
+        return sum(record.status in {Status.READY, Status.WAITING} for record in self.nodes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """An ended run that continues, with records derived from what was read at its event number `events`.
+
+    `undone` are the visits that no longer count, each with its new entry; the documents of nodes in
+    `forgets` are deleted.
+    """
+
+    run_id: str
+    events: int
+    records: Records
+    undone: Mapping[VisitKey, VisitEntry] = field(default_factory=dict)
+    forgets: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run's own counters. `active` counts nodes that are ready, running or retrying and
+    executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
+    `lock` is "" or "until owner": only that node may settle before that time (ms). A child run has
+    its `path`, the nodes that lead to it from its root, each with "/". `on_end` is the task that is
+    called when the run ends, `ends` counts how often it has ended; `untold` counts the doorbells of its
+    last callback, 0 when that is confirmed. `trace` is the traceparent of the program that started it.
+    """
+
+    run_id: str
+    graph_id: str
+    fingerprint: str
+    status: Status = Status.EXECUTING
+    active: int = 0
+    waiting: int = 0
+    held: int = 0
+    failed: int = 0
+    started: int = 0
+    stopping: str = ""
+    reason: str = ""
+    lock: str = ""
+    parent: str = ""
+    parent_node: str = ""
+    root: str = ""
+    path: str = ""
+    on_end: str = ""
+    ends: int = 0
+    untold: int = 0
+    trace: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended; only a retry can continue it."""
+        return self.status in FINAL
+
+
+def status_of(run: RunRecord) -> Status:
+    """Derive a run's status from its counters."""
+    if run.active:
+        return Status.EXECUTING
+    if run.held:
+        return Status.NEEDS_MIGRATION
+    if run.waiting:
+        return Status.INTERRUPTED
+    if run.failed or run.stopping == Status.FAILED:
+        return Status.FAILED
+    return Status.CANCELLED if run.stopping else Status.COMPLETED
+
+
+# Fences: the number that each claim of a visit raises, and that every later write of it carries.
+
+
+DIGITS = 5
+
+
+def next_fence(fence: int, nonce: str) -> int:
+    """Raise a fence for a claim, by an amount derived from its nonce: `parts/fence.lua` computes the same.
+
+    So a claim whose reply was lost and that is repeated gets the same fence, and no other claim does.
+    """
+    mark = hashlib.sha1(nonce.encode(), usedforsecurity=False).hexdigest()[:DIGITS]
+    return fence + 1 + int(mark, 16)
+
+
+Value = TypeVar("Value")
+
+
+def no_such_run(run_id: str) -> NotFoundError:
+    """Build the error for a run that never existed, or has ended and expired."""
+    return NotFoundError(f"there is no run {run_id!r} in this store; finished runs expire.")
+
+
+def existing(value: Value | None, run_id: str) -> Value:
+    """Return what a store has of a run.
+
+    Raises:
+        NotFoundError: it has nothing.
+    """
+    if value is None:
+        raise no_such_run(run_id)
+    return value

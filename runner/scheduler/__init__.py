@@ -1,0 +1,83 @@
+"""Every transition of a run: the rules in prose, and the one entry point to this folder.
+
+Two rules hold it together. Everything that changes the status of a node, a loop or a run is written here and,
+with the same names for the same things, in `store/lua`: a change of one is a change of both, and a property
+test compares them. And a transition reads only the node, its direct neighbours and the run's counters: its
+cost does not grow with the graph.
+
+The life of a node:
+
+    pending -> ready -> running -> completed | failed
+                 ^         |-> waiting   (for an answer, a child run or an external task)
+                 |         |-> retrying  (its retry policy allows another attempt, after a delay)
+                 +---------+             (answered, due, child ended, reported, lease lost, worker shut down)
+    ready -> retrying       a rate limit delays it (see `limits.py`)
+    pending -> skipped      every path to it is dead
+    ready, waiting, retrying -> cancelled   its run stops
+                             -> failed | completed   its question has expired with that effect
+
+A node becomes ready together with its doorbell: a queue message that holds ids only, so that a lost, doubled
+or late one costs nothing but time. A timer pushes it again while no worker has claimed the node.
+
+A node that settles sends an arrival, live or dead, along each of its edges. Join `all` is ready
+when every edge has arrived and one is live; `any` at the first live one; a node all of whose
+edges are dead is skipped, and its own edges die.
+
+Loops. A live back edge only notes that another round is requested. When every node of a loop has
+settled, the loop either starts its next round (requested, and none is requested of a loop around it) or
+ends. A round starts by increasing the loop's number: records with an older number no longer count, at
+no cost. An edge out of a loop arrives once per run of that loop: live when first taken, dead when
+the loop ends without it.
+
+Maps. A map that has its list waits while its items, nodes `M[0]`, `M[1]` …, run. As one ends
+or waits for a person the next starts; when all have ended the map is ready again, for a worker to
+collect their results. Items have no edges and count in no loop, and a failed one stops at most its
+map.
+
+Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
+stops (a failure under fail_fast, a limit, a cancel) makes no node ready any more; waiting ones are
+cancelled at once, running ones are recorded, and the last one ends the run. A run with `on_end` then gets a
+doorbell for its callback, pushed again until a worker has confirmed the call.
+"""
+
+from __future__ import annotations
+
+from runner.scheduler.lifecycle import claim, leave, live_inputs, offer_place, retry, settle
+from runner.scheduler.questions import answer, ask, park, withdraw
+from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
+from runner.scheduler.steps import IDLE, MAX_REDISPATCH_MS, owns
+from runner.scheduler.timers import CRASH_BUDGET, due
+from runner.scheduler.waits import child_changed, delegate, expand, hand, hold, release, report, sent
+
+__all__ = [
+    "CRASH_BUDGET",
+    "IDLE",
+    "MAX_REDISPATCH_MS",
+    "answer",
+    "ask",
+    "cancel",
+    "child_changed",
+    "claim",
+    "delegate",
+    "drain",
+    "due",
+    "end_reported",
+    "expand",
+    "fork",
+    "hand",
+    "hold",
+    "leave",
+    "live_inputs",
+    "migrate",
+    "offer_place",
+    "owns",
+    "park",
+    "release",
+    "reopen",
+    "report",
+    "retry",
+    "sent",
+    "settle",
+    "start",
+    "withdraw",
+]

@@ -1,0 +1,350 @@
+"""What a transition reads and what it changes: the view, the actions of the store, the result.
+
+`Changes` reads a record through the `View` only when a transition needs it, so the cost of a transition does
+not grow with the run, and it keeps the run's counters equal to the nodes that it writes. The decisions
+themselves are in the other modules of this folder. Its twin is `store/lua/parts/draft.lua`: a field or an
+action added here is added there, and `tests/properties/test_stores_agree.py` compares the two.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from runner.definition.model import ROOT, NodeTopology, Topology, map_of, shape_name
+from runner.definition.policies import LimitUsage
+from runner.records.events import EventKind
+from runner.records.interrupts import Interrupt
+from runner.records.run import (
+    ACTIVE,
+    FINAL,
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    status_of,
+)
+
+CALLBACK_NODE = "@end"
+"""Node name in the doorbell of a run's `on_end` callback; its visit counts the ends of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Push the doorbell of a ready node: a queue message that holds ids only. `attempt` marks stale ones."""
+
+    node: str
+    visit: int
+    attempt: int
+    queue: str
+    priority: int
+
+
+class TimerKind(enum.StrEnum):
+    """The kinds of timer; each has one entry per node, interrupt or run.
+
+    NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
+    expired. MAP continues a map that has more items than one transition starts or cancels. CALLBACK pushes
+    the doorbell of `on_end` again until a worker has confirmed the callback.
+    """
+
+    NODE = "node"
+    EXPIRE = "expire"
+    REMIND = "remind"
+    DRAIN = "drain"
+    DEADLINE = "deadline"
+    MAP = "map"
+    CALLBACK = "callback"
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Set a timer to `at` (milliseconds of the store's clock); replaces the one of the same kind and key."""
+
+    kind: TimerKind
+    key: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropTimer:
+    """Delete a timer, if it exists."""
+
+    kind: TimerKind
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddEvent:
+    """Add an event to the run's stream, and to the notices where its kind is one of those."""
+
+    kind: EventKind
+    node: str = ""
+    visit: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseQuestion:
+    """Set a question's final status, "expired" or "withdrawn"."""
+
+    interrupt_id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndExpired:
+    """A question has expired and its node ends with it: write the node's output and entry.
+
+    `edges` are those that the node takes, "" when it fails; `records.interrupts` builds the values.
+    """
+
+    node: str
+    visit: int
+    interrupt_id: str
+    edges: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyParent:
+    """Notify the parent's node of a child run's new status."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopChild:
+    """Cancel the child run of `node`, whose own run stops."""
+
+    run_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDeadLetter:
+    """Write the error and the dead letter of a node whose workers were lost too often."""
+
+    node: str
+    visit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveTime:
+    """Note that the next execution under a rate limit may begin at `at` (ms)."""
+
+    key: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlace:
+    """Give a node a place of a limit: until it returns it, or until `until` (ms) where it is reserved."""
+
+    key: str
+    node: str
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinQueue:
+    """Put a node into the queue of a limit that has no free place, ordered by `since` (ms)."""
+
+    key: str
+    node: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnPlace:
+    """Take a node's place, or its position in the queue, back; see `OfferPlaces` for a free place."""
+
+    key: str
+    node: str
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferPlaces:
+    """Reserve the free places of a limit for the next in its queue for one lease; push their doorbells."""
+
+    key: str
+    concurrency: int
+
+
+LimitAction = ReserveTime | TakePlace | JoinQueue | ReturnPlace | OfferPlaces
+"""Changes to limits, which many runs share."""
+
+Action = (
+    WriteDeadLetter
+    | EndExpired
+    | Dispatch
+    | SetTimer
+    | DropTimer
+    | AddEvent
+    | CloseQuestion
+    | NotifyParent
+    | StopChild
+    | LimitAction
+)
+
+
+class View(LimitUsage, Protocol):
+    """What a transition may read: the records of one run, each only when it is needed."""
+
+    def run(self) -> RunRecord:
+        """Return the run's counters."""
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record, or the defaults."""
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record, or the defaults."""
+
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record, or the defaults."""
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        """Return what has arrived at a node over the edges of one scope."""
+
+    def stoppable(self) -> Iterable[str]:
+        """List the nodes that a stop still has to cancel: ready, retrying or waiting ones, without those
+        whose child run is already being cancelled.
+        """
+
+    def question_status(self, interrupt_id: str) -> str:
+        """Return "" for a question never asked, otherwise open, answered, expired, withdrawn when its node
+        stopped waiting, or retracted when an operator withdrew it.
+        """
+
+    def question(self, interrupt_id: str) -> Interrupt | None:
+        """Return a question as it was asked, with its count of reminders; None for one never asked."""
+
+    def reported(self, reference: str) -> bool:
+        """Whether the external task of that name has reported its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionResult:
+    """What a transition decided: the reply to the caller, the changed records, and actions for the store.
+
+    The store writes all of it in one atomic step.
+    """
+
+    reply: str
+    run: RunRecord
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[int, LoopRecord]
+    arrivals: Mapping[tuple[int, str], Arrivals]
+    actions: Sequence[Action]
+    maps: Mapping[str, MapRecord]
+
+
+class Changes:
+    """What one transition has read and changed so far."""
+
+    def __init__(self, view: View, topology: Topology, now: int, lease_ms: int) -> None:
+        """Start from a view; `now` and `lease_ms` are milliseconds."""
+        self.view, self.topology, self.now, self.lease_ms = view, topology, now, lease_ms
+        self.run = view.run()
+        self.before = self.run.status
+        self.nodes: dict[str, NodeRecord] = {}
+        self.loops: dict[int, LoopRecord] = {}
+        self.maps: dict[str, MapRecord] = {}
+        self.arrived: dict[tuple[int, str], Arrivals] = {}
+        self.actions: list[Action] = []
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record in the present round: one that settled in an older round is pending again.
+
+        A migrated run may get a message of a node that its graph no longer has: that is pending, too.
+        """
+        record = self.nodes.get(node) or self.view.node(node)
+        shape = self.topology.nodes.get(shape_name(node))
+        stamp = self.round(shape.scope if shape else ROOT)
+        if record.stamp == stamp:
+            return record
+        return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
+
+    def shape(self, node: str) -> NodeTopology:
+        """Return the topology of a node; all items of a map share one."""
+        return self.topology.nodes[shape_name(node)]
+
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record with the changes so far."""
+        return self.maps.get(node) or self.view.map(node)
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record with the changes so far."""
+        return self.loops.get(loop) or self.view.loop(loop)
+
+    def round(self, scope: int) -> int:
+        """Return the number of a scope's present round; 0 outside of loops."""
+        return 0 if scope == ROOT else self.loop(scope).round
+
+    def put(self, node: str, record: NodeRecord) -> None:
+        """Write a node, and update the counters of its run and map and the places of its limits."""
+        record = self._leaving(node, record)
+        old = self.node(node)
+        active, waiting = _is_active(record) - _is_active(old), _is_waiting(record) - _is_waiting(old)
+        held = record.held - old.held
+        self.count(active, waiting, held)
+        owner = map_of(node)
+        if owner and (active or waiting or held):
+            items = self.map(owner)
+            self.maps[owner] = replace(
+                items, active=items.active + active, waiting=items.waiting + waiting + held
+            )
+        self.nodes[node] = record
+
+    def _leaving(self, node: str, record: NodeRecord) -> NodeRecord:
+        """Return the places of a node that is no longer running and no longer waits for a place as ready."""
+        old = self.node(node)
+        stays = record.status is Status.RUNNING or (record.status is old.status is Status.READY)
+        if stays or not old.since:
+            return record
+        for limit in self.shape(node).limits:
+            if limit.concurrency:
+                self.add(ReturnPlace(limit.key(self.view), node, limit.concurrency))
+        return replace(record, since=0)
+
+    def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
+        """Add to the run's counters."""
+        run = self.run
+        self.run = replace(
+            run, active=run.active + active, waiting=run.waiting + waiting, held=run.held + held
+        )
+
+    def add(self, *actions: Action) -> None:
+        """Add actions for the store, in their order."""
+        self.actions.extend(actions)
+
+    def result(self, reply: str) -> TransitionResult:
+        """Finish the transition: compute the run's status from its counters, and record a change of it."""
+        status = status_of(self.run)
+        if status is not self.before:
+            self.run = replace(self.run, status=status)
+            kind = EventKind.RUN_ENDED if status in FINAL else EventKind.RUN_STATUS
+            self.add(AddEvent(kind, detail=status))
+            if status in FINAL and self.topology.timeout_ms:
+                self.add(DropTimer(TimerKind.DEADLINE, ""))
+            if self.run.parent:
+                self.add(NotifyParent(status))
+        return TransitionResult(
+            reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions), self.maps
+        )
+
+    def refuse(self, reply: str) -> TransitionResult:
+        """Discard all changes; the caller gets the reason."""
+        return TransitionResult(reply, self.view.run(), {}, {}, {}, (), {})
+
+
+def _is_active(record: NodeRecord) -> bool:
+    return record.status in ACTIVE or (record.status is Status.WAITING and record.busy)
+
+
+def _is_waiting(record: NodeRecord) -> bool:
+    return record.status is Status.WAITING and not record.busy and not record.held

@@ -1,0 +1,264 @@
+"""The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition.
+
+Twins in `store/lua`: claim.lua, settle.lua, retry.lua, leave.lua and parts/finish.lua, parts/step.lua. The
+fast way of parts/fast_settle.lua makes the same changes for the common case: a node outside of loops
+whose edges lead to different nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.definition.model import AFTER_GRAPH, EdgeKind, FailurePolicy, InEdge, map_of
+from runner.records.events import EventKind
+from runner.records.run import FINAL, NodeRecord, Status, next_fence, status_of
+from runner.scheduler import limits
+from runner.scheduler.arrivals import spread
+from runner.scheduler.changes import (
+    CALLBACK_NODE,
+    AddEvent,
+    Changes,
+    Dispatch,
+    DropTimer,
+    SetTimer,
+    TimerKind,
+    TransitionResult,
+)
+from runner.scheduler.maps import advance_map, count_failure, rewind
+from runner.scheduler.steps import (
+    MAX_REDISPATCH_MS,
+    cancel_node,
+    dispatch,
+    owns,
+    refusal,
+    stop,
+    stops,
+    unassigned,
+    withdrawals,
+)
+
+
+def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:
+    """Record how a visit ended and send its arrivals; a failure may stop the run."""
+    taken = edges if status is Status.COMPLETED else ""
+    changes.put(node, replace(record, status=status, edges=taken, crashes=0, busy=False, held=False))
+    kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
+    changes.add(AddEvent(kind, node, record.visit))
+    owner = map_of(node)
+    if owner:
+        count_failure(changes, owner, status)
+        return
+    if status is Status.FAILED:
+        rewind(changes, node)
+        changes.run = replace(changes.run, failed=changes.run.failed + 1)
+        if changes.topology.policy is FailurePolicy.FAIL_FAST:
+            stop(changes, Status.FAILED, f'node "{node}" failed')
+    if not changes.run.stopping:
+        spread(changes, node)
+
+
+def close(changes: Changes, reply: str) -> TransitionResult:
+    """Finish a transition: advance maps first, then start the end event or callback of a run that ends."""
+    for name in sorted(changes.maps):
+        advance_map(changes, name)
+    if status_of(changes.run) in FINAL and AFTER_GRAPH in changes.topology.nodes:
+        record = changes.node(AFTER_GRAPH)
+        if record.status is Status.PENDING:
+            dispatch(changes, AFTER_GRAPH, replace(record, visit=record.visit + 1, attempt=1))
+    status = status_of(changes.run)
+    if changes.run.on_end and status is not changes.before and status in FINAL:
+        changes.run = replace(changes.run, ends=changes.run.ends + 1, untold=0)
+        dispatch_callback(changes)
+    return changes.result(reply)
+
+
+def dispatch_callback(changes: Changes) -> None:
+    """Push the doorbell of the `on_end` callback to the entry node's queue; a timer repeats it."""
+    run, shape = changes.run, changes.shape(changes.topology.entries[0])
+    wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(run.untold, 16))
+    changes.run = replace(run, untold=run.untold + 1)
+    changes.add(
+        Dispatch(CALLBACK_NODE, run.ends, 1, shape.queue, shape.priority),
+        SetTimer(TimerKind.CALLBACK, "", changes.now + wait),
+    )
+
+
+# A worker claims a node.
+
+
+def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> TransitionResult:
+    """Assign a ready node to one worker: "claimed", "stale", or "cancelled" when the run stops.
+
+    "limited" means that it waits for a place of a limit, "limited <ms>" that a rate delays it. "revoked
+    <reference>" means that its run stopped while its external task was running: the worker revokes it.
+    """
+    record = changes.node(node)
+    if (
+        record.status is Status.CANCELLED
+        and record.handed
+        and (record.visit, record.attempt) == (visit, attempt)
+    ):
+        return changes.refuse(f"revoked {record.handed}")
+    if record.status is Status.RUNNING and record.nonce == nonce:
+        return changes.refuse("claimed")
+    if record.status is Status.RETRYING and record.granted and record.nonce == nonce:
+        return changes.refuse("limited")
+    if (record.status, record.visit, record.attempt) != (Status.READY, visit, attempt):
+        return changes.refuse("stale")
+    if stops(changes, node) and node != AFTER_GRAPH:
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    refused = _limited(changes, node, record, nonce) if changes.shape(node).limits else ""
+    if refused:
+        return close(changes, refused)
+    claimed = replace(
+        changes.node(node),
+        status=Status.RUNNING,
+        fence=next_fence(record.fence, nonce),
+        nonce=nonce,
+        unseen=0,
+        rings=0,
+        granted=False,
+    )
+    changes.put(node, claimed)
+    changes.add(
+        SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
+        AddEvent(EventKind.NODE_STARTED, node, visit, str(attempt)),
+    )
+    return close(changes, "claimed")
+
+
+def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:
+    """Apply the node's limits to a claim: "" if it may begin, otherwise the reply that refuses it."""
+    node_limits, event = changes.shape(node).limits, AddEvent(EventKind.NODE_LIMITED, node, record.visit)
+    wait, times = (0, []) if record.granted else limits.reserve(node_limits, changes.view, changes.now)
+    changes.add(*times)
+    if wait:
+        changes.put(node, replace(record, status=Status.RETRYING, granted=True, nonce=nonce, rings=0))
+        changes.add(SetTimer(TimerKind.NODE, node, changes.now + wait), replace(event, detail=str(wait)))
+        return f"limited {wait}"
+    since = record.since or max(1, changes.now)
+    kept_until = changes.now + MAX_REDISPATCH_MS + changes.lease_ms
+    free, places = limits.take(node_limits, changes.view, node, since, (changes.now, kept_until))
+    changes.add(*places)
+    if not free and not record.since:
+        changes.add(event)
+    changes.put(node, replace(record, since=since if places else 0, granted=True))
+    return "" if free else "limited"
+
+
+def offer_place(changes: Changes, node: str) -> TransitionResult:
+    """Push the doorbell of a node for which a place of its limit is now reserved."""
+    record = changes.node(node)
+    if record.status is not Status.READY:
+        return changes.refuse("stale")
+    dispatch(changes, node, record)
+    return close(changes, "ready")
+
+
+def live_inputs(changes: Changes, node: str) -> list[tuple[str, int]]:
+    """List the (node, visit) whose outputs reach this visit, in edge order, each once."""
+    record = changes.node(node)
+    sources: dict[tuple[str, int], None] = {}
+    for edge in changes.topology.incoming.get(node, ()):
+        for arrival in _source(changes, record, edge):
+            sources[arrival] = None
+    return list(sources)
+
+
+def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[str, int]]:
+    if edge.kind is EdgeKind.BACK:
+        return [pair for pair in record.via if pair[0] == edge.source]
+    if edge.kind is EdgeKind.EXIT:
+        taken = changes.loop(edge.loop).taken
+        return [
+            (name, visit) for name, place, visit in taken if (name, place) == (edge.source, edge.position)
+        ]
+    source = changes.node(edge.source)
+    live = source.edges[edge.position : edge.position + 1] == "1"
+    return [(edge.source, source.visit)] if live else []
+
+
+# A worker returns a node: it has ended, is to be retried, or the worker shuts down.
+
+
+LOCK_MS = 1_000
+"""How long other nodes of the run may not settle while one evaluates its conditions again."""
+
+PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
+
+LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
+
+
+def settle(
+    changes: Changes,
+    node: str,
+    visit: int,
+    fence: int,
+    *,
+    nonce: str,
+    status: Status,
+    edges: str,
+    reads: Sequence[tuple[str, int, str]] = (),
+    insist: bool = False,
+) -> TransitionResult:
+    """End a visit: record the status, send the arrivals. "settled", "stale", "changed" or "locked".
+
+    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that the
+    conditions read, (node, 0, "") where there was none. "changed" means that one has changed since, so the
+    conditions must be evaluated again; with `insist` other nodes wait ("locked") meanwhile.
+    """
+    record = changes.node(node)
+    if record.nonce == nonce and record.status is not Status.RUNNING:
+        return changes.refuse("settled")
+    if not owns(record, visit, fence):
+        return changes.refuse("stale")
+    until, _, owner = changes.run.lock.partition(" ")
+    own = f"{node}.{visit}.{fence}"
+    if owner not in ("", own) and changes.now < int(until):
+        return changes.refuse("locked")
+    if any(changes.node(read).ended != (seen, word) for read, seen, word in reads):
+        if not insist:
+            return changes.refuse("changed")
+        changes.run = replace(changes.run, lock=f"{changes.now + LOCK_MS} {own}")
+        return close(changes, "changed")
+    changes.run = replace(changes.run, lock="")
+    changes.add(DropTimer(TimerKind.NODE, node), *withdrawals(node, visit, record.questions))
+    finish(changes, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
+    return close(changes, "settled")
+
+
+def retry(
+    changes: Changes, node: str, visit: int, fence: int, delay_ms: int, *, counts: bool
+) -> TransitionResult:
+    """Schedule a running node to run again after a delay; `counts` makes it a new attempt."""
+    record = changes.node(node)
+    if not owns(record, visit, fence):
+        return changes.refuse(refusal(record, visit, fence, PUT_BACK))
+    changes.add(DropTimer(TimerKind.NODE, node))
+    if stops(changes, node):
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    if counts:
+        rewind(changes, node)
+    again = replace(unassigned(record), attempt=record.attempt + 1) if counts else record
+    changes.put(node, replace(again, status=Status.RETRYING))
+    changes.add(
+        SetTimer(TimerKind.NODE, node, changes.now + delay_ms),
+        AddEvent(EventKind.NODE_RETRYING, node, visit, str(delay_ms)),
+    )
+    return close(changes, "retrying")
+
+
+def leave(changes: Changes, node: str, visit: int, fence: int) -> TransitionResult:
+    """Return a node whose worker shuts down to the queue: "left", or "cancelled" when its run stops."""
+    record = changes.node(node)
+    if not owns(record, visit, fence):
+        return changes.refuse(refusal(record, visit, fence, LEFT))
+    changes.add(AddEvent(EventKind.NODE_LEFT, node, visit, str(record.attempt)))
+    if stops(changes, node):
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    dispatch(changes, node, record)
+    return close(changes, "left")

@@ -1,0 +1,82 @@
+"""The items of a map: they start while its concurrency allows, and the end of the last makes the map ready.
+
+Twins in `store/lua/parts`: mapping.lua and items.lua.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runner.definition.model import item_id
+from runner.records.run import MapRecord, Status
+from runner.scheduler.changes import Changes, SetTimer, TimerKind
+from runner.scheduler.steps import IDLE, cancel_idle, dispatch, unassigned
+
+MAP_LIMIT = 500
+"""Items started or cancelled in one transition; a timer continues with the rest."""
+
+
+def advance_map(changes: Changes, name: str) -> None:
+    """Start the next items of a map, or cancel those of a stopped one; make it ready when all have ended."""
+    record = changes.node(name)
+    if changes.run.stopping or not record.items:
+        return
+    more = _drop_items(changes, name) if changes.map(name).stopped else _begin_items(changes, name)
+    items = changes.map(name)
+    if items.has_ended:
+        dispatch(changes, name, record)
+        return
+    if more:
+        changes.add(SetTimer(TimerKind.MAP, name, changes.now))
+    # Between two transitions no item may be active although the map is not done: it counts itself as active.
+    changes.put(name, replace(record, busy=items.stopped or items.next < items.total))
+
+
+def _begin_items(changes: Changes, name: str) -> bool:
+    """Make items ready while concurrency allows; True when more are left than one transition starts."""
+    window = changes.shape(name).map
+    for _ in range(MAP_LIMIT):
+        items = changes.map(name)
+        if items.next >= items.total or (window and 0 < window.window <= items.active):
+            return False
+        changes.maps[name] = replace(items, next=items.next + 1)
+        _begin_item(changes, item_id(name, items.next), items.visit)
+    return True
+
+
+def _begin_item(changes: Changes, item: str, visit: int) -> None:
+    """Make an item ready, unless it has already completed in this visit of the map (a retry)."""
+    record = changes.node(item)
+    if record.visit != visit:
+        dispatch(changes, item, replace(unassigned(record), visit=visit, attempt=1, crashes=0))
+    elif record.status in {Status.FAILED, Status.CANCELLED}:
+        again = replace(unassigned(record), attempt=record.attempt + 1, crashes=0, uncounted=record.attempt)
+        dispatch(changes, item, again)
+
+
+def _drop_items(changes: Changes, name: str) -> bool:
+    """Cancel the idle items of a stopped map; True when more are left than one transition cancels."""
+    for _ in range(MAP_LIMIT):
+        items = changes.map(name)
+        if items.swept >= items.next:
+            return False
+        changes.maps[name] = replace(items, swept=items.swept + 1)
+        item = item_id(name, items.swept)
+        if changes.node(item).visit == items.visit and changes.node(item).status in IDLE:
+            cancel_idle(changes, item)
+    return True
+
+
+def count_failure(changes: Changes, owner: str, status: Status) -> None:
+    """Count a failed item, which stops its map unless the map is declared to continue."""
+    items, shape = changes.map(owner), changes.shape(owner).map
+    if status is Status.FAILED and shape is not None:
+        stopped = items.stopped or shape.stops
+        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stopped)
+
+
+def rewind(changes: Changes, node: str) -> None:
+    """Prepare the retry of a map that an item stopped: items that have not completed start again."""
+    items = changes.map(node)
+    if items.stopped:
+        changes.maps[node] = MapRecord(items.visit, items.total)

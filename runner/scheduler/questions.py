@@ -1,0 +1,180 @@
+"""Questions of a node: asked, answered, withdrawn or expired, and when the node continues.
+
+Twins in `store/lua`: ask.lua, park.lua, answer.lua, withdraw.lua, and parts/asking.lua, parts/resolve.lua,
+parts/expire.lua, parts/remind.lua.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.records.events import EventKind
+from runner.records.interrupts import Interrupt, address_of, ends_node, next_reminder, route
+from runner.records.run import NodeRecord, Status
+from runner.scheduler.changes import (
+    AddEvent,
+    Changes,
+    CloseQuestion,
+    DropTimer,
+    EndExpired,
+    SetTimer,
+    TimerKind,
+    TransitionResult,
+)
+from runner.scheduler.lifecycle import close, finish
+from runner.scheduler.steps import IDLE, cancel_node, dispatch, drop_timers, owns, refusal, stops, withdrawals
+
+PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
+
+
+def ask(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> TransitionResult:
+    """Publish questions of a running node, each once; "stopping" when the run stops and withdraws them."""
+    if not owns(changes.node(node), visit, fence):
+        return changes.refuse("stale")
+    if _publish(changes, node, interrupts):
+        return close(changes, "asked")
+    return close(changes, "stopping")
+
+
+def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
+    """Open the questions that are new; False when the run stops and they were withdrawn at once."""
+    record = changes.node(node)
+    new = [
+        interrupt for interrupt in interrupts if changes.view.question_status(interrupt) in {"", "withdrawn"}
+    ]
+    for interrupt in new:
+        changes.add(AddEvent(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
+    if stops(changes, node):
+        changes.add(*withdrawals(node, record.visit, new))
+        return False
+    changes.put(node, replace(record, questions=(*record.questions, *new)))
+    return True
+
+
+def park(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> TransitionResult:
+    """Make a running node wait for people: "waiting", or "ready" when answers that it has not seen suffice.
+
+    `interrupts` are all that the node has open: new ones are asked in the same transition, other ones of
+    this visit are withdrawn. "nothing_open" refuses a node that has nothing to wait for.
+    """
+    if not owns(changes.node(node), visit, fence):
+        return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
+    changes.add(DropTimer(TimerKind.NODE, node))
+    if not _publish(changes, node, interrupts):
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    record = changes.node(node)
+    changes.add(
+        *withdrawals(node, visit, [question for question in record.questions if question not in interrupts])
+    )
+    still_open = tuple(question for question in record.questions if question in interrupts)
+    if not still_open and not record.unseen:
+        return changes.refuse("nothing_open")
+    parked = replace(record, status=Status.WAITING, questions=still_open, crashes=0)
+    if _satisfied(changes, node, parked):
+        dispatch(changes, node, parked)
+        return close(changes, "ready")
+    changes.put(node, parked)
+    changes.add(AddEvent(EventKind.NODE_WAITING, node, visit))
+    return close(changes, "waiting")
+
+
+def _satisfied(changes: Changes, node: str, record: NodeRecord) -> bool:
+    return record.unseen > 0 and (changes.shape(node).each or not record.questions)
+
+
+def answer(changes: Changes, node: str, visit: int, interrupts: Sequence[str]) -> TransitionResult:
+    """Apply answers to open questions of one node; the caller has checked that each is open."""
+    for interrupt in interrupts:
+        changes.add(AddEvent(EventKind.INTERRUPT_ANSWERED, node, visit, interrupt))
+    return _resolve(changes, node, visit, interrupts)
+
+
+def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResult:
+    """Withdraw an open question on request; its node gets that as the outcome, with `reask` at once."""
+    address = address_of(interrupt)
+    if address is None or changes.view.question_status(interrupt) != "open":
+        return changes.refuse("closed")
+    node, visit = address.node_id, address.visit
+    changes.add(
+        CloseQuestion(interrupt, "withdrawn"), AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt)
+    )
+    return _resolve(changes, node, visit, [interrupt], wakes=reask)
+
+
+def _resolve(
+    changes: Changes, node: str, visit: int, interrupts: Sequence[str], *, wakes: bool = False
+) -> TransitionResult:
+    record = changes.node(node)
+    left = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
+    unseen = record.unseen + len(record.questions) - len(left)
+    resolved = replace(record, questions=left, unseen=unseen)
+    changes.add(*drop_timers(interrupts))
+    waits = record.status is Status.WAITING and not record.held and not record.items
+    if waits and (wakes or _satisfied(changes, node, resolved)):
+        changes.add(AddEvent(EventKind.NODE_RESUMED, node, visit))
+        dispatch(changes, node, resolved)
+    else:
+        changes.put(node, resolved)
+    return close(changes, "accepted")
+
+
+def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:
+    """Handle a question's timer: it expires, or a reminder is due."""
+    asked = changes.view.question(interrupt)
+    if asked is None or changes.view.question_status(interrupt) != "open":
+        return changes.refuse("stale")
+    return _expire(changes, asked) if kind is TimerKind.EXPIRE else _remind(changes, asked)
+
+
+def _expire(changes: Changes, asked: Interrupt) -> TransitionResult:
+    """Expire a question: its node continues and gets the error or default answer, or ends with it."""
+    interrupt = asked.id
+    node, visit, record = asked.node_id, asked.visit, changes.node(asked.node_id)
+    ends = ends_node(asked)
+    if ends and _at_work(record):
+        # A running node is allowed to finish. No answer is accepted meanwhile; the timer comes again.
+        changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
+        return changes.result("later")
+    changes.add(
+        CloseQuestion(interrupt, "expired"), AddEvent(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt)
+    )
+    if ends and record.visit == visit and record.status in IDLE:
+        return _conclude(changes, asked)
+    return _resolve(changes, node, visit, [interrupt])
+
+
+def _at_work(record: NodeRecord) -> bool:
+    """Whether a worker, a child run, a map item or an external task is active for the node."""
+    return record.status is Status.RUNNING or record.items or record.busy
+
+
+def _conclude(changes: Changes, asked: Interrupt) -> TransitionResult:
+    """End the node whose question expired: it fails, or takes only its edges for expired questions."""
+    node, interrupt, record = asked.node_id, asked.id, changes.node(asked.node_id)
+    others = [question for question in record.questions if question != interrupt]
+    changes.add(
+        *withdrawals(node, record.visit, others), *drop_timers([interrupt]), DropTimer(TimerKind.NODE, node)
+    )
+    ended = replace(record, questions=(), unseen=0)
+    if stops(changes, node):
+        changes.put(node, ended)
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    target, leaving = route(asked), changes.topology.outgoing.get(node, ())
+    edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
+    changes.add(EndExpired(node, record.visit, interrupt, edges))
+    finish(changes, node, ended, Status.COMPLETED if target else Status.FAILED, edges)
+    return close(changes, "expired")
+
+
+def _remind(changes: Changes, asked: Interrupt) -> TransitionResult:
+    """Publish a reminder of an open question, and set the timer of the next one."""
+    if asked.is_over(changes.now):
+        return changes.refuse("stale")
+    changes.add(AddEvent(EventKind.INTERRUPT_REMINDED, asked.node_id, asked.visit, asked.id))
+    again = next_reminder(asked, changes.now)
+    if again:
+        changes.add(SetTimer(TimerKind.REMIND, asked.id, again))
+    return changes.result("reminded")

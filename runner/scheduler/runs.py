@@ -1,0 +1,125 @@
+"""Transitions of a whole run: start, reopen, migrate, fork, cancel, and the confirmation of its callback.
+
+Twins in `store/lua`: start.lua, rewrite.lua, migrate.lua, fork.lua, cancel.lua, end_reported.lua, and
+parts/begin.lua, parts/reopen.lua, parts/revive.lua, parts/stop.lua.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runner.definition.model import ROOT
+from runner.records.events import EventKind
+from runner.records.migration import Migration
+from runner.records.run import Records, Status
+from runner.scheduler.arrivals import arrive
+from runner.scheduler.changes import (
+    AddEvent,
+    Changes,
+    DropTimer,
+    SetTimer,
+    StopChild,
+    TimerKind,
+    TransitionResult,
+)
+from runner.scheduler.lifecycle import close
+from runner.scheduler.steps import cancel_all_idle, dispatch, stop, withdrawals
+
+
+def start(changes: Changes) -> TransitionResult:
+    """Start a run: one live arrival at each entry point."""
+    changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.run.graph_id))
+    _set_deadline(changes)
+    settled: list[str] = []
+    for node in changes.topology.entries:
+        arrive(changes, node, ROOT, live=True, settled=settled)
+    return close(changes, "started")
+
+
+def _set_deadline(changes: Changes) -> None:
+    if changes.topology.timeout_ms:
+        changes.add(SetTimer(TimerKind.DEADLINE, "", changes.now + changes.topology.timeout_ms))
+
+
+def reopen(changes: Changes, records: Records) -> TransitionResult:
+    """Continue an ended run with other records: "reopened", or "moved" when it is not final any more."""
+    if not changes.run.is_final:
+        return changes.refuse("moved")
+    counted = replace(changes.run, failed=records.failed, started=records.started)
+    changes.run = replace(counted, stopping="", reason="", lock="", untold=0)
+    changes.add(DropTimer(TimerKind.CALLBACK, ""), AddEvent(EventKind.RUN_RETRIED))
+    _set_deadline(changes)
+    _fill(changes, records)
+    return close(changes, "reopened")
+
+
+def migrate(changes: Changes, move: Migration) -> TransitionResult:
+    """Continue a waiting run with another shape of its graph: "migrated", or "moved" when it does not wait.
+
+    Decided questions already have their new names; open ones are withdrawn and asked again. The execution
+    timeout of the new shape starts now.
+    """
+    if changes.before not in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
+        return changes.refuse("moved")
+    counted = replace(changes.run, active=0, waiting=0, held=0, lock="")
+    changes.run = replace(counted, failed=move.records.failed, started=move.started)
+    changes.add(AddEvent(EventKind.RUN_MIGRATED, detail=move.fingerprint))
+    for _, new in move.moved:
+        changes.add(AddEvent(EventKind.INTERRUPT_MOVED, new.node_id, new.visit, new.id))
+    for node, visit, interrupt in move.withdrawn:
+        changes.add(*withdrawals(node, visit, [interrupt]))
+    for question in move.asked:
+        changes.add(AddEvent(EventKind.INTERRUPT_ASKED, question.node_id, question.visit, question.id))
+    changes.add(*(StopChild(child, node) for node, child in move.stops))
+    changes.add(DropTimer(TimerKind.DEADLINE, ""))
+    _set_deadline(changes)
+    _fill(changes, move.records)
+    return close(changes, "migrated")
+
+
+def fork(changes: Changes, records: Records, source: str) -> TransitionResult:
+    """Start a run from the results of another one."""
+    changes.run = replace(changes.run, failed=records.failed, started=records.started)
+    changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.topology.graph_id))
+    changes.add(AddEvent(EventKind.RUN_FORKED, detail=source))
+    _set_deadline(changes)
+    _fill(changes, records)
+    return close(changes, "forked")
+
+
+def _fill(changes: Changes, records: Records) -> None:
+    """Write the records of a run that has none yet, and dispatch the nodes that are ready."""
+    changes.loops, changes.arrived, changes.maps = (
+        dict(records.loops),
+        dict(records.arrivals),
+        dict(records.maps),
+    )
+    for node, record in records.nodes.items():
+        if record.status is Status.READY:
+            dispatch(changes, node, record)
+        else:
+            changes.put(node, record)
+
+
+def cancel(changes: Changes, reason: str) -> TransitionResult:
+    """Stop a run on request; "already" when it is final or stopping."""
+    if changes.run.is_final or changes.run.stopping:
+        return changes.refuse("already")
+    stop(changes, Status.CANCELLED, reason)
+    return close(changes, "cancelled")
+
+
+def drain(changes: Changes) -> TransitionResult:
+    """Continue to cancel the idle nodes of a stopping run."""
+    if changes.run.stopping and not changes.run.is_final:
+        cancel_all_idle(changes)
+    return close(changes, "drained")
+
+
+def end_reported(changes: Changes, end: int) -> TransitionResult:
+    """Confirm the `on_end` callback of a run's end: "end_reported", or "stale" for an earlier end."""
+    if not end or changes.run.ends != end:
+        return changes.refuse("stale")
+    changes.run = replace(changes.run, untold=0)
+    changes.add(DropTimer(TimerKind.CALLBACK, ""))
+    return changes.result("end_reported")

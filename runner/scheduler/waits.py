@@ -1,0 +1,154 @@
+"""What a node waits for besides people: its items, a child run, an external task, a migration.
+
+Twins in `store/lua`: expand.lua, hand.lua, sent.lua, report.lua, hold.lua, release.lua, and
+parts/delegate.lua, parts/follow.lua, parts/held.lua.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.definition.model import shape_name
+from runner.records.events import EventKind
+from runner.records.run import FINAL, MapRecord, Status
+from runner.scheduler.changes import AddEvent, Changes, DropTimer, SetTimer, TimerKind, TransitionResult
+from runner.scheduler.lifecycle import close
+from runner.scheduler.steps import cancel_node, dispatch, owns, refusal, stops, unassigned, withdrawals
+
+LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
+"""Nodes that are neither pending nor settled."""
+
+HANDED = {Status.WAITING: "handed", Status.READY: "ready", Status.CANCELLED: "cancelled"}
+
+EXPANDED = {Status.WAITING: "expanded", Status.READY: "expanded", Status.CANCELLED: "cancelled"}
+
+
+def expand(changes: Changes, node: str, visit: int, fence: int, total: int | None) -> TransitionResult:
+    """Make a running map wait for its items: "expanded", "cancelled", "no_items" or "stale".
+
+    `total` is the number of items; without it, or when this visit already has items, the map continues
+    with those.
+    """
+    record = changes.node(node)
+    if not owns(record, visit, fence):
+        return changes.refuse(refusal(record, visit, fence, EXPANDED))
+    items = changes.map(node)
+    if items.visit != visit and total is None:
+        return changes.refuse("no_items")
+    changes.add(DropTimer(TimerKind.NODE, node))
+    if changes.run.stopping:
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    if items.visit != visit:
+        changes.add(AddEvent(EventKind.NODE_EXPANDED, node, visit, str(total)))
+    changes.maps[node] = items if items.visit == visit else MapRecord(visit, total or 0)
+    changes.put(node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0))
+    return close(changes, "expanded")
+
+
+def delegate(changes: Changes, node: str, visit: int, fence: int, child: str) -> TransitionResult:
+    """Make a running node wait for its child run, and for nothing else.
+
+    A question that it left open is withdrawn: an answer would start the node beside its child.
+    """
+    record = changes.node(node)
+    if record.status is Status.WAITING and record.child == child:
+        return changes.refuse("delegated")
+    if not owns(record, visit, fence):
+        return changes.refuse("stale")
+    changes.add(DropTimer(TimerKind.NODE, node))
+    if stops(changes, node):
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    changes.add(*withdrawals(node, visit, record.questions))
+    waiting = replace(record, status=Status.WAITING, questions=())
+    changes.put(node, replace(waiting, child=child, busy=True, crashes=0))
+    return close(changes, "delegated")
+
+
+def child_changed(changes: Changes, node: str, child: str, status: Status) -> TransitionResult:
+    """Follow a child run: while it waits, the node waits; when it has ended, the node is ready."""
+    record = changes.node(node)
+    if record.child != child or record.status is not Status.WAITING:
+        return changes.refuse("stale")
+    if status not in FINAL:
+        held = status is Status.NEEDS_MIGRATION
+        changes.put(node, replace(record, busy=status is Status.EXECUTING, held=held))
+    elif stops(changes, node):
+        cancel_node(changes, node)
+    else:
+        dispatch(changes, node, record)
+    return close(changes, "moved")
+
+
+def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) -> TransitionResult:
+    """Make a running node wait for an external task, which is sent next: "handed", or "ready" once reported.
+
+    Until `sent` confirms that it was sent, the node's doorbell is pushed after each lease to send it again.
+    """
+    record = changes.node(node)
+    if not owns(record, visit, fence):
+        return changes.refuse(refusal(record, visit, fence, HANDED if record.handed == reference else {}))
+    changes.add(DropTimer(TimerKind.NODE, node))
+    if stops(changes, node):
+        cancel_node(changes, node)
+        return close(changes, "cancelled")
+    handed = replace(unassigned(record), status=Status.WAITING, handed=reference, busy=True, crashes=0)
+    if changes.view.reported(reference):
+        dispatch(changes, node, handed)
+        return close(changes, "ready")
+    changes.put(node, handed)
+    changes.add(SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms))
+    return close(changes, "handed")
+
+
+def sent(
+    changes: Changes, node: str, visit: int, fence: int, reference: str, *, timeout_ms: int
+) -> TransitionResult:
+    """Note that an external task was sent; with a `timeout_ms` above 0 it must report within that time."""
+    record = changes.node(node)
+    if not record.is_out or (record.visit, record.fence, record.handed) != (visit, fence, reference):
+        return changes.refuse("stale")
+    changes.put(node, replace(record, sent=True))
+    if timeout_ms:
+        changes.add(SetTimer(TimerKind.NODE, node, changes.now + timeout_ms))
+    else:
+        changes.add(DropTimer(TimerKind.NODE, node))
+    return close(changes, "sent")
+
+
+def report(changes: Changes, node: str, visit: int, reference: str) -> TransitionResult:
+    """Accept the report of an external task: "reported" (also for a repeat), or "stale" and not stored."""
+    if shape_name(node) not in changes.topology.nodes:
+        return changes.refuse("stale")
+    record = changes.node(node)
+    if (record.visit, record.handed) != (visit, reference):
+        return changes.refuse("stale")
+    if changes.view.reported(reference):
+        return changes.refuse("reported")
+    if record.status not in LIVE:
+        return changes.refuse("stale")
+    if record.is_out:
+        dispatch(changes, node, record)
+    return close(changes, "reported")
+
+
+def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResult:
+    """Hold a node whose graph has changed since the run began: the run needs migration."""
+    record = changes.node(node)
+    if not owns(record, visit, fence):
+        return changes.refuse(refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {}))
+    changes.put(node, replace(record, status=Status.WAITING, held=True))
+    changes.add(DropTimer(TimerKind.NODE, node), AddEvent(EventKind.NODE_HELD, node, visit))
+    return close(changes, "held")
+
+
+def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
+    """Make held nodes ready again: "released", or "stale" when none of them is held."""
+    held = [node for node in dict.fromkeys(nodes) if changes.node(node).held]
+    for node in held:
+        record = changes.node(node)
+        changes.add(AddEvent(EventKind.NODE_RELEASED, node, record.visit))
+        dispatch(changes, node, record)
+    return close(changes, "released") if held else changes.refuse("stale")

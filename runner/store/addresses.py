@@ -1,0 +1,142 @@
+"""Where a store is when its URL names several servers: Sentinels, or a cluster.
+
+    sentinel://host:port,host:port/service?db=0     which name the primary
+    redis+cluster://host:port,host:port             some of the servers among which the keys are spread
+
+kombu writes Sentinels in another form, which is made here too; clusters it does not know. Takes and
+returns text; fails with UsageError, which never shows a password.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from runner.errors import UsageError
+
+SENTINEL_PORT = 26379
+
+CLUSTER_PORT = 6379
+
+CLUSTERS = {"redis+cluster": False, "rediss+cluster": True}
+"""Schemes, and whether they mean TLS."""
+
+FORM = "sentinel://host:26379,host:26379/service?db=0"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Several hosts, and how to get in; user and password as in the URL."""
+
+    hosts: tuple[tuple[str, int], ...]
+    login: str
+
+    @property
+    def username(self) -> str | None:
+        """Who logs in at the servers."""
+        return unquote(self.login.partition(":")[0]) or None
+
+    @property
+    def password(self) -> str | None:
+        """The servers' password."""
+        return unquote(self.login.partition(":")[2]) or None
+
+    @property
+    def named(self) -> str:
+        """Name the hosts."""
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster(Hosts):
+    """Some servers of a cluster."""
+
+    tls: bool = False
+
+    @property
+    def place(self) -> str:
+        """Name it without its password."""
+        return f"the cluster {self.named}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels(Hosts):
+    """Several Sentinels and the service that they watch; the login is that of its servers."""
+
+    service: str
+    database: int = 0
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+
+    @property
+    def broker_url(self) -> str:
+        """The same as kombu reads it; the service is an option of its transport."""
+        login = f"{self.login}@" if self.login else ""
+        return ";".join(f"sentinel://{login}{host}:{port}/{self.database}" for host, port in self.hosts)
+
+    @property
+    def place(self) -> str:
+        """Name the service without its password."""
+        return f"{self.named}/{self.service}"
+
+
+def sentinels(url: str) -> Sentinels | None:
+    """Read a URL; None for one that names no Sentinels.
+
+    Raises:
+        UsageError: it does, but not as it must.
+    """
+    if not url.startswith("sentinel://"):
+        return None
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    try:
+        address = Sentinels(
+            *_hosts(parts.netloc, SENTINEL_PORT),
+            service=parts.path.strip("/"),
+            database=int(query.pop("db", "0")),
+            sentinel_username=query.pop("sentinel_username", None),
+            sentinel_password=query.pop("sentinel_password", None),
+        )
+    except ValueError as error:
+        raise _unreadable("Sentinels", str(error)) from error
+    if not address.service or query:
+        raise _unreadable("Sentinels", f"it has {', '.join(query)}" if query else "it names no service")
+    return address
+
+
+def cluster(url: str) -> Cluster | None:
+    """Read a URL; None for one that names no cluster.
+
+    Raises:
+        UsageError: it does, but not as it must.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in CLUSTERS:
+        return None
+    if parts.query or parts.path.strip("/") not in {"", "0"}:
+        raise _unreadable("cluster", "a cluster has one database and no options")
+    try:
+        return Cluster(*_hosts(parts.netloc, CLUSTER_PORT), tls=CLUSTERS[parts.scheme])
+    except ValueError as error:
+        raise _unreadable("cluster", str(error)) from error
+
+
+def _hosts(text: str, port: int) -> tuple[tuple[tuple[str, int], ...], str]:
+    login, _, hosts = text.rpartition("@")
+    return tuple(_host(host, port) for host in hosts.split(",")), login
+
+
+def _host(text: str, default: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (host if colon else port):
+        raise ValueError("a host has no name")
+    return (host, int(port)) if colon else (port, default)
+
+
+def _unreadable(what: str, why: str) -> UsageError:
+    return UsageError(
+        f"the address of the {what} can't be read ({why}), so nothing was done. Write {FORM}, with "
+        "sentinel_username= and sentinel_password= behind for the Sentinels, or redis+cluster://host:6379,"
+        "host:6379; `user:password@` in front is for the servers."
+    )

@@ -1,0 +1,349 @@
+"""How values lie in Redis: shapes, records, questions and events as JSON texts, both ways.
+
+Users' data is written once, by Python, and never opened by a script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pydantic_core
+
+from runner.definition.model import (
+    AFTER_GRAPH,
+    BRACKETS,
+    EdgeKind,
+    FailurePolicy,
+    InEdge,
+    Join,
+    LoopTopology,
+    MapTopology,
+    NodeTopology,
+    OutEdge,
+    Topology,
+)
+from runner.definition.policies import LimitShape
+from runner.errors import CorruptDocument
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.listings import RunSummary
+from runner.records.outcomes import Remembered, Saved
+from runner.records.run import MapRecord, NodeRecord, RunRecord, Status, VisitEntry, VisitKey
+from runner.store.interface import Doorbell, Event, Reply
+
+dump = codec.dump_json
+
+load = pydantic_core.from_json
+
+V = 1
+"""The form of what is stored here; a run of another form is refused, not guessed at."""
+
+LARGE = 65_536
+"""Bytes of a value that is stored in place; larger ones are stored apart, see large_values.py."""
+
+CHUNK = 500
+"""Items of a map that are written in one request, so that a long list does not block other clients."""
+
+FAST_EDGES = 500
+"""Nodes with more edges do not take the fast path: Lua's stack takes a few thousand arguments."""
+
+
+def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
+    """Write a graph's shape as the fields of a hash, each of a size that its node alone decides."""
+    meta = {
+        "v": V,
+        "limit": topology.limit,
+        "timeout": topology.timeout_ms,
+        "policy": topology.policy,
+        "entries": topology.entries,
+        "after": AFTER_GRAPH in topology.nodes,
+    }
+    yield "meta", dump(meta)
+    for name in topology.nodes:
+        yield from _node_fields(topology, name)
+    for number, loop in enumerate(topology.loops):
+        around = {"inner": loop.inner, "outer": loop.outer, "exits": loop.exits}
+        yield f"l:{number}", dump({"header": loop.header, "size": loop.size, **around})
+
+
+def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
+    node, leaving, coming = topology.nodes[name], topology.outgoing[name], topology.incoming[name]
+    shape = {
+        "needs": node.needs,
+        "join": node.join,
+        "loops": node.loops,
+        "queue": node.queue,
+        "priority": node.priority,
+        "each": node.each,
+        "signature": node.signature,
+        "kind": node.kind,
+    }
+    if node.map is not None:
+        shape["map"] = [node.map.window, node.map.stops]
+    if node.limits:
+        shape["limits"] = [
+            [limit.start, limit.tag, limit.concurrency, limit.interval] for limit in node.limits
+        ]
+    if node.version:
+        shape["version"] = node.version
+    yield f"n:{name}", dump(shape)
+    if leaving:
+        yield f"o:{name}", dump([_out(edge) for edge in leaving])
+    if coming:
+        yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
+    if name.endswith(BRACKETS):
+        if not node.loops:
+            window = topology.nodes[name.removesuffix(BRACKETS)].map
+            yield f"s:{name}", dump([window.window if window else 0, node.queue, node.priority])
+    elif _has_fast_path(topology, name):
+        yield f"s:{name}", dump([_fast_edge(topology, edge.target) for edge in leaving])
+
+
+def _out(edge: OutEdge) -> list[JSON]:
+    on_expire = [True] if edge.on_expire else []
+    return [edge.target, edge.kind, edge.scope, edge.loop, *on_expire]
+
+
+def _has_fast_path(topology: Topology, name: str) -> bool:
+    """Return whether a completed visit may settle on the fast path: see parts/fast_settle.lua."""
+    leaving = topology.outgoing[name]
+    targets = {edge.target for edge in leaving}
+    in_loops = any(topology.nodes[node].loops for node in (name, *targets))
+    return not (in_loops or topology.limit) and len(leaving) == len(targets) <= FAST_EDGES
+
+
+def _fast_edge(topology: Topology, target: str) -> list[JSON]:
+    node = topology.nodes[target]
+    return [target, node.needs, node.join is Join.ANY, node.queue, node.priority]
+
+
+def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
+    """Read a run's own fields; see parts/run.lua.
+
+    Raises:
+        CorruptDocument: another version of this library wrote them.
+    """
+    if fields.get(b"v") != b"%d" % V:
+        raise CorruptDocument(
+            f"run {run_id} is stored in a form that this version can't read; it was left untouched. "
+            "Read it with the version that wrote it."
+        )
+    fingerprint, parent, graph = fields[b"of"].decode().split(" ", 2)
+    status, *counts, stopping = fields[b"run"].decode().split(" ")
+    active, waiting, held, failed, started, _ = map(int, counts)
+    return RunRecord(
+        run_id=run_id,
+        graph_id=graph,
+        fingerprint=fingerprint,
+        status=Status(status),
+        active=active,
+        waiting=waiting,
+        held=held,
+        failed=failed,
+        started=started,
+        stopping="" if stopping == "-" else stopping,
+        reason=fields.get(b"reason", b"").decode(),
+        lock=fields.get(b"lock", b"").decode(),
+        parent="" if parent == "-" else parent,
+        parent_node=fields[b"parent_node"].decode(),
+        root=fields[b"root"].decode(),
+        path=fields[b"path"].decode(),
+        on_end=fields.get(b"on_end", b"").decode(),
+        ends=int(fields.get(b"ends", 0)),
+        untold=int(fields.get(b"untold", 0)),
+        trace=fields.get(b"trace", b"").decode(),
+    )
+
+
+def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes) -> RunSummary:
+    """Read one line of a listing."""
+    status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
+    parent = "" if parent == "-" else parent
+    return RunSummary(run_id, graph, Status(status), int(created), load(tags), fingerprint, parent)
+
+
+def node_record(data: bytes) -> tuple[NodeRecord, int]:
+    """Read a node's record, and the scope in whose rounds it counts; see parts/records.lua."""
+    status, visit, attempt, fence, stamp, edges, nonce, rest = data.decode().split(" ", 7)
+    fields = load(rest) if rest else {}
+    scope = fields.pop("scope", -1)
+    if "via" in fields:
+        fields["via"] = tuple((name, number) for name, number in fields["via"])
+    if "questions" in fields:
+        fields["questions"] = tuple(fields["questions"])
+    record = NodeRecord(
+        status=Status(status),
+        visit=int(visit),
+        attempt=int(attempt),
+        fence=int(fence),
+        stamp=int(stamp),
+        edges="" if edges == "-" else edges,
+        nonce="" if nonce == "-" else nonce,
+        **fields,
+    )
+    return record, scope
+
+
+def map_record(data: bytes) -> MapRecord:
+    """Read the record of a map's items; see parts/maps.lua."""
+    visit, total, begun, active, waiting, failed, stopped, swept = map(int, data.split())
+    return MapRecord(visit, total, begun, active, waiting, failed, bool(stopped), swept)
+
+
+def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
+    """Read the record of a map's items; None where this visit has none yet."""
+    record = map_record(data) if data else None
+    return record if record and record.visit == visit else None
+
+
+def digest(data: bytes) -> str:
+    """Name a large value by its bytes."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def item_arguments(
+    items: Sequence[JSON] | None, write: Callable[[JSON], bytes]
+) -> Iterator[list[bytes | str | int]]:
+    """Write a map's items as arguments of scripts: how many, whether these are the last, the first one's
+    index, the bytes of all items, and these; None for those that the map has.
+    """
+    rows = [write(item) for item in items or ()]
+    total, size = "" if items is None else len(rows), sum(map(len, rows))
+    for first in range(0, max(1, len(rows)), CHUNK):
+        last = "1" if first + CHUNK >= len(rows) else "0"
+        yield [total, last, first, size, *rows[first : first + CHUNK]]
+
+
+def in_round(record: NodeRecord, stamp: int) -> NodeRecord:
+    """Return a record as it is in a round: settled in an older one means pending."""
+    if record.stamp == stamp:
+        return record
+    return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
+
+
+def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
+    """Write a node's checkpoint as the last arguments of a script."""
+    if saved is None:
+        return []
+    return [dump(saved.document), saved.keep, *(dump(message) for message in saved.messages)]
+
+
+def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
+    """Write what a session gets as arguments of a script; a deleted value is written as nothing."""
+    if session is None:
+        return ["", 0, 0]
+    values = {name: dump(value) for name, value in session.state.items()} | dict.fromkeys(session.gone, b"")
+    pairs = (part for pair in values.items() for part in pair)
+    return [session.session_id, session.first, len(values), *pairs]
+
+
+def event(position: bytes, fields: Mapping[bytes, bytes]) -> Event:
+    """Read an event; see parts/events.lua."""
+    kind, at, visit, node, detail = fields[b"e"].decode().split("\n", 4)
+    data = load(fields[b"d"]) if b"d" in fields else None
+    return Event(position.decode().partition("-")[0], kind, int(at), node, int(visit), detail, data)
+
+
+def results(
+    fields: Mapping[bytes, bytes],
+) -> tuple[dict[VisitKey, JSON], dict[VisitKey, VisitEntry], tuple[str, ...]]:
+    """Read the results of visits: outputs, entries, and completed nodes in order."""
+    outputs, entries, order = {}, {}, []
+    for field, value in fields.items():
+        if field.startswith(b"o:"):
+            outputs[_at(field)] = load(value)
+        elif field.startswith(b"x:"):
+            number, _, text = value.partition(b" ")
+            entries[_at(field)] = load(text)
+            if number != b"0":
+                order.append((int(number), _at(field)[0]))
+    return outputs, entries, tuple(name for _, name in sorted(order))
+
+
+def _at(field: bytes) -> tuple[str, int]:
+    name, _, visit = field[2:].decode().rpartition(".")
+    return name, int(visit)
+
+
+# Shared by both stores: copies in stored form, never the caller's own object, and replies.
+
+
+def pack_copy(value: Any) -> Any:
+    """Copy packed JSON data by writing and reading it, as a real store would."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return pydantic_core.from_json(pydantic_core.to_json(value))
+
+
+def replied(word: str, doorbells: Sequence[Doorbell]) -> Reply:
+    """Split a reply's word: a delayed claim names its ms, a revoked one the external task."""
+    first, _, rest = word.partition(" ")
+    if first == "revoked":
+        return Reply(first, doorbells, reference=rest)
+    return Reply(first, doorbells, delay_ms=int(rest or 0))
+
+
+def reply_of(reply: list[Any]) -> Reply:
+    """Read what a script returned: its word, then its doorbells."""
+    return replied(reply[0].decode(), doorbells_of(reply))
+
+
+def doorbells_of(reply: list[Any]) -> list[Doorbell]:
+    """Read the doorbells behind a script's word."""
+    return [
+        Doorbell(
+            run.decode(), node.decode(), int(visit), int(attempt), queue.decode(), priority, graph.decode()
+        )
+        for run, node, visit, attempt, queue, priority, graph in reply[1:]
+    ]
+
+
+# Reading a graph's shape back from the fields that `shape_fields` wrote.
+
+
+def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) -> Topology:
+    """Put a shape together."""
+    meta = load(fields[b"meta"])
+    names = [field[2:].decode() for field in fields if field.startswith(b"n:")]
+    loops = sorted(int(field[2:]) for field in fields if field.startswith(b"l:"))
+    return Topology(
+        graph_id=graph_id,
+        fingerprint=fingerprint,
+        entries=tuple(meta["entries"]),
+        policy=FailurePolicy(meta["policy"]),
+        limit=meta["limit"],
+        timeout_ms=meta["timeout"],
+        nodes={name: _node(load(fields[f"n:{name}".encode()])) for name in names},
+        outgoing={name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names},
+        incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
+        loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
+    )
+
+
+def _edges(fields: Mapping[bytes, bytes], kind: str, name: str) -> list[list[JSON]]:
+    edges: list[list[JSON]] = load(fields.get(f"{kind}:{name}".encode(), b"[]"))
+    return edges
+
+
+def _node(shape: dict[str, JSON]) -> NodeTopology:
+    items = MapTopology(*shape["map"]) if "map" in shape else None
+    limits = tuple(LimitShape(*limit) for limit in shape.get("limits", ()))
+    typed = {"join": Join(shape["join"]), "loops": tuple(shape["loops"]), "map": items, "limits": limits}
+    return NodeTopology(**{**shape, **typed})
+
+
+def _out_edge(edge: list[JSON]) -> OutEdge:
+    target, kind, scope, loop, *on_expire = edge
+    return OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
+
+
+def _in(edge: list[JSON]) -> InEdge:
+    source, position, kind, loop = edge
+    return InEdge(source, position, EdgeKind(kind), loop)
+
+
+def _loop(shape: dict[str, JSON]) -> LoopTopology:
+    exits = tuple((source, position) for source, position in shape["exits"])
+    return LoopTopology(shape["header"], shape["size"], tuple(shape["inner"]), tuple(shape["outer"]), exits)

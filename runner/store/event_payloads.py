@@ -1,0 +1,72 @@
+"""The data of events: small JSON, so that a run's stream stays small.
+
+A longer value is left out; it is in the run itself.
+"""
+
+from __future__ import annotations
+
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.interrupts import Answer, Interrupt
+from runner.records.migration import Migration
+from runner.records.run import VisitEntry
+from runner.records.size_limits import WIDEST
+from runner.store.interface import Settlement
+
+SHORT = 1000
+"""Bytes of a value that an event has in full."""
+
+
+def value(packed: JSON) -> JSON:
+    """Return a value that is short enough, otherwise None."""
+    return packed if len(codec.dump_json(packed)) <= SHORT else None
+
+
+def error(entry: VisitEntry | None) -> JSON:
+    """Return the error of a visit's entry, cut where it is long; None where there is none."""
+    record = (entry or {}).get("error")
+    if not record:
+        return None
+    name = record["type"].rpartition(":")[2].rpartition(".")[2]
+    text = f"{name}: {record['message']}"[:SHORT]
+    while (over := len(codec.dump_json({"error": text})) - SHORT) > 0:
+        text = text[: -max(1, over // WIDEST)]
+    return {"error": text}
+
+
+def settled(settlement: Settlement) -> dict[str, JSON]:
+    """Return the result of a visit, by the kind of event."""
+    return {
+        EventKind.NODE_COMPLETED: value(settlement.output),
+        EventKind.NODE_FAILED: error(settlement.entry),
+    }
+
+
+def retried(entry: VisitEntry | None) -> dict[str, JSON]:
+    """Return why a visit is tried again, by the kind of event."""
+    return {EventKind.NODE_RETRYING: error(entry)}
+
+
+def question(interrupt: Interrupt) -> JSON:
+    """Return what is asked and of whom; parts that are empty are left out."""
+    data = {
+        "name": interrupt.name,
+        "assignees": interrupt.assignees or None,
+        "reason": value(interrupt.reason),
+        "replaces": interrupt.replaces or None,
+    }
+    return {name: part for name, part in data.items() if part is not None}
+
+
+def answer(answer: Answer) -> JSON:
+    """Return what was answered and by whom; parts that are missing or long are left out."""
+    data = {"response": value(answer.response), "responder": answer.responder}
+    return {name: part for name, part in data.items() if part is not None}
+
+
+def migration(move: Migration) -> dict[str, JSON]:
+    """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
+    moved = {new.id: {"from": old} for old, new in move.moved}
+    asked: dict[str, JSON] = {interrupt.id: question(interrupt) for interrupt in move.asked}
+    return {EventKind.RUN_MIGRATED: move.event_data, **moved, **asked}

@@ -1,0 +1,23 @@
+-- Taking an ended run out of the store.
+-- include: ended
+local function ended(run)
+  local status, untold = unpack(redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'untold'))
+  return status and not untold and FINAL[status:match('^%S+')]
+end
+
+-- Remove a run's keys and its entries in listings; its children are left to the sweep, which finds them
+-- without a parent.
+local function remove_run(run)
+  local key = prefix .. 'r:' .. run
+  local of, tags, idem = unpack(redis.call('HMGET', key, 'of', 'tags', 'idem'))
+  many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
+  for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
+  if idem and idem ~= '' then redis.call('UNLINK', idem) end
+  for _, name in ipairs(listings_of(of:match('^%S+ %S+ (.*)$'), tags)) do
+    redis.call('ZREM', prefix .. 'runs:' .. name, run)
+  end
+  redis.call('HDEL', prefix .. 'listed:runs', run)
+  for _, index in ipairs({'retired', 'runs', 'runs:completed', 'runs:failed', 'runs:cancelled'}) do
+    redis.call('ZREM', prefix .. index, run)
+  end
+end

@@ -1,0 +1,364 @@
+"""One run as the memory store keeps it. What a caller reads is a copy in stored form, as from Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner import scheduler
+from runner.definition.model import index_of, map_of
+from runner.definition.policies import QueuePosition
+from runner.records import interrupts
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.interrupts import Answer, Interrupt, InterruptStatus
+from runner.records.listings import RunSummary
+from runner.records.migration import Migration
+from runner.records.outcomes import Saved
+from runner.records.run import (
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    VisitEntry,
+    VisitKey,
+)
+from runner.scheduler.changes import Changes, EndExpired, TransitionResult
+from runner.store import event_payloads
+from runner.store.encoding import pack_copy
+from runner.store.interface import Claim, Event, Fork, RunSnapshot, Settlement, Start, Token
+from runner.store.memory.semaphores import Semaphores
+
+KEPT = 10_000
+"""Events that a run keeps at least; at most it keeps a tenth more."""
+
+
+class EventLog:
+    """A run's events, numbered in order: the last ones are kept, and the length counts all."""
+
+    def __init__(self) -> None:
+        self._gone = 0
+        self._kept: list[Event] = []
+
+    def __len__(self) -> int:
+        """Count all events so far."""
+        return self._gone + len(self._kept)
+
+    def add(self, event: Event) -> Event:
+        """Number an event and keep it; the oldest may be dropped."""
+        numbered = replace(event, position=str(len(self) + 1))
+        self._kept.append(numbered)
+        if len(self._kept) > KEPT + KEPT // 10:
+            gone = len(self._kept) - KEPT
+            self._gone += gone
+            del self._kept[:gone]
+        return numbered
+
+    def after(self, position: int, limit: int) -> list[Event]:
+        """Return the events after a position, as far as they are kept."""
+        first = max(0, position - self._gone)
+        return self._kept[first : first + limit]
+
+
+IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
+
+
+@dataclass
+class StoredRun:
+    """One run: its records, and the results of its nodes. It is the View that transitions look at."""
+
+    record: RunRecord
+    start: Start
+    created_at: int
+    semaphores: Semaphores
+    root_tags: Mapping[str, str]
+    ended_at: int = 0
+    reopened: str = ""
+    cancelled: str = ""
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    loops: dict[int, LoopRecord] = field(default_factory=dict)
+    maps: dict[str, MapRecord] = field(default_factory=dict)
+    items: dict[tuple[str, int], list[JSON]] = field(default_factory=dict)
+    arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
+    order: list[tuple[str, int]] = field(default_factory=list)
+    outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
+    entries: dict[VisitKey, VisitEntry] = field(default_factory=dict)
+    given: dict[tuple[str, int], JSON] = field(default_factory=dict)
+    documents: dict[str, JSON] = field(default_factory=dict)
+    reports: dict[str, JSON] = field(default_factory=dict)
+    messages: dict[str, list[JSON]] = field(default_factory=dict)
+    questions: dict[str, Interrupt] = field(default_factory=dict)
+    winners: dict[str, str] = field(default_factory=dict)
+    children: list[str] = field(default_factory=list)
+    events: EventLog = field(default_factory=EventLog)
+
+    # The view of a transition
+
+    def run(self) -> RunRecord:
+        """Return the run's counters."""
+        return self.record
+
+    def node(self, node: str) -> NodeRecord:
+        """Return a node's record, or the defaults."""
+        return self.nodes.get(node) or NodeRecord()
+
+    def loop(self, loop: int) -> LoopRecord:
+        """Return a loop's record, or the defaults."""
+        return self.loops.get(loop) or LoopRecord()
+
+    def map(self, node: str) -> MapRecord:
+        """Return a map's record, or the defaults."""
+        return self.maps.get(node) or MapRecord()
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        """Return what has arrived at a node over the edges of one scope."""
+        return self.arrived.get((scope, node)) or Arrivals()
+
+    def stoppable(self) -> set[str]:
+        """Return the nodes that a stop must still look at."""
+        return self.idle
+
+    def question_status(self, interrupt_id: str) -> str:
+        """Return "" for a question never asked, else its status."""
+        question = self.questions.get(interrupt_id)
+        if question is not None and question.withdrawal is not None:
+            return "retracted"
+        return question.status if question else ""
+
+    def question(self, interrupt_id: str) -> Interrupt | None:
+        """Return a question as it was asked."""
+        return self.questions.get(interrupt_id)
+
+    def tag(self, name: str) -> str:
+        """Return the value of a tag of the outermost run."""
+        value: object = self.root_tags.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    def next_start(self, key: str) -> int:
+        """Return when the next execution of a rate may begin."""
+        return self.semaphores.starts.get(key, 0)
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        """Return a node's position at a limit."""
+        return self.semaphores.queue_position(key, (self.record.run_id, node), since, now)
+
+    def reported(self, reference: str) -> bool:
+        """Return whether the result of an external task is there."""
+        return reference in self.reports
+
+    # Writing
+
+    def write(self, result: TransitionResult) -> None:
+        """Write the records that a transition changed."""
+        self.record = result.run
+        self.nodes.update(result.nodes)
+        self.loops.update(result.loops)
+        self.maps.update(result.maps)
+        self.arrived.update(result.arrivals)
+        for name, record in result.nodes.items():
+            (self.idle.add if record.status in IDLE else self.idle.discard)(name)
+
+    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
+        """Remove what other records will replace, and the results that no longer count."""
+        self.nodes, self.loops, self.arrived, self.idle = {}, {}, {}, set()
+        for visit, entry in undone.items():
+            self.entries[visit] = pack_copy(entry)
+            self.outputs.pop(visit, None)
+        self.order = [visit for visit in self.order if visit not in undone]
+        for node in forgets:
+            self.documents.pop(node, None)
+            self.messages.pop(node, None)
+        self.ended_at = 0
+
+    def keep(self, node: str, saved: Saved | None) -> None:
+        """Write a node's checkpoint: its document, and its messages after the first `saved.keep`."""
+        if saved is not None:
+            self.documents[node] = pack_copy(saved.document)
+            self.messages.setdefault(node, [])[saved.keep :] = pack_copy(saved.messages)
+
+    def finish(self, node: str, visit: int, settlement: Settlement) -> None:
+        """Write the result of a visit that ended."""
+        self.entries[node, visit] = pack_copy(settlement.entry)
+        if settlement.status is Status.COMPLETED:
+            self.outputs[node, visit] = pack_copy(settlement.output)
+            self.order += [] if map_of(node) else [(node, visit)]
+        self.keep(node, settlement.saved)
+
+    def open(self, question: Interrupt) -> None:
+        """Write a question; one that is asked again counts as the newest."""
+        self.questions.pop(question.id, None)
+        self.questions[question.id] = question
+
+    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+        """Write an accepted answer."""
+        self.winners[answer.interrupt_id] = nonce
+        self.questions[answer.interrupt_id] = replace(
+            self.questions[answer.interrupt_id],
+            status=InterruptStatus.ANSWERED,
+            response=pack_copy(answer.response),
+            responder=answer.responder,
+            idempotency_key=answer.idempotency_key,
+            answered_at=now,
+        )
+
+    def end_expired(self, action: EndExpired) -> dict[str, JSON]:
+        """Write the result of a node that ended with its question; return the data of its event, by kind."""
+        visit, question = (action.node, action.visit), self.questions[action.interrupt_id]
+        self.entries[visit] = pack_copy(interrupts.expired_entry(question, action.edges))
+        if not interrupts.route(question):
+            return {EventKind.NODE_FAILED: event_payloads.error(self.entries[visit])}
+        self.outputs[visit] = pack_copy(interrupts.expired_output(question))
+        self.order.append(visit)
+        return {EventKind.NODE_COMPLETED: event_payloads.value(self.outputs[visit])}
+
+    def remind(self, interrupt_id: str) -> dict[str, JSON]:
+        """Count a reminder; return the data of its event, by kind."""
+        question = self.questions[interrupt_id]
+        self.questions[interrupt_id] = replace(question, reminded=question.reminded + 1)
+        return {EventKind.INTERRUPT_REMINDED: {"count": question.reminded + 1}}
+
+    def close(self, interrupt_id: str, status: str, now: int) -> None:
+        """Close a question without an answer."""
+        self.questions[interrupt_id] = replace(
+            self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
+        )
+
+    # Reading, in copies
+
+    def claim(self, changes: Changes, node: str, current: str, child: RunSnapshot | None) -> Claim:
+        """Collect what the worker needs that has claimed a node."""
+        record = changes.node(node)
+        return Claim(
+            token=Token(self.record.run_id, node, record.visit, record.fence),
+            graph_id=self.record.graph_id,
+            fingerprint=self.record.fingerprint,
+            current=current,
+            signature=changes.shape(node).signature,
+            record=record,
+            task=pack_copy(self._task(node, record.visit)),
+            given=pack_copy(self.start.given),
+            inputs=[
+                (*visit, pack_copy(self.outputs.get(visit))) for visit in scheduler.live_inputs(changes, node)
+            ],
+            answers=[
+                question
+                for question in self.questions.values()
+                if (question.node_id, question.visit) == (node, record.visit) and question.is_decided
+            ],
+            document=pack_copy(self.documents.get(node)),
+            messages=pack_copy(self.messages.get(node, [])),
+            child=child,
+            map=self.maps[node] if self.map(node).visit == record.visit else None,
+            report=pack_copy(self.reports.get(record.handed)),
+        )
+
+    def _task(self, node: str, visit: int) -> JSON:
+        """Return the run's task, what replaces it at this visit, or the item that a node works on."""
+        index = index_of(node)
+        if index is not None:
+            return self.items[map_of(node), visit][index]
+        return self.given.get((node, visit), self.start.task)
+
+    def fetch(self, changes: Changes, node: str) -> tuple[NodeRecord, JSON, VisitEntry | None]:
+        """Return a node with its latest output and entry; one without a record has no round either."""
+        record = changes.node(node) if node in self.nodes else NodeRecord()
+        visit = (node, record.visit)
+        return record, pack_copy(self.outputs.get(visit)), pack_copy(self.entries.get(visit))
+
+    def snapshot(self, changes: Changes) -> RunSnapshot:
+        """Return the whole run."""
+        return RunSnapshot(
+            record=self.record,
+            nodes={name: changes.node(name) for name in self.nodes},
+            task=pack_copy(self.start.task),
+            given=pack_copy(self.start.given),
+            tags=dict(self.start.tags),
+            created_at=self.created_at,
+            ended_at=self.ended_at,
+            order=tuple(node for node, _ in self.order),
+            outputs=_copies(self.outputs),
+            entries=_copies(self.entries),
+            interrupts=tuple(self.questions.values()),
+            messages=_copies(self.messages),
+            maps=dict(self.maps),
+            events=len(self.events),
+        )
+
+    def summary(self) -> RunSummary:
+        """Return one line of a listing."""
+        record = self.record
+        tags = dict(self.start.tags)
+        return RunSummary(
+            record.run_id,
+            record.graph_id,
+            record.status,
+            self.created_at,
+            tags,
+            record.fingerprint,
+            record.parent,
+        )
+
+    # Forks and migrations
+
+    def copy_results(self, source: StoredRun, fork: Fork) -> None:
+        """Copy the results of the run that this one is a fork of."""
+        for visit, place in sorted(fork.kept.items(), key=lambda kept: kept[1]):
+            self.entries[visit] = pack_copy(source.entries[visit])
+            if visit in source.outputs:
+                self.outputs[visit] = pack_copy(source.outputs[visit])
+            self.order += [visit] if place else []
+        for node in fork.remembers:
+            if node in source.documents:
+                self.documents[node] = pack_copy(source.documents[node])
+                self.messages[node] = pack_copy(source.messages.get(node, []))
+        if fork.at is not None:
+            self.given[fork.at] = pack_copy(fork.input)
+
+    def migrate(self, move: Migration) -> None:
+        """Take another shape, and put results and questions under the names that its nodes have there."""
+        self.erase(move.undone, move.forgets)
+        self.maps = {name: record for name, record in self.maps.items() if name not in move.forgets}
+        self.record = replace(
+            self.record,
+            parent_node=move.parent_node,
+            path=move.path,
+            fingerprint=move.fingerprint,
+            graph_id=move.graph_id,
+        )
+        self.entries |= {old: pack_copy(entry) for old, _, entry in move.visits if entry is not None}
+        visits = {old: new for old, new, _ in move.visits}
+        _rename(self.entries, visits.items())
+        _rename(self.outputs, visits.items())
+        self.order = [visits.get(visit, visit) for visit in self.order]
+        names = [(node.node, node.today) for node in move.renamed]
+        for by_name in (self.messages, self.maps):
+            _rename(by_name, names)
+        renamed: list[tuple[VisitKey, VisitKey]] = [
+            ((node.node, node.visit), (node.today, node.visit)) for node in move.renamed
+        ]
+        for by_visit in (self.given, self.items):
+            _rename(by_visit, renamed)
+        for node in move.renamed:
+            self.documents.pop(node.node, None)
+        self.documents |= {
+            node.today: pack_copy(node.document) for node in move.renamed if node.document is not None
+        }
+        for old_id, question in move.moved:
+            self.questions.pop(question.id, None)
+            self.questions[question.id] = question
+            if old_id in self.winners:
+                self.winners[question.id] = self.winners[old_id]
+
+
+def _copies(values: Mapping[Any, JSON]) -> dict[Any, JSON]:
+    return {key: pack_copy(value) for key, value in values.items()}
+
+
+def _rename(table: dict[Any, Any], names: Iterable[tuple[Any, Any]]) -> None:
+    """Rename keys. All are removed before any is written: two nodes may have exchanged their names."""
+    moved = [(new, table.pop(old)) for old, new in names if old in table]
+    table |= moved

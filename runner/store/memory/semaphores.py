@@ -1,0 +1,77 @@
+"""The limits of all runs in memory: which nodes have a place, which wait, when rates allow the next start."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from runner.definition.policies import QueuePosition
+from runner.scheduler.changes import JoinQueue, OfferPlaces, ReserveTime, ReturnPlace, TakePlace
+
+Member = tuple[str, str]
+"""A run and a node of it."""
+
+
+class Semaphores:
+    """Places and start times of limits, by the limit's key."""
+
+    def __init__(self) -> None:
+        """Start with every place free."""
+        self.holders: dict[str, dict[Member, float]] = defaultdict(dict)
+        self.waiting: dict[str, dict[Member, int]] = defaultdict(dict)
+        self.starts: dict[str, int] = {}
+
+    def queue_position(self, key: str, member: Member, since: int, now: int) -> QueuePosition:
+        """Return the position of a node that has asked since then."""
+        held = [holder for holder, until in self.holders[key].items() if until > now]
+        since = self.waiting[key].get(member, since)
+        before = [
+            other
+            for other, asked in self.waiting[key].items()
+            if _order(other, asked) < _order(member, since)
+        ]
+        return QueuePosition(sum(holder != member for holder in held), len(before), member in held)
+
+    def act(
+        self,
+        run_id: str,
+        action: ReserveTime | TakePlace | JoinQueue | ReturnPlace | OfferPlaces,
+        kept: tuple[int, int],
+    ) -> list[Member]:
+        """Apply what a transition decided and return the nodes that get a place.
+
+        `kept` are the time and the end of a place that is kept for one of them, in ms.
+        """
+        match action:
+            case ReserveTime():
+                self.starts = {key: start for key, start in self.starts.items() if start > kept[0]}
+                self.starts[action.key] = action.at
+            case TakePlace():
+                until = math.inf if action.until is None else action.until
+                self.waiting[action.key].pop((run_id, action.node), None)
+                self.holders[action.key][run_id, action.node] = until
+            case JoinQueue():
+                self.holders[action.key].pop((run_id, action.node), None)
+                self.waiting[action.key].setdefault((run_id, action.node), action.since)
+            case ReturnPlace():
+                self.waiting[action.key].pop((run_id, action.node), None)
+                if self.holders[action.key].pop((run_id, action.node), None) is not None:
+                    return self._offer(action.key, action.concurrency, kept)
+            case OfferPlaces():
+                return self._offer(action.key, action.concurrency, kept)
+        return []
+
+    def _offer(self, key: str, concurrency: int, kept: tuple[int, int]) -> list[Member]:
+        now, until = kept
+        held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
+        queue = sorted(self.waiting[key], key=lambda member: _order(member, self.waiting[key][member]))
+        first = queue[: max(0, concurrency - len(held))]
+        for member in first:
+            del self.waiting[key][member]
+        self.holders[key] = held | dict.fromkeys(first, float(until))
+        return first
+
+
+def _order(member: Member, asked: int) -> tuple[int, bytes]:
+    """Order a queue by time; equal times by name, as Redis does."""
+    return asked, "|".join(member).encode()

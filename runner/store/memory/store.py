@@ -1,0 +1,474 @@
+"""The reference store: dictionaries, one lock, and the transitions of `runner.scheduler` as they are.
+
+It keeps values in their stored form (packed, encoded), so that what works here works in Redis.
+The Redis store is held equal to this one by a contract and a property test.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner import scheduler
+from runner.definition.model import Topology
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.records.migration import Migration
+from runner.records.outcomes import Saved, Session
+from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
+from runner.records.size_limits import MAX_RESULT, MAX_STATE
+from runner.scheduler.changes import TransitionResult
+from runner.store import event_payloads, interface
+from runner.store.encoding import pack_copy, replied
+from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
+from runner.store.memory.database import Database, Sessions, wall_clock
+from runner.store.receipts import by_visit, receipts_for
+
+WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
+"""The statuses in which a run can be migrated."""
+
+
+class MemoryStore:
+    """Runs in this process's memory; they end with it. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = wall_clock,
+        lease: float = 30.0,
+        sessions: Sessions | None = None,
+        max_bytes: int = MAX_RESULT,
+        *,
+        max_state: int = MAX_STATE,
+    ) -> None:
+        """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
+        self.lease_ms, self.max_bytes, self.max_state = round(lease * 1000), max_bytes, max_state
+        self._database = Database(clock, self.lease_ms)
+        self._changed = threading.Condition(threading.RLock())
+        self._sessions = sessions or Sessions()
+        self._keys: dict[tuple[str, str], str] = {}
+
+    @property
+    def notices(self) -> Sequence[dict[str, JSON]]:
+        """The notices for approval services, oldest first."""
+        return self._database.notices
+
+    @property
+    def dead(self) -> Sequence[dict[str, JSON]]:
+        """The nodes that used up their crash budget, oldest first."""
+        return self._database.dead
+
+    def next_due(self, after: int) -> int | None:
+        """Return the time of the next timer after that one, in milliseconds; None where there is none."""
+        with self._changed:
+            return min((due for due in self._database.timers.values() if due > after), default=None)
+
+    # Graphs
+
+    def publish(self, topologies: Sequence[Topology]) -> None:
+        with self._changed:
+            for topology in topologies:
+                self._database.shapes[topology.fingerprint] = topology
+                self._database.current[topology.graph_id] = topology.fingerprint
+
+    def graphs(self) -> dict[str, str]:
+        with self._changed:
+            return dict(self._database.current)
+
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:  # noqa: ARG002 - a shape has its name
+        with self._changed:
+            return self._database.shapes.get(fingerprint)
+
+    # One visit on a worker
+
+    def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
+        with self._changed:
+            fingerprint = start.fingerprint or self._database.current.get(start.graph_id, "")
+            if fingerprint not in self._database.shapes:
+                return Reply("unknown_graph")
+            key = (start.graph_id, start.idempotency_key or "")
+            if start.idempotency_key and key in self._keys:
+                return Reply("exists", run_id=self._keys[key])
+            if start.run_id in self._database.runs:
+                return Reply("started", run_id=start.run_id)
+            parent, doorbells = start.parent, list[Doorbell]()
+            if parent is not None:
+                delegated = self._apply(parent.run_id, scheduler.delegate, *_visit(parent), start.run_id)
+                if delegated.word != "delegated":
+                    return delegated
+                doorbells += delegated.doorbells
+                self._database.runs[parent.run_id].children.append(start.run_id)
+            self._database.add(start, fingerprint)
+            started = self._apply(start.run_id, scheduler.start)
+            if start.idempotency_key:
+                self._keys[key] = start.run_id
+            return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            reply = self._apply(run_id, scheduler.claim, node, visit, attempt, nonce)
+            if reply.word != "claimed":
+                return replied(reply.word, reply.doorbells)
+            changes = self._database.changes(run)
+            current = self._database.current.get(run.record.graph_id, "")
+            child = changes.node(node).child
+            return run.claim(changes, node, current, self.read(child) if child else None)
+
+    def save(self, token: Token, saved: Saved) -> Reply:
+        with self._changed:
+            return Reply("saved" if self._save(token, saved) else "stale")
+
+    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        with self._changed:
+            self._save(token, saved)
+            ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
+            return self._apply(token.run_id, scheduler.ask, *_visit(token), ids, questions=interrupts)
+
+    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        with self._changed:
+            self._save(token, saved)
+            ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
+            return self._apply(token.run_id, scheduler.park, *_visit(token), ids, questions=interrupts)
+
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        with self._changed:
+            owned = self._owns(token)
+            reply = self._apply(
+                token.run_id,
+                scheduler.settle,
+                *_visit(token),
+                nonce=nonce,
+                status=settlement.status,
+                edges=settlement.edges,
+                reads=settlement.reads,
+                insist=settlement.insist,
+                payloads=event_payloads.settled(settlement),
+            )
+            if owned and reply.word == "settled":
+                run = self._database.runs[token.run_id]
+                run.finish(token.node, token.visit, settlement)
+                if settlement.session is not None:
+                    self._sessions.add(settlement.session, run.messages.get(token.node, []))
+            return reply
+
+    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+        with self._changed:
+            if self._save(token, saved) and entry is not None:
+                self._database.runs[token.run_id].entries[token.node, token.visit] = pack_copy(entry)
+            return self._apply(
+                token.run_id,
+                scheduler.retry,
+                *_visit(token),
+                delay_ms,
+                counts=entry is not None,
+                payloads=event_payloads.retried(entry),
+            )
+
+    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
+        with self._changed:
+            owned, total = self._owns(token), None if items is None else len(items)
+            reply = self._apply(token.run_id, scheduler.expand, *_visit(token), total)
+            if items is not None and owned and reply.word == "expanded":
+                run = self._database.runs[token.run_id]
+                run.items.setdefault((token.node, token.visit), pack_copy(items))
+            return reply
+
+    def hold(self, token: Token) -> Reply:
+        with self._changed:
+            return self._apply(token.run_id, scheduler.hold, *_visit(token))
+
+    def leave(self, token: Token) -> Reply:
+        with self._changed:
+            return self._apply(token.run_id, scheduler.leave, *_visit(token))
+
+    def renew(self, tokens: Sequence[Token]) -> list[str]:
+        with self._changed:
+            words = []
+            for token in tokens:
+                if self._owns(token):
+                    self._database.renew(token.run_id, token.node)
+                    stopping = self._database.runs[token.run_id].record.stopping
+                    words.append("cancelled" if stopping == Status.CANCELLED else "ok")
+                else:
+                    words.append("stale")
+            return words
+
+    # External tasks
+
+    def hand(self, token: Token, reference: str) -> Reply:
+        with self._changed:
+            return self._apply(token.run_id, scheduler.hand, *_visit(token), reference)
+
+    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
+        with self._changed:
+            visit = _visit(token)
+            return self._apply(token.run_id, scheduler.sent, *visit, reference, timeout_ms=timeout_ms)
+
+    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            reply = self._apply(run_id, scheduler.report, node, visit, reference)
+            if reply.word == "reported":
+                run.reports.setdefault(reference, pack_copy(outcome))
+            return reply
+
+    # Questions
+
+    def answer(
+        self,
+        answers: Sequence[Answer],
+        nonce: str,
+        questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - reading its own costs nothing
+    ) -> tuple[list[Receipt], Reply]:
+        with self._changed:
+            current = self.interrupts([answer.interrupt_id for answer in answers])
+            receipts, fresh = receipts_for(answers, current, self._winner, nonce, self._database.clock())
+            doorbells: list[Doorbell] = []
+            if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
+                for (run_id, node, visit), group in by_visit(fresh).items():
+                    for answer in group:
+                        self._database.runs[run_id].decide(answer, nonce, self._database.clock())
+                    payloads = {answer.interrupt_id: event_payloads.answer(answer) for answer in group}
+                    reply = self._apply(
+                        run_id, scheduler.answer, node, visit, list(payloads), payloads=payloads
+                    )
+                    doorbells += reply.doorbells
+            return receipts, Reply("answered", doorbells)
+
+    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+        with self._changed:
+            run = self._database.asking(interrupt_id)
+            question = run.questions.get(interrupt_id) if run else None
+            if run is None or question is None:
+                return Reply("unknown")
+            withdrawal: dict[str, JSON] = {"reason": reason, "reask": reask}
+            if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
+                return Reply("withdrawn")
+            attempt = self._database.changes(run).node(question.node_id).attempt
+            payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
+            reply = self._apply(
+                run.record.run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads
+            )
+            if reply.word == "closed":
+                return reply
+            run.questions[interrupt_id] = replace(
+                run.questions[interrupt_id], withdrawal={**withdrawal, "attempt": attempt}
+            )
+            return Reply("withdrawn", reply.doorbells)
+
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        with self._changed:
+            runs = [self._database.asking(interrupt_id) for interrupt_id in ids]
+            return [
+                run.questions.get(interrupt_id) if run else None
+                for run, interrupt_id in zip(runs, ids, strict=True)
+            ]
+
+    def open_interrupts(
+        self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+    ) -> Page[Interrupt]:
+        with self._changed:
+            return self._database.list_questions(query, limit, cursor)
+
+    # What people do to runs
+
+    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            reply = self._apply(run_id, scheduler.cancel, reason)
+            if reply.word == "already" and nonce and run.cancelled == nonce:
+                return Reply("cancelled")
+            if reply.word == "cancelled":
+                run.cancelled = nonce
+            return reply
+
+    def fork(self, fork: Fork) -> Reply:
+        with self._changed:
+            source, start = self._database.runs.get(fork.source), fork.start
+            if start.run_id in self._database.runs:
+                return Reply("forked", run_id=start.run_id)
+            if source is None:
+                return Reply("unknown")
+            if start.fingerprint not in self._database.shapes:
+                return Reply("unknown_graph")
+            run = self._database.add(start, start.fingerprint)
+            run.copy_results(source, fork)
+            reply = self._apply(start.run_id, scheduler.fork, fork.records, fork.source)
+            return replace(reply, run_id=start.run_id)
+
+    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
+        with self._changed:
+            pairs = [
+                (run, rewrite)
+                for rewrite in runs
+                if (run := self._database.runs.get(rewrite.run_id)) is not None
+            ]
+            if len(pairs) < len(runs):
+                return Reply("unknown")
+            if all(run.reopened == nonce for run, _ in pairs):
+                return Reply("reopened")
+            if any(not run.record.is_final or len(run.events) != rewrite.events for run, rewrite in pairs):
+                return Reply("moved")
+            doorbells: list[Doorbell] = []
+            for run, rewrite in pairs:
+                run.erase(rewrite.undone, rewrite.forgets)
+                run.reopened = nonce
+                doorbells += self._apply(rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
+            return Reply("reopened", doorbells)
+
+    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
+        with self._changed:
+            pairs = [
+                (run, move) for move in runs if (run := self._database.runs.get(move.run_id)) is not None
+            ]
+            if len(pairs) < len(runs):
+                return Reply("unknown")
+            if all(run.reopened == nonce for run, _ in pairs):
+                return Reply("migrated")
+            if any(move.fingerprint not in self._database.shapes for move in runs):
+                return Reply("unknown_graph")
+            if any(run.record.status not in WAITS or len(run.events) != move.events for run, move in pairs):
+                return Reply("moved")
+            doorbells: list[Doorbell] = []
+            for run, move in pairs:
+                run.migrate(move)
+                run.reopened = nonce
+                payloads = event_payloads.migration(move)
+                doorbells += self._apply(
+                    move.run_id, scheduler.migrate, move, questions=move.asked, payloads=payloads
+                ).doorbells
+            return Reply("migrated", doorbells)
+
+    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
+        with self._changed:
+            return self._apply(run_id, scheduler.release, nodes)
+
+    def remove(self, run_id: str) -> Reply:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None:
+                return Reply("unknown")
+            if run.record.parent:
+                return Reply("inside")
+            if not run.record.is_final or run.record.untold:
+                return Reply("goes_on")
+            self._database.remove(run_id)
+            self._keys = {key: started for key, started in self._keys.items() if started != run_id}
+            self._changed.notify_all()
+            return Reply("removed")
+
+    # Time
+
+    def sweep(self, limit: int = 100) -> Reply:
+        with self._changed:
+            due = self._database.due(limit)
+            doorbells: list[Doorbell] = []
+            for kind, run_id, key in due:
+                doorbells += self._apply(run_id, scheduler.due, kind, key).doorbells
+            self._database.remove_orphans(limit)
+            return Reply(str(len(due)), doorbells)
+
+    def end_reported(self, run_id: str, end: int) -> Reply:
+        with self._changed:
+            return self._apply(run_id, scheduler.end_reported, end)
+
+    # Reading
+
+    def read(self, run_id: str) -> RunSnapshot | None:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            return run.snapshot(self._database.changes(run)) if run else None
+
+    def peek(self, run_id: str) -> RunRecord | None:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            return run.record if run else None
+
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[interface.Fetched]:
+        with self._changed:
+            run = existing(self._database.runs.get(run_id), run_id)
+            changes = self._database.changes(run)
+            return [run.fetch(changes, name) for name in nodes]
+
+    def documents(self, run_id: str) -> dict[str, JSON]:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            documents = run.documents if run else {}
+            return {node: pack_copy(document) for node, document in documents.items()}
+
+    def children(self, run_id: str) -> list[str]:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            return list(run.children) if run else []
+
+    def runs(
+        self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
+    ) -> Page[RunSummary]:
+        with self._changed:
+            return self._database.list_runs(query, limit, cursor)
+
+    # Events
+
+    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is not None:
+                self._database.event(run, kind, node, visit, data=pack_copy(data))
+                self._changed.notify_all()
+
+    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None:
+                return []
+            start = int(after or 0)
+            self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
+            return run.events.after(start, limit)
+
+    # Sessions
+
+    def session(self, session_id: str) -> Session:
+        return self._sessions.read(session_id)
+
+    def forget_session(self, session_id: str) -> bool:
+        return self._sessions.forget(session_id)
+
+    # Transitions; the caller holds the lock
+
+    def _apply(
+        self, run_id: str, transition: Callable[..., TransitionResult], *arguments: object, **named: Any
+    ) -> Reply:
+        word, doorbells = self._database.apply(run_id, transition, *arguments, **named)
+        self._changed.notify_all()
+        return Reply(word, doorbells)
+
+    def _owns(self, token: Token) -> bool:
+        run = self._database.runs.get(token.run_id)
+        return run is not None and scheduler.owns(
+            self._database.changes(run).node(token.node), token.visit, token.fence
+        )
+
+    def _save(self, token: Token, saved: Saved | None) -> bool:
+        """Write a node's checkpoint, if the worker still owns it."""
+        owned = self._owns(token)
+        if owned:
+            self._database.runs[token.run_id].keep(token.node, saved)
+        return owned
+
+    def _winner(self, interrupt_id: str) -> str:
+        run = self._database.asking(interrupt_id)
+        return run.winners.get(interrupt_id, "") if run else ""
+
+
+def _visit(token: Token) -> tuple[str, int, int]:
+    return token.node, token.visit, token.fence

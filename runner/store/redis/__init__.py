@@ -1,0 +1,1 @@
+"""The store in Redis: one script for each transition."""

@@ -1,0 +1,320 @@
+"""The connection to Redis: one per thread for scripts, a pool for everything else.
+
+Scripts go over a raw connection, which costs half the processor time of the client's own call. A
+connection that broke is replaced and the command is sent once more: every script gives a
+repeat its first reply. This is the only place that translates the client's errors.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, RedisError, TryAgainError
+from redis.sentinel import Sentinel
+
+from runner.errors import StoreError, UsageError
+from runner.store.addresses import Cluster, Sentinels, cluster, sentinels
+from runner.store.redis.keys import Keys
+
+# Redis Cluster: which server has a key, and a client for each server.
+#
+# All keys of a partition share a slot, so one server has them all and nothing here spreads a request
+# over several. The map of slots is read when it is missing and dropped when a server says that it is
+# wrong, or can't be reached; the request that failed for it is repeated like any other.
+
+
+Address = tuple[str, int]
+
+MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
+"""The errors for a slot that another server has, that is being moved, or that no server has."""
+
+KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
+
+SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+
+
+def key_of(command: Sequence[Any]) -> str | bytes | None:
+    """Return the key that decides which server a command goes to; None where any server can answer."""
+    if command[0] in KEYLESS:
+        return None
+    key: str | bytes = command[3] if command[0] in SCRIPTS else command[1]
+    return key
+
+
+class Servers:
+    """The servers of a cluster, by what they have. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, options: Mapping[str, Any]) -> None:
+        """`options` are those of every client; nothing is connected yet."""
+        login = {"username": cluster.username, "password": cluster.password, "ssl": cluster.tls}
+        self._hosts, self._options = cluster.hosts, {**login, **options}
+        self._lock = threading.Lock()
+        self._slots: dict[int, Address] = {}
+        self._clients: dict[Address, Any] = {}
+
+    def address(self, key: str | bytes) -> Address:
+        """Return the server that has a key.
+
+        Raises:
+            redis.ConnectionError: no server of the cluster can be asked, or none has it.
+        """
+        slots = self._slots or self._learn()
+        address = slots.get(key_slot(key.encode() if isinstance(key, str) else key))
+        if address is None:
+            self.forget()
+            raise redis.ConnectionError("no server of the cluster has the slot")
+        return address
+
+    def client(self, address: Address) -> Any:
+        """Return the client of one server."""
+        with self._lock:
+            if address not in self._clients:
+                self._clients[address] = redis.Redis(host=address[0], port=address[1], **self._options)
+            return self._clients[address]
+
+    def forget(self) -> None:
+        """Read the map of slots again before the next request: it was wrong, or a server is gone."""
+        self._slots = {}
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for client in list(self._clients.values()):
+            client.close()
+
+    def _learn(self) -> dict[int, Address]:
+        """Ask the known servers for the map of slots, those of the URL last, until one answers."""
+        failed: Exception | None = None
+        for address in dict.fromkeys([*self._clients, *self._hosts]):
+            try:
+                slots = self.client(address).execute_command("CLUSTER", "SLOTS")
+            except redis.RedisError as error:
+                failed = error
+                continue
+            self._slots = _slots(slots, address)
+            return self._slots
+        raise redis.ConnectionError(f"no server of the cluster returned the map of slots ({failed})")
+
+
+def _slots(ranges: Sequence[Sequence[Any]], asked: Address) -> dict[int, Address]:
+    """Read which server has which slots; one that doesn't know its own name is the one that was asked."""
+    servers: dict[int, Address] = {}
+    for first, last, (host, port, *_), *_ in ranges:
+        address = ((host or b"").decode() or asked[0], int(port))
+        servers.update(dict.fromkeys(range(first, last + 1), address))
+    return servers
+
+
+Argument = bytes | str | int
+
+HOME = Keys().prefix
+
+TIMEOUT = 5.0
+"""Seconds that one command, or a connect, may take."""
+
+ASKED_WITHIN = 1.0
+"""Seconds that a Sentinel has to answer where the primary is, before another one is asked."""
+
+_AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
+
+PASSING = {
+    "maxmemory": _AGAIN + "room. Give the server more memory, or let runs end sooner (RUNNER_RETENTION).",
+    "MISCONF": _AGAIN + "room. See the server's log: most often its disk is full.",
+    "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
+    "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
+}
+"""Refusals that pass, by a word of the server's message, and what to do."""
+
+ELSEWHERE = (
+    _AGAIN + "a server for these keys, or a new map of the cluster, which is being read. See CLUSTER NODES."
+)
+
+
+class RedisConnection:
+    """One Redis database. Thread-safe, and usable after a fork."""
+
+    def __init__(self, url: str, home: str = HOME) -> None:
+        """Take a redis-py URL (redis://, rediss://, unix://), or one of Sentinels or of a cluster.
+
+        Nothing is connected yet. In a cluster `client` is that of the server which has the key `home`.
+
+        Raises:
+            UsageError: it is no such URL.
+        """
+        spread = cluster(url)
+        self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
+        self._client: Any = None if spread else _client(url)
+        self.place = _place(url)
+        self._watched = sentinels(url) is not None
+        self._own = threading.local()
+
+    @property
+    def client(self) -> Any:
+        """The client for everything but scripts."""
+        return self.client_of(self._home)
+
+    def client_of(self, key: str) -> Any:
+        """Return the client of the server that has a key."""
+        if self._servers is None:
+            return self._client
+        return self._servers.client(self._servers.address(key))
+
+    def apart(self, keys: Sequence[str]) -> list[list[str]]:
+        """Split keys into those that one command may name together: in a cluster each is alone."""
+        return [list(keys)] if self._servers is None else [[key] for key in keys]
+
+    def call(self, *command: Argument, then: Callable[[Any], None] | None = None) -> Any:
+        """Send one command on this thread's connection and return the raw reply.
+
+        `then` is called with the connection when the reply is there; should it break meanwhile, both are
+        done again.
+
+        Raises:
+            StoreError: the store could not be reached or refused.
+        """
+        with self.translated():
+            repeated = False
+            while True:
+                connection = None
+                try:
+                    connection = self._connection(command)
+                    if self._watched:
+                        # Only connect() asks the Sentinels; it returns at once when it is connected.
+                        connection.connect()
+                    connection.send_command(*command, check_health=False)
+                    reply = connection.read_response()
+                    if then is not None:
+                        then(connection)
+                    return reply
+                except MOVED as error:
+                    self._forget_servers()
+                    if repeated:
+                        raise redis.ConnectionError(str(error)) from error
+                except (redis.ResponseError, StoreError):
+                    raise
+                except BaseException as error:
+                    if connection is not None:
+                        # An unread reply would be taken for the next command's.
+                        connection.disconnect()
+                    if repeated or not isinstance(error, (redis.ConnectionError, OSError)):
+                        raise
+                repeated = True
+
+    def _connection(self, command: tuple[Argument, ...]) -> Any:
+        """A connection that came through a fork belongs to the parent, so the child makes its own."""
+        held = self._own.__dict__
+        if held.get("pid") != os.getpid():
+            held["connections"] = {}
+            held["pid"] = os.getpid()
+        servers, address = self._servers, None
+        if servers is not None:
+            address = servers.address(key_of(command) or self._home)
+        made = held["connections"].get(address)
+        if made is None:
+            client = self._client if servers is None or address is None else servers.client(address)
+            made = held["connections"][address] = client.connection_pool.make_connection()
+        return made
+
+    def _forget_servers(self) -> None:
+        if self._servers is not None:
+            self._servers.forget()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the client's errors into StoreError, but for a script that the server has forgotten."""
+        try:
+            yield
+        except NoScriptError:
+            raise
+        except redis.ResponseError as error:
+            if isinstance(error, MOVED):
+                self._forget_servers()
+            raise self._refusal(error) from error
+        except (RedisError, OSError) as error:
+            self._forget_servers()
+            raise StoreError(
+                f"The store at {self.place} could not be reached ({error}). Nothing is lost: the request "
+                "may be repeated, and work continues by itself when the store is back. Check that Redis runs "
+                "and that RUNNER_REDIS_URL names it."
+            ) from error
+
+    def _refusal(self, error: redis.ResponseError) -> StoreError:
+        """Make the error for a server that refused a command; `passing` where it will take it later."""
+        text = str(error)
+        fix = next((fix for word, fix in PASSING.items() if word in text), "")
+        fix = ELSEWHERE if isinstance(error, MOVED) else fix
+        refused = StoreError(f"The store at {self.place} refused a command: {text}{fix}")
+        refused.passing = bool(fix)
+        return refused
+
+    def close(self) -> None:
+        """Close this thread's connection and the pool's."""
+        connections = self._own.__dict__.pop("connections", {})
+        self._own.__dict__.clear()
+        for connection in connections.values():
+            connection.disconnect()
+        opened: Any = self._servers or self._client
+        opened.close()
+
+
+OPTIONS: dict[str, Any] = {
+    "socket_timeout": TIMEOUT,
+    "socket_connect_timeout": TIMEOUT,
+    "health_check_interval": 30,
+    "protocol": 2,
+    # The pool counts a connection for every thread that ever was, and gives up at 100 by default.
+    "max_connections": 2**31,
+}
+
+CLIENTS: dict[str, Callable[[str], Any]] = {}
+"""What makes the client of a URL that redis-py can't read, by its scheme: a fake server of tests."""
+
+
+def _client(url: str) -> Any:
+    """Any: its annotations allow for text, but without decode_responses every reply is bytes."""
+    service = sentinels(url)
+    if service is not None:
+        return _primary(service)
+    try:
+        make = CLIENTS.get(urlsplit(url).scheme)
+        return make(url) if make else redis.Redis.from_url(url, **OPTIONS)
+    except ValueError as error:
+        # Without the URL, which may hold a password.
+        raise UsageError(
+            f"the address of the store can't be read ({error}), so nothing was done. Give RUNNER_REDIS_URL "
+            "or --redis-url a URL such as redis://localhost:6379/0 or unix:///run/redis.sock?db=0."
+        ) from error
+
+
+def _primary(service: Sentinels) -> Any:
+    """Return a client of which each new connection asks the Sentinels where the primary is."""
+    # Any: redis-py's Sentinel has no annotations.
+    watching: Any = Sentinel
+    watchers = watching(
+        service.hosts,
+        sentinel_kwargs={
+            "username": service.sentinel_username,
+            "password": service.sentinel_password,
+            "socket_timeout": ASKED_WITHIN,
+            "socket_connect_timeout": ASKED_WITHIN,
+        },
+    )
+    login = {"username": service.username, "password": service.password}
+    return watchers.master_for(service.service, db=service.database, **login, **OPTIONS)
+
+
+def _place(url: str) -> str:
+    """Name a server without its password."""
+    servers = sentinels(url) or cluster(url)
+    if servers is not None:
+        return servers.place
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"

@@ -1,0 +1,85 @@
+"""Large values: each is stored once for a run and all runs inside it, under a digest of its bytes.
+
+In its place stands a reference, `@root digest`, which no JSON looks like; scripts pass it on unread. So
+a value that goes through many nodes, or up from a nested graph, is written once, and reading it costs
+one more request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from runner.errors import CorruptDocument
+from runner.store.encoding import LARGE, digest
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import Keys
+
+MARK = b"@"
+
+
+class LargeValues:
+    """The large values of one partition."""
+
+    def __init__(self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]) -> None:
+        """`call` runs a script by its name."""
+        self._redis, self._keys, self._call = connection, keys, call
+
+    def put(self, run_id: str, data: bytes) -> bytes:
+        """Return what to write for a value: the value itself, or a reference where it is large."""
+        if len(data) <= LARGE:
+            return data
+        name = digest(data)
+        word, *root = self._call("shelve", run_id, name, data)
+        # Where the run is gone, the request that the value is for is refused as well.
+        return MARK + root[0] + b" " + name.encode() if word == b"shelved" else data
+
+    def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """Return values, each reference replaced by what it refers to.
+
+        Raises:
+            CorruptDocument: a value is gone.
+        """
+        references = {value for value in values if value is not None and value.startswith(MARK)}
+        if not references:
+            return list(values)
+        large = self._read(references)
+        return [large.get(value, value) if value is not None else None for value in values]
+
+    def resolve(self, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Return the fields of a run's hash, each reference replaced by what it refers to.
+
+        Raises:
+            CorruptDocument: a value is gone.
+        """
+        starts = {name: _start(name, value) for name, value in fields.items()}
+        starts = {name: at for name, at in starts.items() if at >= 0 and fields[name].startswith(MARK, at)}
+        if not starts:
+            return dict(fields)
+        large = self._read({fields[name][at:] for name, at in starts.items()})
+        return {
+            **fields,
+            **{name: fields[name][:at] + large[fields[name][at:]] for name, at in starts.items()},
+        }
+
+    def _read(self, references: Iterable[bytes]) -> dict[bytes, bytes]:
+        references = list(references)
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            for reference in references:
+                root, _, name = reference[1:].decode().partition(" ")
+                pipe.hget(self._keys.run(root, ":b"), name)
+            values = dict(zip(references, pipe.execute(), strict=True))
+        gone = [reference.decode() for reference, data in values.items() if data is None]
+        if gone:
+            raise CorruptDocument(f"the stored value {gone[0]} is gone, though a run refers to it.")
+        return values
+
+
+def _start(name: bytes, value: bytes) -> int:
+    """Return where in a field a reference would begin; -1 in a field that has none.
+
+    In an entry it comes after the place in the order.
+    """
+    if name.startswith(b"x:"):
+        return value.find(b" ") + 1
+    return 0 if name in {b"task", b"given"} or name.startswith((b"o:", b"h:")) else -1

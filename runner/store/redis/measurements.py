@@ -1,0 +1,90 @@
+"""Measured times, as histograms in Redis: processes add to them, and `runner metrics` reads them.
+
+A process collects what it measures and adds it after a short while, so that a busy worker writes once in some
+seconds. What it has not written when it ends is lost: metrics are for people, and nothing depends on
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+Increments = Mapping[str, float]
+"""Fields of the hash, and what is added to each."""
+
+NODE = "runner_node_seconds"
+QUEUE_WAIT = "runner_queue_wait_seconds"
+ANSWER = "runner_answer_seconds"
+
+BOUNDS: Mapping[str, tuple[float, ...]] = {
+    NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
+    QUEUE_WAIT: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
+    ANSWER: (10, 60, 300, 1800, 3600, 14_400, 86_400, 259_200, 604_800),
+}
+"""The upper bounds of each histogram's buckets, in seconds; the last bucket has none."""
+
+HELP = {
+    NODE: "How long nodes ran, by graph and outcome.",
+    QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
+    ANSWER: "How long questions were open before they were answered.",
+}
+
+
+def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
+    """Return what one measurement adds: one to its bucket, and its seconds to the sum."""
+    bounds = BOUNDS[name]
+    place = bisect_left(bounds, seconds)
+    bucket = f"{bounds[place]:g}" if place < len(bounds) else "+Inf"
+    return {_field(name, labels, bucket): 1, _field(name, labels, "sum"): seconds}
+
+
+def histograms(fields: Mapping[bytes, bytes]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
+    """Read the hash as samples of Prometheus: histogram, suffix, value and labels, in order."""
+    series: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for key, value in fields.items():
+        name, labels, part = json.loads(key)
+        if name in BOUNDS:
+            series[name, json.dumps(labels)][part] = float(value)
+    for (name, text), parts in sorted(series.items()):
+        labels, count = json.loads(text), 0.0
+        for bound in (*(f"{bound:g}" for bound in BOUNDS[name]), "+Inf"):
+            count += parts.get(bound, 0)
+            yield name, "_bucket", count, {**labels, "le": bound}
+        yield name, "_sum", parts.get("sum", 0.0), labels
+        yield name, "_count", count, labels
+
+
+def _field(name: str, labels: Mapping[str, str], part: str) -> str:
+    return json.dumps([name, dict(sorted(labels.items())), part])
+
+
+class Collector:
+    """Collects measurements and has them written a short while after the first. Thread-safe."""
+
+    def __init__(self, write: Callable[[Increments], object], delay: float = 2.0) -> None:
+        """`delay` is in seconds; `write` may raise, which loses what was collected."""
+        self._write, self._delay = write, delay
+        self._pending: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, more: Increments) -> None:
+        """Collect increments."""
+        with self._lock:
+            starts = not self._pending
+            for field, number in more.items():
+                self._pending[field] = self._pending.get(field, 0) + number
+        if starts:
+            timer = threading.Timer(self._delay, self.flush)
+            timer.daemon = True
+            timer.start()
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        if pending:
+            self._write(pending)

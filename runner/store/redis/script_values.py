@@ -1,0 +1,295 @@
+"""What scripts are given and what they return: questions, records and claims, as texts and bytes.
+
+Each function that ends in `_arguments` writes the arguments of one script in the order that the
+script's header names; the other functions read replies and stored fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, astuple, fields, replace
+from typing import Any, NamedTuple
+
+from runner.definition.model import ROOT, shape_name
+from runner.records import codec, interrupts
+from runner.records.codec import JSON
+from runner.records.interrupts import (
+    Answer,
+    Interrupt,
+    InterruptStatus,
+    as_asked,
+    ends_node,
+    reminder_schedule,
+    route,
+)
+from runner.records.migration import Migration
+from runner.records.run import LoopRecord, NodeRecord, Records, Rewrite
+from runner.store import encoding, event_payloads
+from runner.store.encoding import dump, load
+from runner.store.interface import Claim, Fetched, Fork, RunSnapshot, Token
+from runner.store.receipts import by_visit
+from runner.store.redis.connection import Argument
+from runner.store.redis.large_values import LargeValues
+
+# Questions: `r:<run>:i` has them as they were asked, `r:<run>:d` what was decided.
+
+
+def question(data: bytes, decided: bytes | None) -> Interrupt:
+    """Read a question in its present state."""
+    head, brace, text = data.partition(b"{")
+    _, asked_at, _, *reminded = head.split()
+    interrupt = codec.decode(Interrupt, brace + text)
+    interrupt = replace(interrupt, asked_at=int(asked_at), reminded=int(reminded[0]) if reminded else 0)
+    if not decided:
+        return interrupt
+    status, time, nonce, text = decided.split(b" ", 3)
+    outcome = load(text) if text else {}
+    if status == b"withdrawn" and outcome:
+        outcome = {"withdrawal": {**outcome, "attempt": int(nonce)}}
+    return replace(interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome)
+
+
+def question_number(data: bytes) -> int:
+    """Read which number a question has among all of its run."""
+    return int(data.split(b" ", 1)[0])
+
+
+def winner(decided: bytes | None) -> str:
+    """Read the nonce of the request that answered a question; "" when none did."""
+    return decided.split(b" ", 3)[2].decode() if decided else ""
+
+
+def question_arguments(
+    questions: Sequence[Interrupt], write: Callable[[Token, JSON], bytes], token: Token
+) -> list[Argument]:
+    """Write questions: how many, then for each what parts/asked.lua names.
+
+    `write` writes what may be large, for the run of `token`.
+    """
+    by_id = {question.id: question for question in questions}
+    arguments: list[Argument] = [len(by_id)]
+    for question in by_id.values():
+        lifetime = 0 if question.expires_in is None else max(1, round(question.expires_in * 1000))
+        listings = [f"n:{question.name}", *(f"a:{person}" for person in dict.fromkeys(question.assignees))]
+        arguments += [
+            question.id,
+            lifetime,
+            codec.encode(question),
+            dump(listings),
+            dump(event_payloads.question(question)),
+            _timed(question, lambda value: write(token, value)),
+        ]
+    return arguments
+
+
+def _timed(question: Interrupt, write: Callable[[JSON], bytes]) -> bytes:
+    """Write what time does to a question, in lines: reminders, how its node ends, and the node's result.
+
+    Nothing for a question that neither reminds nor ends its node.
+    """
+    reminders, target = reminder_schedule(question).encode(), route(question).encode()
+    if target:
+        return b"\n".join([reminders, b"route", target, write(interrupts.expired_output(question))])
+    if ends_node(question):
+        entry = interrupts.expired_entry(question, "")
+        return b"\n".join([reminders, b"fail", dump(entry), dump(event_payloads.error(entry))])
+    return reminders and reminders + b"\n"
+
+
+def answer_arguments(answers: Sequence[Answer], judged: Sequence[Interrupt | None]) -> Iterator[Argument]:
+    """Write answers, grouped by the visit that asked; `judged` are their questions as they were read."""
+    asked_at = {question.id: question.asked_at for question in judged if question is not None}
+    for (run_id, node, visit), group in by_visit(answers).items():
+        for answer in group:
+            decision = {
+                "response": answer.response,
+                "responder": answer.responder,
+                "idempotency_key": answer.idempotency_key,
+            }
+            payload = dump(event_payloads.answer(answer))
+            yield from (run_id, node, visit, answer.interrupt_id, dump(decision), payload)
+            yield asked_at[answer.interrupt_id]
+
+
+# Claims and nodes.
+
+
+class ClaimReply(NamedTuple):
+    """What the script `claim` returns; parts/claimed.lua and parts/fast_claim.lua write it."""
+
+    word: bytes
+    graph: bytes
+    fingerprint: bytes
+    current: bytes
+    shape: bytes
+    record: bytes
+    task: bytes
+    given: bytes
+    inputs: list[tuple[bytes, int, bytes]]
+    questions: tuple[list[bytes], list[bytes | None]] | tuple[()]
+    document: bytes | None
+    messages: list[bytes]
+    items: bytes | None
+    report: bytes | None
+
+
+def claimed(
+    run_id: str, node: str, reply: list[Any], large: LargeValues, read: Callable[[str], RunSnapshot | None]
+) -> Claim:
+    """Build a claim. Its large values and the child run that the node waits for are read as well."""
+    claim = ClaimReply(*reply)
+    record, _ = encoding.node_record(claim.record)
+    values = large.get([claim.task, claim.given, claim.report, *(output for _, _, output in claim.inputs)])
+    task, given, report, *outputs = map(_load, values)
+    return Claim(
+        token=Token(run_id, node, record.visit, record.fence),
+        graph_id=claim.graph.decode(),
+        fingerprint=claim.fingerprint.decode(),
+        current=claim.current.decode(),
+        signature=load(claim.shape)["signature"],
+        record=record,
+        task=task,
+        given=given,
+        inputs=[
+            (source.decode(), visit, output)
+            for (source, visit, _), output in zip(claim.inputs, outputs, strict=True)
+        ],
+        answers=_decided(*claim.questions) if claim.questions else [],
+        document=load(claim.document) if claim.document else None,
+        messages=[load(message) for message in claim.messages],
+        child=read(record.child) if record.child else None,
+        map=encoding.map_of_visit(claim.items, record.visit),
+        report=report,
+    )
+
+
+def _decided(questions: Sequence[bytes], decisions: Sequence[bytes | None]) -> list[Interrupt]:
+    """Read the questions that are closed, in the order of asking."""
+    pairs = sorted(zip(questions, decisions, strict=True), key=lambda pair: question_number(pair[0]))
+    interrupts = [question(*pair) for pair in pairs]
+    return [interrupt for interrupt in interrupts if interrupt.is_decided]
+
+
+def fetched(values: Sequence[bytes], large: LargeValues) -> list[Fetched]:
+    """Read nodes with their latest output and entry."""
+    outputs = large.get(values[1::3])
+    entries = large.get([entry and entry.partition(b" ")[2] for entry in values[2::3]])
+    return [
+        (encoding.node_record(record)[0], _load(output), _load(entry))
+        for record, output, entry in zip(values[::3], outputs, entries, strict=True)
+    ]
+
+
+def _load(data: bytes | None) -> Any:
+    return None if data is None else load(data)
+
+
+# Records that replace a run's own: see parts/reopen.lua.
+
+FIXED = {"status", "visit", "attempt", "fence", "stamp", "edges", "nonce"}
+"""What every node's text begins with; see parts/records.lua."""
+
+DEFAULTS = {field.name: field.default for field in fields(NodeRecord)}
+
+
+def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
+    """Write what an ended run continues with."""
+    yield rewrite.run_id
+    yield rewrite.events
+    yield from record_arguments(rewrite.records)
+    yield len(rewrite.undone)
+    for visit, entry in rewrite.undone.items():
+        yield from (_visit(visit), dump(entry))
+    yield len(rewrite.forgets)
+    yield from rewrite.forgets
+
+
+def fork_arguments(fork: Fork) -> Iterator[Argument]:
+    """Write what a fork begins with."""
+    start = fork.start
+    yield from (start.run_id, start.graph_id, start.fingerprint or "")
+    yield from (dump(start.task), dump(start.given), dump(dict(start.tags)))
+    yield fork.source
+    yield from record_arguments(fork.records)
+    yield len(fork.kept)
+    for visit, place in fork.kept.items():
+        yield from (_visit(visit), place)
+    yield len(fork.remembers)
+    yield from fork.remembers
+    if fork.at is not None:
+        yield from (*fork.at, dump(fork.input))
+
+
+def migration_arguments(move: Migration, put: Callable[[str, bytes], bytes]) -> Iterator[Argument]:
+    """Write how a run continues in another shape, and under which names: see parts/moves.lua.
+
+    `put` stores large values of a run apart.
+    """
+    yield from (move.run_id, move.events, move.fingerprint, move.graph_id, move.parent_node, move.path)
+    yield from (move.started, dump(move.event_data))
+    yield from record_arguments(move.records)
+    yield len(move.undone)
+    for visit, entry in move.undone.items():
+        yield from (_visit(visit), dump(entry))
+    yield len(move.forgets)
+    yield from move.forgets
+    yield len(move.renamed)
+    for node in move.renamed:
+        yield from (node.node, node.today, node.visit)
+        yield b"" if node.document is None else dump(node.document)
+        yield dump([node.visit, *node.decided]) if node.decided else b""
+    yield len(move.visits)
+    for old, new, changed in move.visits:
+        yield from (_visit(old), _visit(new))
+        yield b"" if changed is None else put(move.run_id, dump(changed))
+    payloads: dict[str, JSON] = event_payloads.migration(move)
+    yield len(move.moved)
+    for old_id, moved in move.moved:
+        yield from (old_id, moved.id, moved.node_id, moved.visit)
+        yield from (codec.encode(as_asked(moved)), dump(payloads[moved.id]))
+    yield len(move.withdrawn)
+    for withdrawn in move.withdrawn:
+        yield from withdrawn
+    yield len(move.stops)
+    yield from (child for _, child in move.stops)
+    yield len(move.asked)
+    yield from (part for asked in move.asked for part in (asked.node_id, asked.visit))
+    run = Token(move.run_id, "", 0, 0)
+    yield from question_arguments(move.asked, lambda token, value: put(token.run_id, dump(value)), run)
+
+
+def record_arguments(records: Records) -> Iterator[Argument]:
+    """Write all records of a run: counters, loops, arrivals, maps and nodes."""
+    yield records.failed
+    yield records.started
+    yield len(records.loops)
+    for number, loop in records.loops.items():
+        yield from (number, _loop(loop))
+    yield len(records.arrivals)
+    for (scope, node), arrivals in records.arrivals.items():
+        yield from (f"a{scope}:{node}", dump([arrivals.stamp, arrivals.arrived, arrivals.live]))
+    yield len(records.maps)
+    for name, items in records.maps.items():
+        yield from (name, " ".join(str(int(count)) for count in astuple(items)))
+    yield len(records.nodes)
+    for name, record in records.nodes.items():
+        yield from (name, _node(record, records.scopes.get(shape_name(name), ROOT)))
+
+
+def _visit(visit: tuple[str, int]) -> str:
+    return f"{visit[0]}.{visit[1]}"
+
+
+def _loop(record: LoopRecord) -> bytes:
+    return dump({name: value for name, value in asdict(record).items() if value})
+
+
+def _node(record: NodeRecord, scope: int) -> str:
+    """Write a node's record as parts/records.lua does."""
+    rest = {
+        name: value for name, value in asdict(record).items() if name not in FIXED and value != DEFAULTS[name]
+    }
+    rest |= {"scope": scope} if scope != ROOT else {}
+    head = (record.status, record.visit, record.attempt, record.fence, record.stamp)
+    tail = (record.edges or "-", record.nonce or "-", dump(rest).decode() if rest else "")
+    return " ".join(map(str, (*head, *tail)))

@@ -1,0 +1,102 @@
+"""The Lua scripts: each transition is one, put together from its file and the parts it includes.
+
+A line `-- include: name` in a script or part stands for `lua/parts/name.lua`, once per script.
+Scripts are called by their hash; a server that has forgotten them is given the text again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from runner.store.redis.connection import Argument, RedisConnection
+from runner.store.redis.durability import Durability
+
+INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+
+ROOM = files("runner.store") / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script, whole; `sha` is the name that a server knows it by."""
+
+    name: str
+    text: bytes
+    sha: str
+
+
+def names() -> list[str]:
+    """Name every script."""
+    return sorted(file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua"))
+
+
+@cache
+def script(name: str) -> Script:
+    """Put a script together: its parts first, each after what it includes itself."""
+    pieces: dict[str, str] = {}
+    _collect(f"{name}.lua", pieces)
+    text = "\n".join(_code(piece) for piece in pieces.values()).encode()
+    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+def _collect(file: str, pieces: dict[str, str]) -> None:
+    source = ROOM.joinpath(*file.split("/")).read_text(encoding="utf-8")
+    for part in INCLUDE.findall(source):
+        if f"parts/{part}.lua" not in pieces:
+            _collect(f"parts/{part}.lua", pieces)
+    pieces[file] = source
+
+
+def _code(source: str) -> str:
+    lines = (line.strip() for line in source.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--"))
+
+
+class Scripts:
+    """Calls scripts for one partition, over one connection."""
+
+    def __init__(
+        self, connection: RedisConnection, prefix: str, durability: Durability | None = None
+    ) -> None:
+        """`prefix` is the partition's, the one key of every script."""
+        self._redis, self._prefix, self._durability = connection, prefix, durability
+
+    def run(self, name: str, *arguments: Argument) -> list[Any]:
+        """Run a script and return its reply.
+
+        Raises:
+            StoreError: the store could not be reached or refused; then nothing has changed.
+            NotDurable: it was done, but is not as safe as it must be.
+        """
+        source, then = script(name), self._confirmation(name)
+        words: list[Any]
+        try:
+            words = self._redis.call("EVALSHA", source.sha, "1", self._prefix, *arguments, then=then)
+        except NoScriptError:
+            words = self._redis.call("EVAL", source.text, "1", self._prefix, *arguments, then=then)
+        return words
+
+    def confirm(self, name: str) -> None:
+        """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.
+
+        Raises:
+            NotDurable: it is not.
+        """
+        then = self._confirmation(name)
+        if then is not None:
+            self._redis.call("PING", then=then)
+
+    def _confirmation(self, name: str) -> Callable[[Any], None] | None:
+        durability = self._durability
+        if durability is None or not durability.covers(name):
+            return None
+        durability.prepare(self._redis)
+        return lambda connection: durability.confirm(connection, name)

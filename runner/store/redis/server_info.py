@@ -1,0 +1,187 @@
+"""What is known of a Redis server and of the store on it, for `runner doctor` and for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.errors import StoreError
+from runner.records.listings import RunQuery
+from runner.records.run import Status
+from runner.store.redis import measurements
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.durability import incapable
+from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS, Keys
+from runner.store.redis.workers import WorkerRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """One server. `now` is its time in ms; memory is in bytes, `memory_limit` 0 without a limit.
+
+    `overdue` is for how many ms the oldest timer has waited for a sweep. `fsync` is "always", "everysec"
+    or "no", and "" where the server hides it, as some hosted ones do. `unable` is why it can't wait for
+    its disk; with fewer than `least_replicas` it refuses writes, None where it hides that.
+    `failing` are some runs whose timers fail.
+    """
+
+    server: str
+    version: tuple[int, int]
+    now: int
+    policy: str
+    appendonly: bool
+    memory: int
+    memory_limit: int
+    overdue: int
+    fsync: str = ""
+    unable: str = ""
+    replicas: int = 0
+    least_replicas: int | None = None
+    failing: Sequence[str] = ()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the server may evict waiting runs when memory is full."""
+        return self.policy.startswith("allkeys")
+
+
+def read_server_info(url: str) -> ServerInfo:
+    """Read what a server reports of itself.
+
+    Raises:
+        StoreError: it can't be reached.
+    """
+    connection = RedisConnection(url)
+    try:
+        info = _info(connection.call("INFO"))
+        seconds, micros = connection.call("TIME")
+        now = int(seconds) * 1000 + int(micros) // 1000
+        fsync, least = _setting(connection, "appendfsync"), _setting(connection, "min-replicas-to-write")
+        failing = connection.call("HRANDFIELD", Keys().failing, 10)
+        oldest = connection.call("ZRANGE", f"{Keys().prefix}timers", 0, 0, "WITHSCORES")
+    finally:
+        connection.close()
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version", "0.0")
+    major, minor = (int(part) for part in (version + ".0").split(".")[:2])
+    return ServerInfo(
+        server=f"{name} {version}",
+        version=(major, minor),
+        now=now,
+        policy=info.get("maxmemory_policy", ""),
+        appendonly=info.get("aof_enabled") == "1",
+        memory=int(info.get("used_memory", 0)),
+        memory_limit=int(info.get("maxmemory", 0)),
+        overdue=max(0, now - int(float(oldest[1]))) if oldest else 0,
+        fsync=fsync,
+        unable=incapable(info),
+        replicas=int(info.get("connected_slaves", 0)),
+        least_replicas=int(least) if least else None,
+        failing=sorted({bytes(member).decode().split("|")[1] for member in failing}),
+    )
+
+
+def _setting(connection: RedisConnection, name: str) -> str:
+    try:
+        pair = connection.call("CONFIG", "GET", name)
+    except StoreError:
+        return ""
+    return bytes(pair[1]).decode() if pair else ""
+
+
+def _info(text: Any) -> dict[str, str]:
+    lines = bytes(text).decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+# Numbers about a store, for Prometheus: each is one cheap command, however many runs there are.
+
+
+STATUSES = (
+    Status.EXECUTING,
+    Status.INTERRUPTED,
+    Status.NEEDS_MIGRATION,
+    Status.COMPLETED,
+    Status.FAILED,
+    Status.CANCELLED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number; its labels have few values and never name a run.
+
+    `family` is the histogram that it is a part of; a number without one is a gauge.
+    """
+
+    name: str
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    family: str = ""
+
+
+def read_metrics(url: str) -> list[Metric]:
+    """Read all numbers.
+
+    Raises:
+        StoreError: the store can't be reached.
+    """
+    connection, roster = RedisConnection(url), WorkerRegistry(url)
+    try:
+        now = roster.now()
+        return [
+            *_runs(connection),
+            *_questions(connection, now),
+            *_rest(connection, now),
+            *_workers(roster, now),
+            *_histograms(connection),
+        ]
+    finally:
+        connection.close()
+        roster.close()
+
+
+def _runs(connection: RedisConnection) -> Iterator[Metric]:
+    keys = Keys()
+    for status in STATUSES:
+        count = int(connection.call("ZCARD", keys.runs(RunQuery(status))[-1]))
+        yield Metric("runner_runs", "Runs that are kept, by status.", count, {"status": str(status)})
+
+
+def _questions(connection: RedisConnection, now: int) -> Iterator[Metric]:
+    keys = Keys()
+    oldest = connection.call("ZRANGE", keys.open, 0, 0, "WITHSCORES")
+    age = max(0.0, now - float(oldest[1])) / 1000 if oldest else 0.0
+    yield Metric(
+        "runner_questions_open", "Questions that wait for people.", int(connection.call("ZCARD", keys.open))
+    )
+    yield Metric("runner_question_oldest_seconds", "For how long the oldest open question waits.", age)
+
+
+def _rest(connection: RedisConnection, now: int) -> Iterator[Metric]:
+    keys = Keys()
+    due = connection.call("ZRANGE", f"{keys.prefix}timers", 0, 0, "WITHSCORES")
+    late = max(0.0, now - float(due[1])) / 1000 if due else 0.0
+    yield Metric("runner_sweep_late_seconds", "For how long something that is due was not swept.", late)
+    for kind, stream in (("message", DEAD_MESSAGES), ("node", keys.dead)):
+        count = int(connection.call("XLEN", stream))
+        yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
+    for door, stream in (("responses", RESPONSES), ("starts", STARTS)):
+        count = int(connection.call("XLEN", stream))
+        yield Metric("runner_messages_pending", "Messages not applied yet.", count, {"stream": door})
+
+
+def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:
+    alive = [worker for worker in roster.all() if worker.alive(now)]
+    yield Metric("runner_workers", "Workers that gave a sign of life lately.", len(alive))
+    yield Metric("runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive))
+    yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
+
+
+def _histograms(connection: RedisConnection) -> Iterator[Metric]:
+    pairs = connection.call("HGETALL", Keys().metrics)
+    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    for name, suffix, value, labels in measurements.histograms(fields):
+        yield Metric(f"{name}{suffix}", measurements.HELP[name], value, labels, family=name)

@@ -1,0 +1,120 @@
+"""The workers of a store: each writes what it is and serves, again and again while it lives.
+
+For operators only: nothing is scheduled by it. Every method raises StoreError when Redis
+can't be reached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import WORKERS
+
+EVERY = 10.0
+"""Seconds between two signs of life of a worker."""
+
+SILENT = 3 * EVERY
+"""Seconds without a sign of life after which a worker counts as gone."""
+
+HANGS = 10.0
+"""Seconds after which a worker that does not stop hangs: its nodes have been returned to the queue."""
+
+FORGOTTEN = 86_400.0
+"""Seconds after which a worker that is gone is no longer listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker as it described itself; `graphs` are fingerprints by name.
+
+    `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
+    `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
+    `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
+    types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
+    """
+
+    name: str
+    pid: int = 0
+    pool: str = ""
+    slots: int = 0
+    busy: int = 0
+    queues: list[str] = field(default_factory=list)
+    wants: list[str] = field(default_factory=list)
+    graphs: dict[str, str] = field(default_factory=dict)
+    accepts: list[str] = field(default_factory=list)
+    events: bool = True
+    lease: float = 0.0
+    sweep_interval: float = 0.0
+    visibility: float = 0.0
+    version: str = ""
+    started: int = 0
+    seen: int = 0
+    ahead: int = 0
+    stopping: float = 0.0
+    grace: float = 0.0
+
+    def alive(self, now: int) -> bool:
+        """Return whether it gave a sign of life lately; `now` is in ms of the store's clock."""
+        return now - self.seen < SILENT * 1000
+
+    def state_at(self, now: int) -> str:
+        """Return "alive", "stopping", "hangs" (it should have stopped by now) or "gone" (it is silent)."""
+        if not self.alive(now):
+            return "gone"
+        if not self.stopping:
+            return "alive"
+        return "hangs" if self.stopping > self.grace + HANGS else "stopping"
+
+
+class WorkerRegistry:
+    """The list of workers in one database."""
+
+    def __init__(self, url: str) -> None:
+        """Open a database by its redis-py URL; nothing is connected yet."""
+        self._redis = RedisConnection(url)
+
+    def now(self) -> int:
+        """Return the store's time in ms."""
+        seconds, micros = self._redis.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def enter(self, worker: Mapping[str, Any], clock: int) -> None:
+        """Write a worker's sign of life; `clock` is its own time in ms."""
+        now = self.now()
+        written = {**worker, "v": 1, "seen": now, "ahead": clock - now}
+        self._redis.call("HSET", WORKERS, f"{worker['name']}:{worker['pid']}", json.dumps(written))
+
+    def leave(self, name: str, pid: int) -> None:
+        """Remove a worker."""
+        self._redis.call("HDEL", WORKERS, f"{name}:{pid}")
+
+    def all(self) -> list[Worker]:
+        """List the workers by name, with those that died within the last day."""
+        workers = [_read(value) for value in self._redis.call("HGETALL", WORKERS)[1::2]]
+        return sorted(workers, key=lambda worker: (worker.name, worker.pid))
+
+    def tidy(self) -> None:
+        """Forget the workers that have been gone for a day."""
+        now = self.now()
+        for worker in self.all():
+            if now - worker.seen > FORGOTTEN * 1000:
+                self.leave(worker.name, worker.pid)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+
+def described(worker: Worker) -> dict[str, Any]:
+    """Write a worker as plain data."""
+    return asdict(worker)
+
+
+def _read(value: bytes) -> Worker:
+    """A worker of a later release may write more fields, one of an earlier release fewer."""
+    values = json.loads(value)
+    return Worker(**{part.name: values[part.name] for part in fields(Worker) if part.name in values})

@@ -1,0 +1,253 @@
+"""The contract of limits: places that only executions have, and times at which they may begin."""
+
+from __future__ import annotations
+
+from runner.definition.model import Topology
+from runner.definition.policies import Limit
+from runner.records.run import Status
+from runner.store.interface import Reply, Settlement, Start, Store
+from runner.testing.clock import ManualClock
+from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape, word_of
+
+LEASE = 30
+
+
+ONE = Limit("one", concurrency=1)
+
+
+SLOW = Limit("slow", rate=2, per=10)
+
+
+def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
+    """Build a graph of nodes that start at once and share some limits."""
+    nodes = names.split()
+    return shape(names, entries=nodes, name=name, limits=dict.fromkeys(nodes, limits))
+
+
+class LimitContract:
+    """Concurrency and rates."""
+
+    def _refused(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> Reply:
+        reply = worker.store.claim(run_id, node, 1, attempt, worker.nonce())
+        assert isinstance(reply, Reply), reply
+        assert reply.word == "limited"
+        return reply
+
+    def _end(self, worker: ManualWorker, claim: object) -> list[str]:
+        """Complete a claimed visit and name whom its end rings."""
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        return rung(worker.store.settle(claim.token, settlement, worker.nonce()))  # type: ignore[attr-defined]
+
+    def test_a_place_goes_to_the_one_that_waits_longest(
+        self, worker: ManualWorker, clock: ManualClock
+    ) -> None:
+        """A node without a place stays ready; each place that becomes free rings the first in the queue."""
+        run_id = worker.start(crowd(ONE))
+        first = worker.claim(run_id, "b")
+        self._refused(worker, run_id, "c")
+        clock.advance(1)
+        self._refused(worker, run_id, "a")
+        assert worker.statuses(run_id) == "executing: a ready, b running, c ready"
+
+        assert self._end(worker, first) == ["c.1.1"]
+        self._refused(worker, run_id, "a")
+        assert self._end(worker, worker.claim(run_id, "c")) == ["a.1.1"]
+        assert self._end(worker, worker.claim(run_id, "a")) == []
+
+    def test_a_wait_for_a_place_is_told_once(self, worker: ManualWorker) -> None:
+        """A node that finds no place has one event of that, however often it is refused."""
+        run_id = worker.start(crowd(ONE))
+        worker.claim(run_id, "a")
+        for _ in range(3):
+            self._refused(worker, run_id, "b")
+
+        assert worker.kinds(run_id).count("node.limited b") == 1
+
+    def test_who_waits_for_a_person_has_no_place(self, worker: ManualWorker) -> None:
+        """A parked node returns its place, and must find one again when it has its answer."""
+        run_id = worker.start(crowd(ONE))
+        token = worker.claim(run_id, "a").token
+        self._refused(worker, run_id, "b")
+        question = worker.question(token)
+        assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
+        other = worker.claim(run_id, "b")
+        worker.answer(question)
+        self._refused(worker, run_id, "a")
+
+        assert self._end(worker, other) == ["a.1.1"]
+        worker.claim(run_id, "a")
+
+    def test_who_is_tried_again_later_has_no_place(self, worker: ManualWorker) -> None:
+        """Between two attempts a node has none."""
+        run_id = worker.start(crowd(ONE))
+        token = worker.claim(run_id, "a").token
+        self._refused(worker, run_id, "b")
+
+        assert rung(worker.store.retry(token, 5_000, failure(), None)) == ["b.1.1"]
+
+    def test_a_child_runs_parent_has_no_place(self, worker: ManualWorker) -> None:
+        """A node whose work a child run does has none: limit the nodes of the child."""
+        run_id = worker.start(crowd(ONE))
+        worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
+
+        worker.claim(run_id, "b")
+
+    def test_who_waited_is_rung_before_a_child_run(self, worker: ManualWorker) -> None:
+        """A node that starts a child run returns its place to the next in line, before the child has one."""
+        run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
+        token = worker.claim(run_id, "a").token
+        self._refused(worker, run_id, "b")
+        worker.store.publish([inner])
+
+        start = Start("00child", "inner", inner.fingerprint, "task", parent=token)
+
+        assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
+
+    def test_who_is_held_has_no_place(self, worker: ManualWorker) -> None:
+        """A node that waits for migration has none."""
+        run_id = worker.start(crowd(ONE))
+        token = worker.claim(run_id, "a").token
+        self._refused(worker, run_id, "b")
+
+        assert rung(worker.store.hold(token)) == ["b.1.1"]
+
+    def test_the_place_of_a_lost_worker_is_free_with_its_lease(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
+        run_id = worker.start(crowd(ONE))
+        worker.claim(run_id, "a")
+        clock.advance(LEASE - 1)
+        self._refused(worker, run_id, "b")
+        clock.advance(1)
+
+        assert "b.1.1" in rung(store.sweep())
+        self._refused(worker, run_id, "a", attempt=2)
+        worker.claim(run_id, "b")
+
+    def test_a_place_kept_for_one_that_does_not_come_goes_on(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """A kept place lapses after a lease, and every waiting node is rung again."""
+        run_id = worker.start(crowd(ONE))
+        first = worker.claim(run_id, "a")
+        self._refused(worker, run_id, "b")
+        clock.advance(0.01)
+        self._refused(worker, run_id, "c")
+        assert self._end(worker, first) == ["b.1.1"]
+        clock.advance(LEASE)
+
+        assert set(rung(store.sweep())) == {"b.1.1", "c.1.1"}
+        worker.claim(run_id, "c")
+        self._refused(worker, run_id, "b")
+
+    def test_a_cancelled_run_leaves_the_queue(self, worker: ManualWorker, store: Store) -> None:
+        """No run is passed over for a node that will not come: a place goes to the next run."""
+        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
+        claim = worker.claim(one, "a")
+        self._refused(worker, other, "a")
+        self._refused(worker, last, "a")
+        store.cancel(other, "enough")
+
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        (bell,) = store.settle(claim.token, settlement, worker.nonce()).doorbells
+        assert bell.run_id == last
+
+    def test_a_run_that_stops_passes_a_kept_place_on(self, worker: ManualWorker, store: Store) -> None:
+        """A place that is kept for a node goes to the next one when its run is cancelled."""
+        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
+        claim = worker.claim(one, "a")
+        self._refused(worker, other, "a")
+        self._refused(worker, last, "a")
+        self._end(worker, claim)
+
+        assert [bell.run_id for bell in store.cancel(other, "enough").doorbells] == [last]
+
+    def test_limits_are_shared_as_they_say(self, worker: ManualWorker) -> None:
+        """A limit counts together what has the same graph, node or value of a tag."""
+        places = {
+            "graph": ("g.a g.b", "h.a"),
+            "node": ("g.a", "g.b h.a"),
+            "tag:tenant": ("g.a g.b h.a", ""),
+        }
+        for by, (together, apart) in places.items():
+            limit = Limit(by.replace(":", " "), concurrency=1, by=by)
+            runs = {
+                name: worker.start(crowd(limit, names="a b", name=name), tags={"tenant": "x"})
+                for name in "gh"
+            }
+            first = worker.claim(runs["g"], "a")
+            words = {
+                where: word_of(worker.store.claim(runs[where[0]], where[2], 1, 1, worker.nonce()))
+                for where in [*together.split()[1:], *apart.split()]
+            }
+            assert words == dict.fromkeys(together.split()[1:], "limited") | dict.fromkeys(
+                apart.split(), "claimed"
+            )
+            self._end(worker, first)
+
+    def test_another_tenant_has_places_of_its_own(self, worker: ManualWorker) -> None:
+        """Runs with another value of the tag do not wait; a child run has the value of the outermost."""
+        limit = Limit("tenant", concurrency=1, by="tag:tenant")
+        one, same, other = (
+            worker.start(crowd(limit, names="a"), tags={"tenant": tenant}) for tenant in ("x", "x", "y")
+        )
+        worker.claim(one, "a")
+        worker.claim(other, "a")
+        parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
+        child = worker.start(crowd(limit, names="a", name="inner"), parent=worker.claim(parent, "p").token)
+
+        self._refused(worker, same, "a")
+        self._refused(worker, child, "a")
+
+    def test_a_node_takes_all_places_or_waits(self, worker: ManualWorker) -> None:
+        """Of two limits a node that lacks one does not block the other's later places for ever."""
+        left, right = Limit("l", concurrency=1), Limit("r", concurrency=1)
+        limits = {"a": [left], "b": [right], "c": [left, right]}
+        run_id = worker.start(shape("a b c", entries=["a", "b", "c"], limits=limits))
+        one, two = worker.claim(run_id, "a"), worker.claim(run_id, "b")
+        self._refused(worker, run_id, "c")
+        assert self._end(worker, one) == ["c.1.1"]
+        self._refused(worker, run_id, "c")
+
+        assert self._end(worker, two) == ["c.1.1"]
+        worker.claim(run_id, "c")
+
+    def test_a_rate_gives_each_execution_its_time(
+        self, worker: ManualWorker, store: Store, clock: ManualClock
+    ) -> None:
+        """Executions begin one after another; each waits for its own time and is not judged again."""
+        run_id = worker.start(crowd(SLOW))
+        worker.claim(run_id, "a")
+        assert [self._refused(worker, run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
+        assert worker.statuses(run_id) == "executing: a running, b retrying, c retrying"
+        clock.advance(5)
+        assert rung(store.sweep()) == ["b.1.1"]
+        worker.claim(run_id, "b")
+        clock.advance(5)
+        assert rung(store.sweep()) == ["c.1.1"]
+        worker.claim(run_id, "c")
+
+    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker, clock: ManualClock) -> None:
+        """After a rest one execution begins at once, and the next one in its time."""
+        run_id = worker.start(crowd(SLOW))
+        clock.advance(60)
+        worker.claim(run_id, "a")
+
+        assert self._refused(worker, run_id, "b").delay_ms == 5_000
+
+    def test_a_repeated_claim_is_refused_once(self, worker: ManualWorker, store: Store) -> None:
+        """The network doubled a claim that a rate put off: the execution keeps its one time."""
+        run_id = worker.start(crowd(SLOW))
+        worker.claim(run_id, "a")
+        words = [word_of(store.claim(run_id, "b", 1, 1, "same")) for _ in range(2)]
+
+        assert words == ["limited", "limited"]
+        assert self._refused(worker, run_id, "c").delay_ms == 10_000
+
+    def test_an_execution_has_one_time_by_several_rates(self, worker: ManualWorker) -> None:
+        """It begins when all rates allow it."""
+        run_id = worker.start(crowd(SLOW, Limit("slower", rate=1, per=60)))
+        worker.claim(run_id, "a")
+
+        assert self._refused(worker, run_id, "b").delay_ms == 60_000

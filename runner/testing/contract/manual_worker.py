@@ -1,0 +1,166 @@
+"""What the tests of a contract do to a store: small graphs, and an engine's calls made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, MapSpec, NodeSpec, Topology
+from runner.definition.policies import Limit
+from runner.definition.topology import topology
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Answer, Interrupt, Receipt
+from runner.records.outcomes import Saved
+from runner.records.run import Status, VisitEntry
+from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
+
+
+def shape(
+    edges: str,
+    entries: Sequence[str] = (),
+    *,
+    name: str = "g",
+    policy: str = "fail_fast",
+    any_join: Sequence[str] = (),
+    resume_each: Sequence[str] = (),
+    maps: Mapping[str, MapSpec] | None = None,
+    version: str = "",
+    limits: Mapping[str, Sequence[Limit]] | None = None,
+    **settings: Any,
+) -> Topology:
+    """Build a graph from text like "a>b b>c d"; the first node is the entry unless `entries` are named."""
+    pairs = [tuple(part.split(">")) for part in edges.split()]
+    names = list(dict.fromkeys(node for pair in pairs for node in pair))
+    nodes = {
+        node: NodeSpec(
+            node,
+            executor=None,
+            kind="function",
+            join=Join.ANY if node in any_join else Join.ALL,
+            resume="each" if node in resume_each else "all",
+            map=(maps or {}).get(node),
+            limits=tuple((limits or {}).get(node, ())),
+        )
+        for node in names
+    }
+    links = tuple(EdgeSpec(pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    starts = tuple(entries) or (names[0],)
+    return topology(
+        Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **settings)
+    )
+
+
+def failure(message: str = "broken") -> VisitEntry:
+    """Make the entry of a node that failed."""
+    return {"v": 1, "kind": "function", "ms": 1, "error": {"type": "builtins:ValueError", "message": message}}
+
+
+class ManualWorker:
+    """Does by hand what an engine does; every request has a nonce of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._runs: dict[str, Topology] = {}
+        self._count = itertools.count(1)
+
+    def nonce(self) -> str:
+        """Make a text that no other request has."""
+        return f"nonce{next(self._count)}"
+
+    def start(self, graph: Topology, task: JSON = "task", **options: Any) -> str:
+        """Publish a graph and begin a run of it."""
+        self.store.publish([graph])
+        start = Start(f"00run{next(self._count):04d}", graph.graph_id, graph.fingerprint, task, **options)
+        reply = self.store.start(start, self.nonce())
+        assert reply.word == "started", reply
+        self._runs[start.run_id] = graph
+        return start.run_id
+
+    def claim(self, run_id: str, node: str, visit: int = 1, attempt: int = 1) -> Claim:
+        """Claim a visit that is ready."""
+        claim = self.store.claim(run_id, node, visit, attempt, self.nonce())
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    def know(self, run_id: str, graph: Topology) -> None:
+        """Take note of a run that was begun in another way."""
+        self._runs[run_id] = graph
+
+    def settle(
+        self,
+        token: Token,
+        output: JSON = None,
+        edges: str | None = None,
+        note: VisitEntry | None = None,
+        **options: Any,
+    ) -> str:
+        """Complete a visit; all its edges are taken unless `edges` has bits. `note` goes into its entry."""
+        graph = self._runs[token.run_id]
+        bits = "1" * len(graph.outgoing.get(token.node, ())) if edges is None else edges
+        in_loop = token.node in graph.nodes and graph.nodes[token.node].loops
+        decided: VisitEntry = {"edges": bits} if in_loop else {}
+        entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, **decided, **(note or {})}
+        settlement = Settlement(Status.COMPLETED, bits, output, entry, **options)
+        return self.store.settle(token, settlement, self.nonce()).word
+
+    def fail(self, token: Token) -> str:
+        """Fail a visit."""
+        settlement = Settlement(Status.FAILED, "", None, failure())
+        return self.store.settle(token, settlement, self.nonce()).word
+
+    def run(self, run_id: str, *nodes: str, edges: str | None = None) -> None:
+        """Claim and complete first visits, one after another; the output of each is its name."""
+        for node in nodes:
+            assert self.settle(self.claim(run_id, node).token, node, edges) == "settled"
+
+    def question(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
+        """Build a question of a visit."""
+        return Address(token.run_id, token.node, token.visit).ask(name, scope="function", **options)
+
+    def park(
+        self, run_id: str, node: str, *names: str, visit: int = 1, attempt: int = 1, **options: Any
+    ) -> list[Interrupt]:
+        """Claim a visit, and park it until some questions are answered."""
+        token = self.claim(run_id, node, visit, attempt).token
+        questions = [self.question(token, name, **options) for name in names or ("ok?",)]
+        assert self.store.park(token, questions, None).word == "waiting"
+        return questions
+
+    def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[Receipt]:
+        """Answer questions as one set."""
+        answers = [Answer(question.id, response, **options) for question in questions]
+        return self.store.answer(answers, self.nonce())[0]
+
+    def read(self, run_id: str) -> RunSnapshot:
+        """Read a run that exists."""
+        snapshot = self.store.read(run_id)
+        assert snapshot is not None
+        return snapshot
+
+    def statuses(self, run_id: str) -> str:
+        """Return the status of the run and of its nodes, as "executing: a completed, b ready"."""
+        snapshot = self.read(run_id)
+        nodes = ", ".join(f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes))
+        return f"{snapshot.record.status}: {nodes}"
+
+    def kinds(self, run_id: str) -> list[str]:
+        """List what happened in a run, as "node.completed a"."""
+        return [f"{event.kind} {event.node}".strip() for event in self.store.events(run_id)]
+
+
+def rung(reply: Reply | Claim) -> list[str]:
+    """Name the visits that a reply asks to ring, as "a.1.1"."""
+    assert isinstance(reply, Reply)
+    return [re.sub(r"^[^.]*\.", "", bell.task_id) for bell in reply.doorbells]
+
+
+def word_of(reply: Reply | Claim) -> str:
+    """Name what became of a request; a claim that was given is "claimed"."""
+    return reply.word if isinstance(reply, Reply) else "claimed"
+
+
+def saved(step: int, *messages: JSON, keep: int = 0) -> Saved:
+    """Make what a node keeps."""
+    return Saved({"v": 1, "step": step}, keep, list(messages))

@@ -1,0 +1,346 @@
+"""The contract of recovery: an ended run is retried in place, or forked."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec
+from runner.definition.topology import topology
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
+from runner.store.interface import Fork, Store
+from runner.testing.clock import ManualClock
+from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
+
+NEW = "00new"
+
+
+class RecoveryContract:
+    """What a store promises of runs that are retried in place or forked."""
+
+    def test_a_failed_node_runs_again_in_its_run(self, worker: ManualWorker, store: Store) -> None:
+        """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
+        run_id = worker.start(shape("a>b b>c"))
+        worker.run(run_id, "a")
+        token = worker.claim(run_id, "b").token
+        worker.fail(token)
+
+        names, reply = write_retry(store, run_id)
+
+        assert (names, reply.word, rung(reply)) == (["b"], "reopened", ["b.1.2"])
+        assert worker.statuses(run_id) == "executing: a completed, b ready"
+        claim = worker.claim(run_id, "b", 1, 2)
+        assert list(claim.inputs) == [("a", 1, "a")]
+        assert claim.token.fence > token.fence
+        assert claim.record.uncounted == 1  # so that a policy counts from here
+        assert worker.settle(token) == "stale"
+        worker.settle(claim.token, "b")
+        worker.run(run_id, "c")
+        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
+        assert list(worker.read(run_id).order) == ["a", "b", "c"]
+        assert "run.retried" in worker.kinds(run_id)
+
+    def test_what_a_node_kept_is_there_when_it_runs_again(self, worker: ManualWorker, store: Store) -> None:
+        """Documents, messages and answers of the visit survive its failure and the retry."""
+        run_id = worker.start(shape("a"))
+        (question,) = worker.park(run_id, "a")
+        worker.answer(question)
+        token = worker.claim(run_id, "a").token
+        store.save(token, saved(3, "hello"))
+        worker.fail(token)
+        write_retry(store, run_id)
+
+        claim = worker.claim(run_id, "a", 1, 2)
+
+        assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 3}, ["hello"])
+        assert [answer.response for answer in claim.answers] == ["yes"]
+
+    def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
+        """A node that was cancelled while it waited runs again and opens the same question."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        (question,) = worker.park(run_id, "b")
+        worker.fail(worker.claim(run_id, "a").token)
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
+
+        assert write_retry(store, run_id)[0] == ["a", "b"]
+
+        token = worker.claim(run_id, "b", 1, 2).token
+        assert store.park(token, [question], None).word == "waiting"
+        assert [question.id for question in store.open_interrupts()] == [question.id]
+        assert [str(receipt.status) for receipt in worker.answer(question)] == ["accepted"]
+
+    def test_a_node_that_ran_without_the_failed_one_runs_once_more(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Under continue a node behind the failed one has a new visit when that has completed at last."""
+        run_id = worker.start(shape("a>c b>c", entries=["a", "b"], policy="continue"))
+        worker.fail(worker.claim(run_id, "a").token)
+        worker.run(run_id, "b")
+        token = worker.claim(run_id, "c").token
+        store.save(token, saved(1, "old"))
+        worker.settle(token, "without a")
+        assert worker.statuses(run_id) == "failed: a failed, b completed, c completed"
+
+        write_retry(store, run_id)
+
+        assert worker.statuses(run_id) == "executing: a ready, b completed, c pending"
+        worker.settle(worker.claim(run_id, "a", 1, 2).token, "a")
+        claim = worker.claim(run_id, "c", 2)
+        assert list(claim.inputs) == [("a", 1, "a"), ("b", 1, "b")]
+        assert (claim.document, list(claim.messages)) == (None, [])
+        worker.settle(claim.token, "with a")
+        assert worker.read(run_id).outputs["c", 2] == "with a"
+        assert list(worker.read(run_id).order) == ["b", "a", "c"]
+        assert worker.read(run_id).entries["c", 1]["undone"] is True
+
+    def test_one_of_several_failed_nodes_may_be_named(self, worker: ManualWorker, store: Store) -> None:
+        """Under continue the others stay failed; under fail_fast they would stop the run at once."""
+        run_id = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
+        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.claim(run_id, "b").token)
+
+        assert write_retry(store, run_id, "a")[0] == ["a"]
+        worker.settle(worker.claim(run_id, "a", 1, 2).token)
+        assert worker.statuses(run_id) == "failed: a completed, b failed"
+
+        run_id = worker.start(shape("a b", entries=["a", "b"], version="2"))
+        token = worker.claim(run_id, "a").token
+        worker.fail(worker.claim(run_id, "b").token)
+        worker.fail(token)
+        with pytest.raises(ConflictError, match="b failed, too"):
+            write_retry(store, run_id, "a")
+
+    def test_what_can_not_be_retried_is_refused(self, worker: ManualWorker, store: Store) -> None:
+        """A run that goes on or has completed, and a node that has completed, stay as they are."""
+        run_id = worker.start(shape("a>b"))
+        with pytest.raises(ConflictError, match="has not ended"):
+            write_retry(store, run_id)
+        worker.run(run_id, "a")
+        worker.fail(worker.claim(run_id, "b").token)
+        with pytest.raises(UsageError, match="completed"):
+            write_retry(store, run_id, "a")
+        write_retry(store, run_id)
+        worker.settle(worker.claim(run_id, "b", 1, 2).token)
+        with pytest.raises(ConflictError, match="has completed"):
+            write_retry(store, run_id)
+
+    def test_a_run_that_moved_since_it_was_read_is_left_alone(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Two retries of one run are one: a repeated request gets the first reply, another one is refused."""
+        run_id = worker.start(shape("a"))
+        worker.fail(worker.claim(run_id, "a").token)
+        again = plan_retry(store, run_id)
+
+        assert rung(store.rewrite(again, "one")) == ["a.1.2"]
+        repeated = store.rewrite(again, "one")
+        assert (repeated.word, rung(repeated)) == ("reopened", [])
+        assert store.rewrite(again, "two").word == "moved"
+
+        worker.fail(worker.claim(run_id, "a", 1, 2).token)
+        late = plan_retry(store, run_id)
+        store.emit(run_id, "agent", "a", 1, None)
+        assert store.rewrite(late, "three").word == "moved"
+        assert worker.statuses(run_id) == "failed: a failed"
+
+    def test_a_loop_goes_on_in_its_round(self, worker: ManualWorker, store: Store) -> None:
+        """Earlier rounds stay, and the inputs of the failed visit are those of its round."""
+        run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
+        worker.run(run_id, "a")
+        worker.settle(worker.claim(run_id, "b").token, "b1", "10")
+        worker.settle(worker.claim(run_id, "a", 2).token, "a2")
+        worker.fail(worker.claim(run_id, "b", 2).token)
+
+        assert rung(write_retry(store, run_id)[1]) == ["b.2.2"]
+
+        claim = worker.claim(run_id, "b", 2, 2)
+        assert list(claim.inputs) == [("a", 2, "a2")]
+        worker.settle(claim.token, "b2", "10")
+        assert [name for name, _, _ in worker.claim(run_id, "a", 3).inputs] == ["b"]
+
+    def test_limits_start_over(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+        """A run that reached its limit of executions or of time has the same limit again."""
+        run_id = worker.start(shape("a>b b>c", max_node_executions=2))
+        worker.run(run_id, "a", "b")
+        assert "max_node_executions" in worker.read(run_id).record.reason
+        assert rung(write_retry(store, run_id)[1]) == ["c.1.1"]
+        assert worker.read(run_id).record.reason == ""
+
+        run_id = worker.start(shape("a>b", execution_timeout=60.0))
+        worker.park(run_id, "a")
+        clock.advance(61)
+        store.sweep()
+        assert worker.statuses(run_id) == "failed: a cancelled"
+        write_retry(store, run_id)
+        worker.park(run_id, "a", visit=1, attempt=2)
+        clock.advance(59)
+        store.sweep()
+        assert worker.statuses(run_id) == "interrupted: a waiting"
+        clock.advance(2)
+        store.sweep()
+        assert worker.statuses(run_id) == "failed: a cancelled"
+
+    def test_a_child_run_goes_on_with_its_parent(self, worker: ManualWorker, store: Store) -> None:
+        """The child is retried in place and its parent's node waits for it; the child alone is refused."""
+        outer, inner = shape("a>b"), shape("x>y", name="inner")
+        run_id = worker.start(outer)
+        child = worker.start(inner, parent=worker.claim(run_id, "a").token)
+        worker.run(child, "x")
+        worker.fail(worker.claim(child, "y").token)
+        worker.fail(worker.claim(run_id, "a").token)
+        with pytest.raises(UsageError, match=run_id):
+            write_retry(store, child)
+
+        assert rung(write_retry(store, run_id)[1]) == ["y.1.2"]
+
+        assert worker.statuses(run_id) == "executing: a waiting"
+        assert worker.statuses(child) == "executing: x completed, y ready"
+        worker.settle(worker.claim(child, "y", 1, 2).token)
+        claim = worker.claim(run_id, "a")
+        assert claim.child is not None
+        assert claim.child.record.status == "completed"
+        worker.settle(claim.token)
+        worker.run(run_id, "b")
+        assert worker.statuses(run_id) == "completed: a completed, b completed"
+
+    def test_an_old_doorbell_of_a_retried_node_is_stale(self, worker: ManualWorker, store: Store) -> None:
+        """Only the new attempt may be claimed."""
+        run_id = worker.start(shape("a"))
+        worker.fail(worker.claim(run_id, "a").token)
+        write_retry(store, run_id)
+
+        assert word_of(store.claim(run_id, "a", 1, 1, "n")) == "stale"
+
+    def test_a_map_goes_on_with_the_items_that_completed(self, worker: ManualWorker, store: Store) -> None:
+        """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
+        mapped = NodeSpec("m", None, "map", map=MapSpec("function"))
+        nodes = {"m": mapped, "z": NodeSpec("z", None, "function")}
+        run_id = worker.start(topology(Definition("g", nodes, (EdgeSpec("m", "z"),), ("m",))))
+        token = worker.claim(run_id, "m").token
+        assert store.expand(token, ["x", "y", "z"]).word == "expanded"
+        worker.run(run_id, "m[0]")
+        worker.fail(worker.claim(run_id, "m[1]").token)
+        worker.fail(worker.claim(run_id, "m").token)
+        assert worker.read(run_id).record.status == "failed"
+
+        assert rung(write_retry(store, run_id)[1]) == ["m.1.2"]
+
+        token = worker.claim(run_id, "m", 1, 2).token
+        reply = store.expand(token, None)
+        assert (reply.word, rung(reply)) == ("expanded", ["m[1].1.2", "m[2].1.2"])
+        for item in ("m[1]", "m[2]"):
+            worker.settle(worker.claim(run_id, item, 1, 2).token, item)
+        worker.settle(worker.claim(run_id, "m", 1, 2).token, "all")
+        worker.run(run_id, "z")
+        assert worker.read(run_id).record.status == "completed"
+
+    def fork(self, store: Store, run_id: str, node: str, visit: int | None = None, **begin: object) -> Fork:
+        """Work a fork out."""
+        return plan_fork(store, run_id, node, visit, ForkOptions(NEW, **begin))  # type: ignore[arg-type]
+
+    def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
+        """What does not depend on the node is kept, its input is edited, and the source is as it was."""
+        run_id = worker.start(shape("a>b b>c a>d", entries=["a"]), tags={"team": "red"})
+        worker.run(run_id, "a", "b", "c", "d")
+        before = worker.read(run_id)
+
+        reply = store.fork(self.fork(store, run_id, "b", tags={"by": "ana"}, edited=True, input="edited"))
+
+        assert (reply.word, rung(reply), reply.run_id) == ("forked", ["b.1.1"], NEW)
+        assert worker.statuses(NEW) == "executing: a completed, b ready, d completed"
+        snapshot = worker.read(NEW)
+        assert (snapshot.outputs, list(snapshot.order)) == ({("a", 1): "a", ("d", 1): "d"}, ["a", "d"])
+        assert snapshot.tags == {"team": "red", "by": "ana", "forked_from": run_id}
+        claim = worker.claim(NEW, "b")
+        assert (claim.task, list(claim.inputs)) == ("edited", [("a", 1, "a")])
+        assert worker.read(run_id) == before
+        assert [event.detail for event in store.events(NEW)][:2] == ["g", run_id]
+
+    def test_what_comes_after_has_the_task_of_the_run(self, worker: ManualWorker, store: Store) -> None:
+        """Only the visit itself gets the edited input; a repeat of the request changes nothing."""
+        graph = shape("a>b")
+        run_id = worker.start(graph)
+        worker.run(run_id, "a", "b")
+        fork = self.fork(store, run_id, "a", edited=True, input=None)
+        assert store.fork(fork).word == "forked"
+        assert rung(store.fork(fork)) == []
+
+        claim = worker.claim(NEW, "a")
+        assert claim.task is None
+        worker.know(NEW, graph)
+        worker.settle(claim.token, "new")
+        claim = worker.claim(NEW, "b")
+        assert (claim.task, list(claim.inputs)) == ("task", [("a", 1, "new")])
+        worker.settle(claim.token, "end")
+        assert list(worker.read(NEW).order) == ["a", "b"]
+
+    def test_a_run_that_waits_may_be_forked(self, worker: ManualWorker, store: Store) -> None:
+        """What had not completed starts again in the new run, and asks questions of its own."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        worker.run(run_id, "a")
+        (question,) = worker.park(run_id, "b")
+
+        assert sorted(rung(store.fork(self.fork(store, run_id, "a")))) == ["a.1.1", "b.1.1"]
+
+        (other,) = worker.park(NEW, "b")
+        assert other.id != question.id
+        assert worker.statuses(run_id) == "interrupted: a completed, b waiting"
+
+    def test_an_earlier_visit_may_be_chosen(self, worker: ManualWorker, store: Store) -> None:
+        """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
+        run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
+        for visit in (1, 2, 3):
+            token = worker.claim(run_id, "a", visit).token
+            store.save(token, saved(visit, "said"))
+            worker.settle(token, f"a{visit}")
+            worker.settle(worker.claim(run_id, "b", visit).token, f"b{visit}", "10" if visit < 3 else "01")
+
+        assert rung(store.fork(self.fork(store, run_id, "b", 2))) == ["b.2.1"]
+
+        snapshot = worker.read(NEW)
+        assert list(snapshot.order) == ["a", "b", "a"]
+        assert snapshot.messages == {}
+        assert list(worker.claim(NEW, "b", 2).inputs) == [("a", 2, "a2")]
+
+    def test_what_nodes_keep_is_copied(self, worker: ManualWorker, store: Store) -> None:
+        """A completed node whose visits are all kept has its document and messages in the new run."""
+        run_id = worker.start(shape("a>b"))
+        token = worker.claim(run_id, "a").token
+        store.save(token, saved(1, "one", "two"))
+        worker.settle(token, "a")
+        worker.run(run_id, "b")
+
+        store.fork(self.fork(store, run_id, "b"))
+
+        assert worker.read(NEW).messages == {"a": ["one", "two"]}
+
+    def test_what_can_not_be_forked_is_refused(self, worker: ManualWorker, store: Store) -> None:
+        """A node that has not run, and one or a visit that there is none of, are refused."""
+        run_id = worker.start(shape("a>b"))
+        with pytest.raises(UsageError, match="has not run yet"):
+            self.fork(store, run_id, "b")
+        with pytest.raises(NotFoundError, match="no node"):
+            self.fork(store, run_id, "unknown")
+        with pytest.raises(NotFoundError, match="no visit 7"):
+            self.fork(store, run_id, "a", 7)
+        with pytest.raises(NotFoundError):
+            self.fork(store, "00none", "a")
+
+    def test_a_choice_that_read_a_result_depends_on_it(self, worker: ManualWorker, store: Store) -> None:
+        """A node whose conditions read the node that starts again is not kept."""
+        run_id = worker.start(shape("a b>c d", entries=["a", "b", "d"]))
+        worker.run(run_id, "a", "d")
+        token = worker.claim(run_id, "b").token
+        worker.settle(token, "b", note={"reads": [["a", 1]]}, reads=[("a", 1, "completed")])
+
+        assert sorted(rung(store.fork(self.fork(store, run_id, "a")))) == ["a.1.1", "b.1.1"]
+        assert worker.statuses(NEW) == "executing: a ready, b ready, d completed"
+
+    def test_a_fork_of_a_failed_run_goes_on(self, worker: ManualWorker, store: Store) -> None:
+        """Under fail_fast what failed starts again, under continue it is kept unless it depends."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        worker.run(run_id, "a")
+        worker.fail(worker.claim(run_id, "b").token)
+        store.fork(self.fork(store, run_id, "a"))
+        assert worker.statuses(NEW) == "executing: a ready, b ready"
+        assert worker.statuses(run_id) == "failed: a completed, b failed"

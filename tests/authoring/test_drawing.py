@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import time
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from runner import Agent, GraphBuilder
+from runner.authoring.drawing import draw
+from runner.errors import UsageError
+from runner.hooks import BeforeGraphEvent
+from runner.testing import ScriptedModel
+from tests.graphs import ident, wired
+
+
+def approved(state):
+    """The manager approved.
+
+    More words that no picture shows.
+    """
+    return state.results["approve"].output
+
+
+def is_small(state):
+    return True
+
+
+class Small:
+    def __call__(self, state):
+        return True
+
+
+def review():
+    again = ("read draft", lambda state: state.visit < 3)
+    return wired({"draft": ident, "read": ident}, "draft read", again).set_entry_point("draft").build()
+
+
+def shop():
+    nodes = {"look_up": ident, "stock": ident, "approve": ident, "send": ident, "review": review()}
+    return wired(
+        nodes,
+        "look_up stock",
+        "look_up approve",
+        "stock send",
+        ("approve send", approved),
+        ("approve review", is_small),
+    ).build()
+
+
+def test_a_graph_is_drawn_as_text():
+    """Nodes stand in lines below what leads to them; conditions and loops are said in words."""
+    assert shop().draw().splitlines() == [
+        "default_graph",
+        "",
+        "●    look_up  function, starts here",
+        "│",
+        "├▸●  stock  function",
+        "│ │",
+        "● │  approve  function",
+        "│ │    → send if the manager approved",
+        "├▸┤    → review if small",
+        "│ ●  send  function, waits for all 2",
+        "●    review  graph",
+        "       ┊ ●  draft  function, starts here",
+        "       ┊ │",
+        "       ┊ ●  read  function",
+        "       ┊      ↺ again from draft if state.visit < 3",
+    ]
+
+
+def test_a_line_that_is_crossed_stays_whole():
+    """Where a line passes another one without meeting it, the other one is drawn through."""
+    nodes = dict.fromkeys("abcde", ident)
+
+    lines = wired(nodes, "a b", "a c", "a d", "b e", "c e", "d e").build().draw().splitlines()
+
+    assert lines[2:] == [
+        "●      a  function, starts here",
+        "│",
+        "├▸●    b  function",
+        "│ │",
+        "├─│▸●  c  function",
+        "│ ├◂┘",
+        "● │    d  function",
+        "└▸┤",
+        "  ●    e  function, waits for all 3",
+    ]
+
+
+def test_states_are_words_and_signs():
+    """With the states of a run, each node says its state in every format; one not begun is pending."""
+    states = {"look_up": "completed", "approve": "waiting", "review/draft": "failed"}
+    definition = shop().definition
+
+    text = draw(definition, "text", states)
+    assert "✓    look_up  completed  function" in text
+    assert "? │  approve  waiting  function" in text
+    assert "┊ ✗  draft  failed  function" in text
+    assert "┊ ○  read  pending  function" in text
+    for form in ("svg", "mermaid"):
+        drawn = draw(definition, form, states)
+        assert ["✓ completed" in drawn, "? waiting" in drawn, "✗ failed" in drawn] == [True] * 3
+
+
+def test_joins_and_kinds_are_said():
+    """An agent is told from a function, and a join of the first from a join of all."""
+    nodes = {"a": ident, "b": Agent("b", ScriptedModel(["x"])), "c": ident}
+
+    drawn = wired(nodes, "a c", "b c", c={"join": "any"}).build().draw()
+
+    assert "b  agent, starts here" in drawn
+    assert "c  function, first of 2" in drawn
+
+
+def documented(text):
+    def condition(state):
+        return True
+
+    condition.__doc__ = text
+    return condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (documented("Tell whether it is small."), "if it is small"),
+        (documented("True if it is small"), "if it is small"),
+        (documented("PO box"), "if PO box"),
+        (is_small, "if small"),
+        (lambda state: state.task == 1, "if state.task == 1"),
+        (Small(), "if small"),
+    ],
+)
+def test_conditions_are_said_in_their_own_words(condition, words):
+    """A condition is named by its docstring, else its name, and a lambda by its code."""
+    drawn = wired({"a": ident, "b": ident}, ("a b", condition)).build().draw()
+
+    assert f"→ b {words}\n" in drawn
+
+
+def test_maps_and_loops_of_one_node_are_drawn():
+    """A map says over what kind of node and how many items run at once; a node may repeat itself."""
+    builder = GraphBuilder()
+    builder.add_node(ident, "a")
+    builder.add_edge("a", "a", is_small)
+    several = GraphBuilder()
+    several.add_map(ident, "each", concurrency=3)
+
+    assert "↺ again from a if small" in builder.set_entry_point("a").build().draw()
+    assert "each  map of function, 3 at once, starts here" in several.build().draw()
+
+
+class Provider:
+    def register_hooks(self, registry, **kwargs):
+        registry.add_callback(BeforeGraphEvent, lambda event: None)
+
+
+def test_the_graphs_own_events_are_not_drawn():
+    """The hidden node of a graph's event shows nowhere; what it leads to starts there."""
+    graph = wired({"a": ident}).set_hook_providers([Provider()]).build()
+
+    assert graph.draw().splitlines()[2:] == ["●  a  function, starts here"]
+
+
+NASTY = "a<b>&'#;--%% `end` }}"
+
+
+@pytest.mark.parametrize("form", ["text", "svg", "mermaid"])
+def test_ids_and_words_cannot_break_a_drawing(form):
+    """Whatever an id or a condition's words hold is shown and never read as part of the format."""
+
+    def odd(state):
+        return True
+
+    odd.__doc__ = '<script> ]]> "quoted" \x1b[31m | end'
+    nodes = {NASTY: ident, "end": ident, "subgraph": ident}
+    builder = GraphBuilder()
+    for name in nodes:
+        builder.add_node(ident, name)
+    builder.add_edge("end", "subgraph", odd)
+    drawn = builder.set_entry_point("end").set_entry_point(NASTY).build().draw(form)
+
+    assert "\x1b" not in drawn
+    if form == "svg":
+        words = [each.text for each in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314 - our own text
+        assert NASTY in words
+    if form == "mermaid":
+        assert "<script" not in drawn
+        assert "`" not in drawn
+        assert '"quoted"' not in drawn
+
+
+def test_a_format_that_is_not_there_is_refused():
+    """An unknown format is a usage error that names the known ones."""
+    with pytest.raises(UsageError, match="drawn as text, svg, mermaid, not as 'png'"):
+        shop().draw("png")
+
+
+def large(count, *edges):
+    return wired({f"n{number}": ident for number in range(count)}, *edges).build()
+
+
+@pytest.mark.parametrize("form", ["text", "svg", "mermaid"])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        large(300, *(f"n{i} n{i + 1}" for i in range(299)), *(f"n{i} n{i + 150}" for i in range(149))),
+        large(300, *(f"n0 n{i}" for i in range(1, 299)), *(f"n{i} n299" for i in range(1, 299))),
+        large(300, *(f"n{i // 3} n{i}" for i in range(1, 300))),
+    ],
+    ids=["chain", "wide", "tree"],
+)
+def test_a_graph_of_300_nodes_is_drawn_at_once(graph, form):
+    """A large graph takes less than a second, and every node is in the drawing."""
+    began = time.process_time()
+    drawn = graph.draw(form)
+
+    assert time.process_time() - began < 1
+    assert all(f"n{number}" in drawn for number in range(300))
+
+
+def test_boxes_do_not_overlap():
+    """No two boxes of an SVG share a place."""
+    drawn = ET.fromstring(large(40, *(f"n{i // 3} n{i}" for i in range(1, 40))).draw("svg"))  # noqa: S314 - our own text
+    rects = drawn.findall(".//{http://www.w3.org/2000/svg}g/{http://www.w3.org/2000/svg}rect")
+    places = [[float(rect.get(key)) for key in ("x", "y", "width", "height")] for rect in rects]
+
+    assert len(places) == 40
+    for index, (x, y, width, height) in enumerate(places):
+        for other_x, other_y, *_ in places[index + 1 :]:
+            assert not (x <= other_x < x + width and y <= other_y < y + height)

@@ -1,0 +1,9 @@
+"""An app whose tasks run where they are called, as some have it for their tests."""
+
+from __future__ import annotations
+
+from tests.celery.theirs import app
+
+__all__ = ["app"]
+
+app.conf.task_always_eager = True

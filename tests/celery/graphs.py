@@ -1,0 +1,298 @@
+"""The graphs of the end-to-end tests, as a user's module would register them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+import redis
+from celery import current_task
+
+from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
+from runner.testing import ScriptedModel
+from tests.celery.shapes import drawn, each_of, repeated
+
+GATE_SECONDS = 30
+
+
+def store() -> redis.Redis:
+    return redis.Redis.from_url(os.environ["RUNNER_REDIS_URL"])
+
+
+def name_of(ctx):
+    """A node that says which one it is, and what came in."""
+    return [ctx.node_id, *sorted(ctx.inputs)]
+
+
+def build(*edges, **nodes):
+    """Build a graph of `name_of` nodes; `nodes` replace some."""
+    return drawn(*edges, work=name_of, **nodes).build()
+
+
+def ask(ctx):
+    return ctx.interrupt("approval", {"of": ctx.node_id})
+
+
+def pid_and_gate(ctx):
+    """Say which process runs this, then wait until the test opens the gate of the run."""
+    with store() as client:
+        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        pause = threading.Event()
+        for _ in range(GATE_SECONDS * 20):
+            with suppress(redis.ConnectionError):  # tests take the store away, too
+                if client.exists(f"gate:{ctx.run_id}"):
+                    return ctx.attempt
+            ctx.check()
+            pause.wait(0.05)
+    raise TimeoutError("the test never opened the gate")
+
+
+@graph("chain")
+def chain():
+    return build("ab", "bc")
+
+
+@graph("parents")
+def parents():
+    """Each node says which task rang for it."""
+    return build(
+        "ab", a=lambda ctx: current_task.request.parent_id, b=lambda ctx: current_task.request.parent_id
+    )
+
+
+@graph("diamond")
+def diamond():
+    return build("ab", "ac", "bd", "cd")
+
+
+@graph("waiting")
+def waiting():
+    return build("ab", "ad", "de", "bf", "ef", b=ask)
+
+
+@graph("question")
+def question():
+    builder = GraphBuilder()
+    builder.add_node(ask, "node.with.dots")
+    return builder.build()
+
+
+@graph("loop")
+def loop():
+    return repeated(3, "publish")
+
+
+@graph("nested")
+def nested():
+    inner = build("xy", y=ask)
+    return build(("before", "inner"), ("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
+
+
+def explode(ctx):
+    raise ValueError(f"boom in attempt {ctx.attempt}")
+
+
+@graph("failure")
+def failure():
+    return build("ab", "bc", b=explode)
+
+
+def second_time(ctx):
+    return ctx.attempt if ctx.attempt > 1 else explode(ctx)
+
+
+@graph("retry")
+def retry():
+    builder = GraphBuilder()
+    builder.add_node(second_time, "flaky", retry=RetryPolicy(max_attempts=3, backoff=0.05))
+    return builder.build()
+
+
+@graph("retry at once")
+def retry_at_once():
+    builder = GraphBuilder()
+    builder.add_node(second_time, "flaky", retry=RetryPolicy(max_attempts=3, backoff=0))
+    return builder.build()
+
+
+@graph("deaf")
+def deaf():
+    """Its node hears of nothing for a second, and has half a second."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: threading.Event().wait(1), "sleep", timeout=0.5)
+    return builder.build()
+
+
+@graph("gated")
+def gated():
+    return build("ab", a=pid_and_gate)
+
+
+@graph("turns")
+def turns():
+    builder = GraphBuilder().set_limits([Limit("one at a time", concurrency=1)])
+    builder.add_node(pid_and_gate, "a")
+    builder.add_node(pid_and_gate, "b")
+    return builder.build()
+
+
+@graph("late_question")
+def late_question():
+    return build("ab", a=pid_and_gate, b=ask)
+
+
+@graph("crowd")
+def crowd():
+    """As many gates at once as fill every slot of the workers of these tests."""
+    builder = GraphBuilder()
+    for number in range(4):
+        builder.add_node(pid_and_gate, f"gate{number}")
+    return builder.build()
+
+
+@graph("elsewhere")
+def elsewhere():
+    builder = GraphBuilder()
+    builder.add_node(name_of, "here")
+    builder.add_node(name_of, "there", queue="gpu", priority=0)
+    builder.add_node(name_of, "later", priority=9)
+    builder.add_edge("here", "there")
+    builder.add_edge("there", "later")
+    return builder.build()
+
+
+@tool(name="weather_tool", context=True)
+def weather_tool(tool_context: ToolContext) -> str:
+    """Tell the weather where the person is."""
+    response = tool_context.interrupt("weather_approval", reason="need location")
+    return f"Weather in {response}: sunny"
+
+
+@tool(name="delete_tool", context=True)
+def delete_tool(tool_context: ToolContext) -> str:
+    """Delete everything, if a person agrees."""
+    if tool_context.interrupt("delete_approval", reason="delete everything?") != "yes":
+        return "refused by a person"
+    return "deleted"
+
+
+def said(messages):
+    """End with the text of the last tool result."""
+    return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
+
+
+def weather_agent(name="weather"):
+    model = ScriptedModel([{"toolUse": {"name": "weather_tool"}}, said])
+    return Agent(name=name, model=model, tools=[weather_tool])
+
+
+@graph("agent_basic")
+def agent_basic():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent(), "weather_agent")
+    return builder.build()
+
+
+@graph("agent_parallel")
+def agent_parallel():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent(), "weather_agent")
+    builder.add_node(Agent(name="time", model=ScriptedModel(["It is noon."])), "time_agent")
+    builder.add_node(Agent(name="news", model=ScriptedModel(["No news."])), "news_agent")
+    return builder.build()
+
+
+@graph("agent_several")
+def agent_several():
+    builder = GraphBuilder()
+    builder.add_node(weather_agent("north"), "north")
+    builder.add_node(weather_agent("south"), "south")
+    return builder.build()
+
+
+@graph("agent_reject")
+def agent_reject():
+    model = ScriptedModel([{"toolUse": {"name": "delete_tool"}}, said])
+    builder = GraphBuilder()
+    builder.add_node(Agent(name="cleaner", model=model, tools=[delete_tool]), "cleaner")
+    return builder.build()
+
+
+def list_of(ctx):
+    return list(range(ctx.task))
+
+
+def gated_item(ctx):
+    """The third item waits at the gate of its run, the fifth for a person; the others say what they are."""
+    if ctx.task == 2:
+        pid_and_gate(ctx)
+    return ask(ctx) if ctx.task == 4 else [ctx.task, ctx.item_index]
+
+
+@graph("mapped")
+def mapped():
+    return each_of(list_of, gated_item, "count", concurrency=3)
+
+
+def note_start(ctx):
+    """Say that this node was started."""
+    with store() as client:
+        client.rpush(f"ran:{ctx.run_id}", f"{ctx.node_id} {ctx.attempt}")
+
+
+def gather(ctx):
+    note_start(ctx)
+    return {"task": ctx.task}
+
+
+def needs_repair(ctx):
+    """Fail until the test has mended what is broken; the payment before that is made once."""
+    note_start(ctx)
+    with store() as client:
+        ctx.once("pay", lambda: client.incr(f"paid:{ctx.run_id}"))
+        if not client.exists(f"mended:{ctx.run_id}"):
+            raise ValueError("the printer is out of paper")
+    return sorted(ctx.inputs)
+
+
+@graph("repairable")
+def repairable():
+    def late_question(ctx):
+        note_start(ctx)
+        return ctx.interrupt("approval", "still?")
+
+    return build("ab", "bc", "ad", a=gather, b=needs_repair, c=gather, d=late_question)
+
+
+@graph("repairable_inside")
+def repairable_inside():
+    inner = build("xy", x=gather, y=needs_repair)
+    return build(("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
+
+
+def counted(ctx):
+    """Note how many of these run at once in the run; the first two wait for a person before."""
+    if ctx.node_id in {"n0", "n1"}:
+        ctx.interrupt("ok?")
+    with store() as client:
+        client.zadd(f"most:{ctx.run_id}", {"most": client.incr(f"active:{ctx.run_id}")}, gt=True)
+        threading.Event().wait(0.1)
+        client.decr(f"active:{ctx.run_id}")
+
+
+@graph("limited")
+def limited():
+    builder = GraphBuilder().set_limits([Limit("three at a time", concurrency=3)])
+    for number in range(20):
+        builder.add_node(counted, f"n{number}")
+    return builder.build()
+
+
+@graph("paced")
+def paced():
+    builder = GraphBuilder().set_limits([Limit("five a second", rate=5)])
+    for number in range(6):
+        builder.add_node(lambda ctx: time.time(), f"n{number}")
+    return builder.build()

@@ -1,0 +1,55 @@
+"""Graphs with nodes that are Celery tasks of another app."""
+
+from __future__ import annotations
+
+from runner import Graph, GraphBuilder, RetryPolicy, graph
+from runner.celery import CeleryTask
+
+
+def alone(task: CeleryTask, **options: object) -> Graph:
+    builder = GraphBuilder()
+    builder.add_node(task, "work", **options)
+    return builder.build()
+
+
+@graph("charging")
+def charging():
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: {"id": ctx.task}, "order")
+    builder.add_node(CeleryTask("shop.charge"), "charge")
+    builder.add_node(lambda ctx: ctx.inputs["charge"], "note")
+    builder.add_edge("order", "charge")
+    builder.add_edge("charge", "note")
+    return builder.build()
+
+
+@graph("declined")
+def declined():
+    task = CeleryTask("shop.decline", args=lambda ctx: [ctx.task], kwargs={"times": 1}, queue="celery")
+    return alone(task)
+
+
+@graph("declined_once")
+def declined_once():
+    task = CeleryTask("shop.decline", args=lambda ctx: [ctx.task], kwargs={"times": 1})
+    return alone(task, retry=RetryPolicy(max_attempts=2, backoff=0.1))
+
+
+@graph("priced")
+def priced():
+    return alone(CeleryTask("shop.price", args=[]))
+
+
+@graph("unsendable")
+def unsendable():
+    return alone(CeleryTask("shop.charge", args=[object()]))
+
+
+@graph("slow")
+def slow():
+    return alone(CeleryTask("shop.slow"))
+
+
+@graph("slow_in_time")
+def slow_in_time():
+    return alone(CeleryTask("shop.slow"), timeout=2.0)

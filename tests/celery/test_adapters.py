@@ -1,0 +1,40 @@
+"""Agents of other frameworks on real workers: killed while they wait, gone on with elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runner import Status
+from tests.integrations.extras import need
+from tests.waiting import wait_until
+
+need("strands", "strands")
+need("pydantic_ai", "pydantic-ai")
+
+GRAPHS = {"strands_agent": ("blue", "sky is blue"), "pydantic_agent": (True, "paint is north painted")}
+
+
+@pytest.mark.slow
+def test_another_worker_goes_on_with_an_agent_of_another_framework(databases):
+    """Its state lies in Redis: the worker is killed while it waits, and another one takes the answer."""
+    site = next(databases)
+    site.ready(1, RUNNER_GRAPHS="tests.integrations.worker_graphs")
+    runs = {name: site.client.start(name, "go") for name in GRAPHS}
+    waiting = {name: run.wait(30) for name, run in runs.items()}
+    assert {result.status for result in waiting.values()} == {Status.INTERRUPTED}
+
+    site.workers[0].kill()
+    for name, (response, _) in GRAPHS.items():
+        body = {"v": 1, "interrupt_id": waiting[name].interrupts[0].id, "response": response}
+        site.send(json.dumps(body))
+    # Control: with no worker nobody takes the answers.
+    with pytest.raises(AssertionError):
+        wait_until(lambda: runs["strands_agent"].status is not Status.INTERRUPTED, "it goes on", seconds=1)
+    site.ready(1, RUNNER_GRAPHS="tests.integrations.worker_graphs")
+
+    for name, (_, text) in GRAPHS.items():
+        wait_until(lambda run=runs[name]: run.status is Status.COMPLETED, f"{name} has completed")
+        assert runs[name].result().results["agent"].output.strip() == text
+    site.end()

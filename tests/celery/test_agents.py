@@ -1,0 +1,326 @@
+"""Agents on real workers: one is killed in the middle of everything, another goes on.
+
+All runs begin on one worker. Some wait for a person, some are in the middle of a tool call when
+that worker is killed; a process that never saw them ends them. Each promise has its control.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from runner import Status
+from runner.store.redis.keys import Keys
+from tests.celery.workers import MARGIN, RECOVERY
+from tests.waiting import wait_until
+
+GRAPHS = {"RUNNER_GRAPHS": "tests.celery.graphs,tests.celery.agent_graphs"}
+AROUND = ("BeforeGraphEvent", "BeforeNodeCallEvent", "AfterNodeCallEvent", "AfterGraphEvent")
+INSIDE = (
+    "BeforeInvocationEvent",
+    "MessageAddedEvent",
+    "BeforeModelCallEvent",
+    "AfterModelCallEvent",
+    "BeforeToolsEvent",
+    "BeforeToolCallEvent",
+    "AfterToolCallEvent",
+    "AfterToolsEvent",
+    "AfterInvocationEvent",
+)
+WAITING = {
+    "boss": ("boss", None),
+    **{kind: ("inside", {"name": kind, "ask": [kind]}) for kind in INSIDE},
+    "again": ("looked_at", None),
+    "enough": ("looked_at", None),
+    "local": ("looked_at_local", None),
+    **{kind: ("around", {"name": kind, "ask": [kind]}) for kind in AROUND},
+}
+IN_FLIGHT = {"sequential": "five_sequential", "concurrent": "five_concurrent", "plain": "five_plain"}
+
+
+class Story:
+    """The runs, and what they wrote down."""
+
+    def __init__(self, site):
+        self.site = site
+        self.runs = {}
+        self.before = {}
+
+    def begin(self, name, graph, state=None):
+        self.runs[name] = self.site.client.start(graph, name, invocation_state=state)
+        return self.runs[name]
+
+    def told(self, what, name):
+        """Give what a run wrote: lists of texts, the process first."""
+        return [line.decode().split("|") for line in self.site.redis.lrange(f"{what}:{name}", 0, -1)]
+
+    def document(self, name):
+        found = self.site.redis.hget(Keys().run(self.runs[name].id, ":s"), "a")
+        return json.loads(found)["executor"] if found else {"calls": []}
+
+    def answer(self, name, *responses):
+        """Answer the open questions of a run, and wait until it rests again."""
+        questions = self.runs[name].interrupts()
+        receipts = self.runs[name].respond(
+            [
+                {"interruptResponse": {"interruptId": each.id, "response": given}}
+                for each, given in zip(questions, responses, strict=True)
+            ]
+        )
+        assert {receipt.status for receipt in receipts} == {"accepted"}
+        return self.runs[name].wait(20)
+
+    def answered(self, name, response):
+        """Answer a run's question, unless another test has done so."""
+        if self.runs[name].status is Status.INTERRUPTED:
+            self.answer(name, response)
+        return self.runs[name].wait(20)
+
+
+def done(call):
+    return call["stage"] == "done"
+
+
+@pytest.fixture(scope="module")
+def killed(databases):
+    """Give the runs after their worker was killed and another has taken over."""
+    site = next(databases)
+    site.ready(1, **GRAPHS)
+    story = Story(site)
+    story.begin("first", "remembering", {"customer": "ann"}).wait(20)
+    for name, (graph, state) in WAITING.items():
+        story.begin(name, graph, state)
+    story.before = {name: story.runs[name].wait(20) for name in WAITING}
+    for name, graph in IN_FLIGHT.items():
+        story.begin(name, graph)
+    wait_until(lambda: len(story.told("calls", "sequential")) == 3, "the third call runs")
+    wait_until(lambda: len(story.told("calls", "plain")) == 3, "the third thing of the function runs")
+    wait_until(lambda: sum(map(done, story.document("concurrent")["calls"])) == 3, "three calls are done")
+    assert len(story.told("calls", "concurrent")) == 5
+    site.workers[0].kill()
+    for name in IN_FLIGHT:
+        site.redis.set(f"gate:{name}", 1)
+    site.ready(1, **GRAPHS)
+    yield story
+    site.end()
+
+
+def numbers(lines):
+    return [int(line[1]) for line in lines]
+
+
+def test_finished_calls_are_not_run_again(killed):
+    """After kill -9 in the third of five calls the first two aren't repeated, and the model isn't asked."""
+    result = killed.runs["sequential"].wait(20 + RECOVERY + MARGIN)
+
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == "did 1, did 2, did 3, did 4, did 5"
+    calls = killed.told("calls", "sequential")
+    assert numbers(calls) == [1, 2, 3, 3, 4, 5]
+    assert calls[2][0] != calls[3][0]
+    assert [line[1] for line in killed.told("model", "sequential")] == ["1", "3"]
+
+
+def test_the_call_in_flight_has_the_same_key_again(killed):
+    """Both starts of the call carry one idempotency key, and no other call has it."""
+    killed.runs["sequential"].wait(20 + RECOVERY + MARGIN)
+
+    calls = killed.told("calls", "sequential")
+    keys = [line[3] for line in calls]
+    assert keys[2] == keys[3]
+    assert len(set(keys)) == 5
+    assert {line[2] for line in calls} == {"1"}
+
+
+def test_of_concurrent_calls_only_those_in_flight_repeat(killed):
+    """Calls that had ended beside the lost ones keep their results."""
+    result = killed.runs["concurrent"].wait(20 + RECOVERY + MARGIN)
+
+    assert result.results["a"].output == "did 1, did 2, did 3, did 4, did 5"
+    calls = killed.told("calls", "concurrent")
+    assert sorted(numbers(calls)) == [1, 2, 3, 3, 4, 4, 5]
+    keys = {(line[1], line[3]) for line in calls}
+    assert len(keys) == 5
+    assert [line[1] for line in killed.told("model", "concurrent")] == ["1", "3"]
+
+
+def test_a_function_begins_anew(killed):
+    """Control: without an agent's checkpoints the same five things run from the first again."""
+    result = killed.runs["plain"].wait(20 + RECOVERY + MARGIN)
+
+    assert result.status is Status.COMPLETED
+    assert numbers(killed.told("calls", "plain")) == [1, 2, 3, 1, 2, 3, 4, 5]
+
+
+def test_a_failed_call_is_shown_to_another_process_as_it_was(killed):
+    """The callback that asked sees the exception again: its type, arguments, fields, notes and cause."""
+    assert [interrupt.name for interrupt in killed.before["again"].interrupts] == ["retry"]
+    assert killed.before["again"].interrupts[0].reason == str(("none left", {"unit": "calls"}))
+
+    result = killed.answered("again", "again")
+
+    first, second, last = killed.told("looks", "again")
+    assert first[0] != second[0]
+    assert first[1:] == ["QuotaError", "True", "True", "False"]
+    assert second[1:] == ["QuotaError", "True", "True", "True"]
+    assert last[1:] == ["NoneType", "False", "False", "False"]
+    seen, again = killed.told("errors", "again")
+    assert seen[1:] == again[1:]
+    args = "('none left', {'unit': 'calls'})"
+    assert again[1:] == [args, "0", "['seen by the tool']", "ConnectionResetError", "(104, 'reset')"]
+    assert result.results["a"].output == "bought"
+
+
+def test_a_retry_is_one_more_attempt_with_a_key_of_its_own(killed):
+    """The person's answer runs the tool once more, and only that."""
+    killed.answered("again", "again")
+
+    calls = killed.told("calls", "again")
+    assert [line[1] for line in calls] == ["1", "2"]
+    assert calls[0][2] != calls[1][2]
+
+
+def test_another_answer_leaves_the_call_failed(killed):
+    """Control: the same question with another answer runs nothing; the model is told of the error."""
+    result = killed.answer("enough", "no")
+
+    assert result.results["a"].output.startswith("Error: QuotaError - ")
+    assert len(killed.told("calls", "enough")) == 1
+    assert len(killed.told("looks", "enough")) == 2
+
+
+def test_an_error_of_a_local_class_keeps_its_name_and_nearest_base(killed):
+    """Control: where no process can import the class, its name, base and arguments are what is left."""
+    result = killed.answer("local", "no")
+
+    first, second = killed.told("looks", "local")
+    assert first[1:] == ["QuotaError", "False", "True", "False"]
+    assert second[1:] == ["QuotaError", "False", "True", "True"]
+    assert result.results["a"].output.startswith("Error: QuotaError - ")
+
+
+EVENTS = {
+    "BeforeGraphEvent": (0, 1),
+    "BeforeNodeCallEvent": (1, 2),
+    "AfterNodeCallEvent": (3, 2),
+    "AfterGraphEvent": (7, 1),
+}
+"""For each event that asks: how much had happened before it first fired, and how often it fires."""
+ORDER = ["BeforeGraphEvent", *(["BeforeNodeCallEvent", "work", "AfterNodeCallEvent"] * 2), "AfterGraphEvent"]
+
+
+@pytest.mark.parametrize("kind", AROUND)
+def test_events_around_nodes_and_graphs_wait_for_another_process(killed, kind):
+    """What they hold back doesn't happen before the answer, and nothing that happened is repeated."""
+    ahead, questions = EVENTS[kind]
+    assert [interrupt.name for interrupt in killed.before[kind].interrupts] == [kind]
+    assert len(killed.told("events", kind)) == ahead + 1
+
+    for _ in range(questions):
+        result = killed.answer(kind, "yes")
+
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["a", "b"]
+    lines = killed.told("events", kind)
+    fresh = [line[1] for line in lines if line[-1] != "True"]
+    assert fresh == ORDER
+    replays = [line for line in lines if line[-1] == "True"]
+    assert [line[1] for line in replays] == [kind] * questions
+    assert killed.told("answers", kind) == [[lines[-1][0], kind, "yes"]] * questions
+    assert lines[0][0] != lines[-1][0]
+
+
+def test_events_that_ask_nothing_hold_nothing_back(killed):
+    """Control: the same graph and callbacks without a question end at once, every event fired once."""
+    run = killed.begin("quiet", "around", {"name": "quiet", "ask": []})
+
+    assert run.wait(20).status is Status.COMPLETED
+    assert [line[1] for line in killed.told("events", "quiet")] == ORDER
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_events_inside_an_agent_wait_for_another_process(killed, kind):
+    """Whichever event asks, another process goes on from there: no model call and no tool is repeated."""
+    result = killed.before[kind]
+    assert [interrupt.name for interrupt in result.interrupts] == [kind]
+    while result.status is Status.INTERRUPTED:
+        result = killed.answer(kind, "yes")
+
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == "end"
+    assert [line[1] for line in killed.told("model", kind)] == ["1", "3"]
+    lines = killed.told("events", kind)
+    assert [line[1] for line in lines].count("work") == 1
+    assert lines[0][0] != lines[-1][0]
+    assert [line[1:] for line in killed.told("answers", kind)] == [[kind, "yes"]] * count(lines, kind)
+
+
+def count(lines, kind):
+    """Count the replays of an event: each is one answer."""
+    return sum(line[1] == kind and line[-1] == "True" for line in lines)
+
+
+def test_a_question_of_an_inner_agent_is_answered_in_another_process(killed):
+    """An agent that serves as a tool asks through its caller, and goes on inside its caller's document."""
+    assert [interrupt.name for interrupt in killed.before["boss"].interrupts] == ["where"]
+
+    result = killed.answer("boss", "the lowest")
+
+    assert result.results["a"].output == "the lowest"
+    assert [line[1] for line in killed.told("model", "boss")] == ["boss", "find it"]
+    calls = killed.told("calls", "boss")
+    assert len(calls) == 2
+    assert calls[0][0] != calls[1][0]
+    assert calls[0][1] == calls[1][1]
+
+
+def test_a_session_goes_on_in_another_process(killed):
+    """What one process's run said is what another process's run begins with; other sessions stay apart."""
+    same = killed.begin("second", "remembering", {"customer": "ann"}).wait(20)
+    other = killed.begin("third", "remembering", {"customer": "bob"}).wait(20)
+    none = killed.begin("fourth", "remembering", {}).wait(20)
+
+    assert same.results["a"].output == "first first second"
+    assert other.results["a"].output == "third"
+    assert none.results["a"].output == "fourth"
+    texts = [message["content"][0]["text"] for message in killed.site.client.session("bob").messages]
+    assert texts == ["third", "third"]
+    assert killed.site.client.forget_session("bob")
+    assert killed.site.client.session("bob").messages == []
+
+
+def test_events_come_in_order_with_node_and_visit(killed):
+    """Text, question, answer, progress, the tool's end and the result are told as they happened."""
+    run = killed.begin("watched", "watched")
+    wait_until(lambda: any(event.kind == "node.started" for event in run.events()), "the node runs")
+    began = next(event.at for event in run.events() if event.kind == "node.started")
+    wait_until(lambda: time.time() * 1000 - began > 300, "the reply takes longer than one piece of text")
+    killed.site.redis.set("gate:watched", 1)
+    assert run.wait(20).status is Status.INTERRUPTED
+    assert killed.answer("watched", "yes").results["reader"].output == "quick"
+
+    events = list(run.events(follow=True))
+    assert [int(event.position) for event in events] == list(range(1, len(events) + 1))
+    assert {(event.node, event.visit) for event in events if event.node} == {("reader", 1)}
+    tool = {"tool": "load", "id": "t1"}
+    story = [(event.kind, event.data) for event in events]
+    text = "".join(data["text"] for kind, data in story if kind == "agent" and "text" in data)
+    assert text == "let me see"
+    assert [each for each in story if "text" not in (each[1] or {})] == [
+        ("run.started", None),
+        ("node.started", None),
+        ("agent", {**tool, "status": "interrupt"}),
+        ("interrupt.asked", {"name": "may I"}),
+        ("node.waiting", None),
+        ("run.status", None),
+        ("interrupt.answered", {"response": "yes"}),
+        ("node.resumed", None),
+        ("run.status", None),
+        ("node.started", None),
+        ("progress", {"fraction": 0.5, "note": "half", "tool": "load"}),
+        ("agent", {**tool, "status": "success"}),
+        ("node.completed", "quick"),
+        ("run.ended", None),
+    ]

@@ -1,0 +1,412 @@
+"""Answers and starts by the doors that any program can use."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from kombu import Connection
+from kombu.serialization import enable_insecure_serializers
+
+from runner import Status
+from runner.records.interrupts import Address
+from runner.settings import as_broker
+from runner.store.redis.dead_letters import DeadLetters
+from tests.celery.workers import script
+from tests.docs import blocks
+from tests.waiting import wait_until
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "messages" / "README.md"
+ANSWER_SCRIPT = blocks.read(PAGE)[0].text
+"""The program that the documentation shows."""
+
+
+def asked(site):
+    """Start a run that asks, and give it with its question."""
+    run = site.client.start("question", "go")
+    (question,) = run.wait(20).interrupts
+    return run, question.id
+
+
+def answer(interrupt_id, response="yes", **more):
+    return json.dumps({"v": 1, "interrupt_id": interrupt_id, "response": response, **more})
+
+
+def receipts_of(run):
+    return [event.data["status"] for event in run.events() if event.kind == "receipt"]
+
+
+def test_five_lines_of_anybodys_code_answer(threads):
+    """A program that knows only redis and json answers; the same again is a duplicate, with the winner."""
+    run, question = asked(threads)
+    replies = "runner:replies:script"
+
+    first = script(ANSWER_SCRIPT, threads.url, question, '{"go": true}', replies).strip()
+    accepted = threads.receipt(replies)
+    again = script(ANSWER_SCRIPT, threads.url, question, '{"go": false}', replies).strip()
+    duplicate = threads.receipt(replies)
+
+    assert (accepted["status"], accepted["message_id"]) == ("accepted", first)
+    assert (accepted["interrupt_id"], accepted["run_id"]) == (question, run.id)
+    assert (duplicate["status"], duplicate["message_id"]) == ("duplicate", again)
+    assert run.wait(20).results["node.with.dots"].output == {"go": True}
+    assert receipts_of(run) == ["accepted", "duplicate"]
+
+
+def test_the_same_message_twice_is_one_answer(threads):
+    """A sender that repeats its message with the same idempotency key is told the same both times."""
+    _, question = asked(threads)
+    body = answer(question, idempotency_key="mine", reply_to="runner:replies:twice")
+
+    threads.send(body)
+    first = threads.receipt("runner:replies:twice")
+    threads.send(body)
+
+    assert threads.receipt("runner:replies:twice")["status"] == first["status"] == "accepted"
+
+
+@pytest.mark.parametrize("response", [False, 0, "", [], {}])
+def test_an_empty_answer_is_an_answer(threads, response):
+    """False, 0 and empty texts, lists and objects are answers like all others."""
+    run, question = asked(threads)
+
+    threads.send(answer(question, response))
+
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert run.result().results["node.with.dots"].output == response
+
+
+def test_null_is_rejected_and_the_question_stays_open(threads):
+    """A null response is no answer: its sender is told so, and a real answer still counts."""
+    run, question = asked(threads)
+
+    threads.send(answer(question, None, reply_to="runner:replies:null"))
+    assert threads.receipt("runner:replies:null")["status"] == "rejected"
+    assert [interrupt.id for interrupt in run.interrupts()] == [question]
+
+    threads.send(answer(question, "now", reply_to="runner:replies:null"))
+    assert threads.receipt("runner:replies:null")["status"] == "accepted"
+
+
+def test_an_answer_to_no_question_is_unknown(threads):
+    """An id that names no run is unknown at once; the message is kept as a dead letter."""
+    entry_id = threads.send(answer("00nobody.node.1.abc", reply_to="runner:replies:wrong"))
+
+    assert threads.receipt("runner:replies:wrong")["status"] == "unknown"
+    assert threads.dead_letter(entry_id)["reason"] == b"no such question was asked"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"\xff\xfe\x00rubbish", b"not valid JSON"),
+        (b"", b"not valid JSON"),
+        (b"[]", b"valid dictionary"),
+        (b'{"v":1}', b"interrupt_id: Field required"),
+        (b'{"v":2,"interrupt_id":"a","response":1}', b"v: "),
+        (b'{"v":1,"interrupt_id":"a","response":1,"colour":"red"}', b"colour: Extra inputs"),
+        (b'{"v":1,"interrupt_id":"a","response":1,"response":2}', b"same key twice"),
+        (b'{"v":1,"interrupt_id":"a","response":NaN}', b"NaN is not JSON"),
+        (b'{"v":1,"interrupt_id":"a","response":1,"reply_to":"runner"}', b"reply_to: "),
+    ],
+)
+def test_what_can_not_be_used_is_a_dead_letter(threads, body, reason):
+    """A malformed message is kept, byte for byte and with the reason, and the worker lives on."""
+    letter = threads.dead_letter(threads.send(body))
+
+    assert letter["body"] == body
+    assert letter["stream"] == b"runner:responses"
+    assert reason in letter["reason"]
+    assert threads.workers[0].alive
+
+
+def test_an_entry_without_a_body_is_a_dead_letter(threads):
+    """A message in another field is kept under its name."""
+    letter = threads.dead_letter(threads.send(b"lost", field="data"))
+
+    assert b"no field `body`" in letter["reason"]
+    assert letter["field:data"] == b"lost"
+
+
+def test_a_message_that_breaks_its_reader_does_not_stop_those_behind_it(threads):
+    """Where applying an answer fails for a reason unknown, it is kept with that reason and others go on."""
+    broken, question = asked(threads)
+    threads.redis.hset(f"runner:{{p00}}:r:{broken.id}:i", question, "1 1 0 no question")
+    run, good = asked(threads)
+
+    entry_id = threads.send(answer(question))
+    threads.send(answer(good))
+
+    assert b"could not be applied" in threads.dead_letter(entry_id)["reason"]
+    wait_until(lambda: run.status is Status.COMPLETED, "the run behind has its answer")
+
+
+def test_a_message_that_the_store_does_not_take_lets_others_pass(threads):
+    """It is tried again, and applied when somebody has mended what it met; nobody waits for that."""
+    broken = "runner:{p00}:idem:chain:broken"
+    threads.redis.lpush(broken, "not ours")
+    start = {"v": 1, "graph": "chain", "task": "go"}
+
+    with threads.redis.pipeline() as pipe:
+        for key in ("broken", "whole"):
+            body = {**start, "idempotency_key": key, "reply_to": f"runner:replies:{key}"}
+            pipe.xadd("runner:starts", {"body": json.dumps(body)})
+        pipe.execute()
+
+    assert threads.receipt("runner:replies:whole")["status"] == "accepted"
+    assert threads.redis.xlen("runner:replies:broken") == 0
+    threads.redis.delete(broken)
+    assert threads.receipt("runner:replies:broken")["status"] == "accepted"
+
+
+def test_an_answer_that_overtakes_its_question_is_kept_for_it(threads):
+    """An answer to a question that a run has not asked yet waits, and is applied once it is asked."""
+    run = threads.client.start("late_question", "go")
+    wait_until(lambda: threads.starts(run), "the node before the question runs")
+    question = run_question(run)
+
+    threads.send(answer(question, "early", reply_to="runner:replies:early"))
+    wait_until(lambda: pending(threads) == 1, "the answer is parked")
+    threads.open_gate(run)
+
+    assert threads.receipt("runner:replies:early")["status"] == "accepted"
+    assert run.wait(20).results["b"].output == "early"
+
+
+def test_an_answer_whose_question_never_comes_is_unknown_in_the_end(threads):
+    """An answer is kept for RUNNER_EARLY_ANSWER seconds, not for ever."""
+    run, question = asked(threads)
+
+    entry_id = threads.send(answer(f"{question}0", reply_to="runner:replies:never"))
+
+    assert threads.receipt("runner:replies:never")["status"] == "unknown"
+    assert threads.dead_letter(entry_id)["reason"] == b"no such question was asked"
+    seconds, micros = threads.redis.time()
+    assert seconds * 1000 + micros / 1000 - int(entry_id.split("-")[0]) >= 2000
+    assert run.status is Status.INTERRUPTED
+
+
+def test_a_run_is_started_by_a_message(threads):
+    """A start on the stream begins a run, once for one idempotency key, and its receipt names it."""
+    body = {
+        "v": 1,
+        "graph": "chain",
+        "task": {"n": 1},
+        "idempotency_key": "k1",
+        "reply_to": "runner:replies:s",
+    }
+
+    threads.send(json.dumps(body), "runner:starts")
+    first = threads.receipt("runner:replies:s")
+    threads.send(json.dumps(body), "runner:starts")
+    second = threads.receipt("runner:replies:s")
+
+    assert first["status"] == second["status"] == "accepted"
+    assert first["run_id"] == second["run_id"]
+    assert threads.client.run(first["run_id"]).wait(20).status is Status.COMPLETED
+
+
+def test_a_start_of_an_unknown_graph_is_a_dead_letter(threads):
+    """Nobody's graph: the sender is told so, and the message is kept."""
+    body = {"v": 1, "graph": "nobodys", "task": None, "reply_to": "runner:replies:s2"}
+    entry_id = threads.send(json.dumps(body), "runner:starts")
+
+    assert threads.receipt("runner:replies:s2")["status"] == "unknown"
+    assert b"no graph 'nobodys'" in threads.dead_letter(entry_id)["reason"]
+
+
+@pytest.fixture
+def stranger(threads):
+    """A Celery app of somebody else's, on the same broker, that knows only the names of our tasks."""
+    app = Celery("stranger", broker=as_broker(threads.url), set_as_current=False)
+    app.conf.broker_transport_options = {"socket_timeout": 10}
+    yield app
+    app.close()
+
+
+def test_celery_programs_answer_and_start_by_name(threads, stranger):
+    """`send_task` with our names is a door, too, and leads to the same receipts."""
+    _, question = asked(threads)
+    said = {"interrupt_id": question, "response": "yes", "reply_to": "runner:replies:task"}
+    stranger.send_task("runner.respond", kwargs=said, queue="runner")
+    assert threads.receipt("runner:replies:task")["status"] == "accepted"
+
+    begun = {"graph": "chain", "task": "go", "reply_to": "runner:replies:task"}
+    stranger.send_task("runner.start", kwargs=begun, queue="runner")
+    started = threads.receipt("runner:replies:task")
+    assert threads.client.run(started["run_id"]).wait(20).status is Status.COMPLETED
+
+
+def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
+    """What Celery programs send wrongly is kept with its reason, too."""
+    before = threads.redis.xlen("runner:dead")
+
+    stranger.send_task("runner.respond", args=["a", "b"], queue="runner")
+    stranger.send_task("runner.respond", kwargs={"colour": "red"}, queue="runner")
+
+    wait_until(lambda: threads.redis.xlen("runner:dead") == before + 2, "both are dead letters")
+    reasons = b" ".join(fields[b"reason"] for _, fields in threads.redis.xrange("runner:dead")[-2:])
+    assert b"keyword arguments" in reasons
+    assert b"interrupt_id: Field required" in reasons
+
+
+def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
+    """A task that nobody has, and one that came too late: both are kept; the late one can be sent again."""
+    run, question = asked(threads)
+    letters = DeadLetters(threads.url)
+    said = {"interrupt_id": question, "response": "yes"}
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+
+    stranger.send_task("nobody.knows", args=[7], queue="runner")
+    stranger.send_task("runner.respond", kwargs=said, queue="runner", expires=long_ago)
+
+    def found(word):
+        return next((letter for letter in letters.all() if word in letter.reason), None)
+
+    wait_until(lambda: found("'nobody.knows'") and found("it expired at"), "both are dead letters")
+    assert json.loads(found("'nobody.knows'").body)[0] == [7]
+    assert run.status is Status.INTERRUPTED
+    letters.replay(found("it expired at"))
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert run.result().results["node.with.dots"].output == "yes"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [{"__type__": "datetime", "__value__": "2026-01-02T03:04:05"}, {"__type__": "x", "__value__": 1}],
+)
+def test_a_task_s_answer_arrives_as_it_was_sent(threads, stranger, response):
+    """Objects that Celery's own reader takes for something else are data like all others."""
+    run, question = asked(threads)
+
+    said = {"interrupt_id": question, "response": [response]}
+    stranger.send_task("runner.respond", kwargs=said, queue="runner")
+
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
+    assert run.result().results["node.with.dots"].output == [response]
+
+
+def publish(site, body, **properties):
+    """Put a message for `runner.respond` on the queue, as a program without Celery might."""
+    headers = {"lang": "py", "task": "runner.respond", "id": "x"}
+    said = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
+    with Connection(as_broker(site.url)) as connection, connection.Producer() as producer:
+        producer.publish(body, routing_key="runner", exchange="", headers=headers, **said)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ('"response":1,"response":2', "same key twice"),
+        ('"response":NaN', "NaN is not JSON"),
+        ('"response":1e999', "larger than any float"),
+        ('"response":' + "9" * 5_000, "too many digits"),
+        ('"response":"\\ud800"', "surrogates not allowed"),
+        ('"response":' + "[" * 100_000 + "]" * 100_000, "recursion"),
+        ('"response":', "not valid JSON"),
+    ],
+)
+def test_a_task_s_message_is_read_strictly(threads, said, reason):
+    """What no other door takes, this one doesn't either: the message is kept with its reason."""
+    before = threads.redis.xlen("runner:dead")
+    body = f'[[],{{"interrupt_id":"00x.y.1.z",{said}}},{{}}]'
+
+    publish(threads, body)
+
+    wait_until(lambda: threads.redis.xlen("runner:dead") == before + 1, "it is a dead letter")
+    ((_, letter),) = threads.redis.xrevrange("runner:dead", count=1)
+    assert reason in letter[b"reason"].decode()
+    assert letter[b"body"].decode() == body
+    assert threads.workers[0].alive
+
+
+def test_an_answer_of_another_content_type_is_a_dead_letter(threads, tmp_path):
+    """A pickled answer is not lost and not opened: it is kept, in base64, with the reason."""
+    before, canary = threads.redis.xlen("runner:dead"), tmp_path / "canary"
+    pickled = pickle.dumps(([], {"response": Bomb(str(canary))}, {}))
+
+    publish(threads, pickled, content_type="application/x-python-serialize", content_encoding="binary")
+
+    wait_until(lambda: threads.redis.xlen("runner:dead") == before + 1, "it is a dead letter")
+    ((_, letter),) = threads.redis.xrevrange("runner:dead", count=1)
+    assert b"the content type is application/x-python-serialize; send JSON" in letter[b"reason"]
+    assert base64.b64decode(letter[b"body"].split()[1]) == pickled
+    assert not canary.exists()
+
+
+def test_pickle_is_never_opened(threads, stranger, tmp_path):
+    """A pickled message is refused before anything in it can run, and the worker lives on."""
+    canary = tmp_path / "canary"
+    with (
+        Connection(as_broker(threads.url)) as connection,
+        connection.Producer(serializer="pickle") as producer,
+    ):
+        enable_insecure_serializers(["pickle"])
+        headers = {"lang": "py", "task": "runner.node", "id": "x"}
+        producer.publish(
+            ((), {"x": Bomb(str(canary))}, {}), routing_key="runner", exchange="", headers=headers
+        )
+
+    wait_until(lambda: "ContentDisallowed" in threads.workers[0].said(), "the worker refuses it")
+    assert not canary.exists()
+    assert threads.client.start("chain", "go").wait(20).status is Status.COMPLETED
+
+
+class Bomb:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_our_doors_put_nothing_foreign_on_the_queue(threads):
+    """Whatever comes by the streams, Celery's lists get doorbells only: a bad item there ends a worker."""
+    bodies = [b"garbage", b"{}", b"\x80\x04", answer("00x.y.1.z").encode()]
+    entry_ids = [
+        threads.send(body, stream) for body in bodies for stream in ("runner:responses", "runner:starts")
+    ]
+    for entry_id in entry_ids:
+        threads.dead_letter(entry_id)
+
+    queues = [
+        key for queue in (b"runner", b"gpu") for key in threads.redis.scan_iter(queue + b"*", _type="list")
+    ]
+    assert [key for key in queues if not key.startswith(b"runner:{")] == []
+    assert threads.workers[0].alive
+
+
+def pending(site):
+    return site.redis.xpending("runner:responses", "runner")["pending"]
+
+
+def run_question(run):
+    """The id that a question will have is known before it is asked: it names where it is asked."""
+    return Address(run.id, "b", 1).interrupt_id("function", "approval")
+
+
+FORGED = "x\n[2026-01-01 00:00:00,000: INFO/MainProcess] paid\x1b[2K\u202e"
+
+
+@pytest.mark.parametrize("by", ["stream", "task"])
+def test_a_sender_can_not_forge_lines_of_the_log(threads, by):
+    """Names of fields reach the log escaped: no line of its own, no control or direction character."""
+    message = {"interrupt_id": "x", "response": 1, by + FORGED: 1}
+    if by == "stream":
+        threads.send(json.dumps({"v": 1, **message}))
+    else:
+        app = Celery("forger", broker=as_broker(threads.url), set_as_current=False)
+        app.send_task("runner.respond", kwargs=message, queue="runner")
+        app.close()
+    (worker,) = threads.workers
+    escaped = FORGED.encode("unicode_escape").decode()
+
+    wait_until(lambda: f"{by}{escaped}" in worker.said(), "the log names the field")
+    assert not any(line.startswith(FORGED.splitlines()[1]) for line in worker.said().splitlines())
+    assert "\x1b[2K" not in worker.said()
+    assert "\u202e" not in worker.said()

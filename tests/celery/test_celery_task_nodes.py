@@ -1,0 +1,137 @@
+"""Celery tasks of another app as nodes: sent by our workers, run by theirs, reported to ours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runner import GraphBuilder, Status
+from runner.celery import CeleryTask
+from runner.errors import DefinitionError
+from tests.celery.workers import BOOT, MARGIN, RECOVERY
+from tests.waiting import wait_until
+
+GRAPHS = {"RUNNER_GRAPHS": "tests.celery.task_graphs"}
+PLAIN, WITH_OURS = "tests.celery.shop:app", "tests.celery.shop_with_ours:app"
+
+
+@pytest.fixture
+def shop_site(empty_site):
+    """A worker of ours with two slots; the shop's are up to the test."""
+    empty_site.add(slots=2, **GRAPHS)
+    empty_site.ready()
+    return empty_site
+
+
+def open_shop(site, app=PLAIN, slots=2):
+    """Start a worker of the shop, and wait until it takes tasks."""
+    worker = site.add(slots=slots, app=app, **GRAPHS)
+    wait_until(lambda: " ready." in worker.said(), "the shop's worker is ready", seconds=BOOT)
+    return worker
+
+
+def begun(site, run):
+    return [line.decode() for line in site.redis.lrange(f"begun:{run}", 0, -1)]
+
+
+@pytest.mark.slow
+def test_a_task_of_another_app_does_the_work_of_a_node(shop_site):
+    """It gets the node's input, and its result is the node's; its id names run, node, visit and attempt."""
+    open_shop(shop_site)
+    run = shop_site.client.start("charging", "o1")
+    result = run.wait(20)
+
+    assert result.status is Status.COMPLETED
+    charged = {"order": {"id": "o1"}, "task": f"{run.id}.charge.1.1.task"}
+    assert result.results["charge"].result == charged
+    assert result.results["note"].output == charged
+
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_a_task_holds_no_worker(shop_site):
+    """Six runs wait for the shop on a worker with two slots, whose other runs go on; then the shop opens."""
+    runs = [shop_site.client.start("charging", number) for number in range(6)]
+    wait_until(lambda: shop_site.redis.llen("celery") == 6, "all six tasks are sent")
+    assert {run.status for run in runs} == {Status.EXECUTING}
+
+    open_shop(shop_site)
+    assert [run.wait(20).results["note"].output["order"]["id"] for run in runs] == list(range(6))
+
+
+@pytest.mark.slow
+def test_a_failed_task_fails_its_node_and_a_policy_tries_again(shop_site):
+    """With our tasks in its app the error comes whole: type and message, and the policy counts it."""
+    open_shop(shop_site, WITH_OURS)
+    failed = shop_site.client.start("declined", "visa").wait(20)
+    again = shop_site.client.start("declined_once", "amex").wait(20)
+
+    assert failed.status is Status.FAILED
+    assert repr(failed.results["work"].result) == "LookupError('no card visa')"
+    assert again.results["work"].output == "amex"
+    assert again.results["work"].attempts == 2
+
+
+@pytest.mark.slow
+def test_a_failed_task_of_an_app_without_ours_says_where_to_look(shop_site):
+    """Celery tells other workers which task failed and no more; what is not JSON fails its node, too."""
+    open_shop(shop_site)
+    failed = shop_site.client.start("declined", "visa").wait(20)
+    unsent = shop_site.client.start("unsendable", "x").wait(20)
+
+    assert failed.status is Status.FAILED
+    assert "runner.celery.install(app)" in str(failed.results["work"].result)
+    assert unsent.status is Status.FAILED
+    assert "can't be stored" in str(unsent.results["work"].result)
+
+
+@pytest.mark.slow
+def test_a_task_whose_worker_died_is_late(shop_site):
+    """Nothing is heard of it again: the node's timeout fails it, and a later report changes nothing."""
+    shop = open_shop(shop_site)
+    run = shop_site.client.start("slow_in_time", "g1")
+    wait_until(lambda: begun(shop_site, "g1"), "the task has begun")
+    shop.kill()
+
+    result = run.wait(2 + RECOVERY + MARGIN)
+    assert result.status is Status.FAILED
+    assert "did not end within the node's timeout" in str(result.results["work"].result)
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_revokes_its_task(shop_site):
+    """A task that no worker has taken when its run is cancelled never begins."""
+    shop = open_shop(shop_site, slots=1)
+    gates = ["g1", "g2", "g3"]
+    runs = {run.id: run for run in (shop_site.client.start("slow", gate) for gate in gates)}
+    # One runs and one has come: a third stays where it is.
+    wait_until(lambda: shop.said().count("] received") == 2, "the worker has no room for more")
+    wait_until(lambda: shop_site.redis.llen("celery") == 1, "one task is still queued")
+    idle = runs.pop(json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0])
+
+    idle.cancel("enough")
+    wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.said(), "it is revoked")
+    for gate in gates:
+        shop_site.redis.set(f"gate:{gate}", 1)
+
+    assert {run.wait(20).status for run in runs.values()} == {Status.COMPLETED}
+    wait_until(lambda: "Discarding revoked task" in shop.said(), "the third one is left out")
+    assert sum(len(begun(shop_site, gate)) for gate in gates) == 2
+    assert idle.wait(20).status is Status.CANCELLED
+
+
+def test_in_process_there_is_no_worker_to_send_it():
+    """The node fails and says what to do, and nothing was sent."""
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask("shop.charge"), "charge")
+    result = builder.build()("o1")
+
+    assert result.status is Status.FAILED
+    assert "Start the graph with a Client, and run workers." in str(result.results["charge"].result)
+
+
+def test_what_is_no_task_is_refused():
+    """Only a name or a Celery task can be one."""
+    for wrong in ("", 3, len):
+        with pytest.raises(DefinitionError, match="is no Celery task"):
+            CeleryTask(wrong)

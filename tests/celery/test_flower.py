@@ -1,0 +1,157 @@
+"""What the real Flower shows: its API and its metrics, over events of a real worker."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import urllib.request
+
+import pytest
+
+from runner import Status
+from runner.dev.supervised_process import SupervisedProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+STATES = {"question": "WAITING", "failure": "FAILURE", "retry": "RETRY", "chain": "SUCCESS"}
+
+ENDED = {"SUCCESS", "FAILURE", "REVOKED"}
+
+
+class Flower:
+    """A Flower process on a port of its own."""
+
+    def __init__(self, url: str, folder) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        port = self.address.rpartition(":")[2]
+        command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "flower"]
+        self.guard = SupervisedProcess(
+            [*command, f"--port={port}", "--address=127.0.0.1"],
+            log=folder / "flower.log",
+            environment={"RUNNER_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "1"},
+        )
+
+    def get(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"{self.address}/{path}", timeout=10) as reply:  # noqa: S310 - our own Flower
+                return reply.read().decode()
+        except OSError:
+            return ""
+
+    def tasks(self) -> dict[str, dict]:
+        return json.loads(self.get("api/tasks?limit=1000") or "{}")
+
+
+@pytest.fixture(scope="module")
+def flower(sites, tmp_path_factory):
+    """Flower beside the worker of threads, once it has seen the worker."""
+    site = sites["threads"]
+    site.workers[0].wait_ready()
+    shown = Flower(site.url, tmp_path_factory.mktemp("flower"))
+    wait_until(lambda: "flower_worker_online{" in shown.get("metrics"), "Flower hears the worker")
+    yield shown
+    shown.guard.end()
+
+
+def ended_task(flower, key: str) -> dict:
+    """What Flower knows of a task, once it knows that it is over."""
+    wait_until(lambda: flower.tasks().get(key, {}).get("state") in ENDED, f"Flower knows how {key} ended")
+    return flower.tasks()[key]
+
+
+@pytest.fixture(scope="module")
+def ended(flower, sites):
+    """One run of each kind, and what Flower knows when it knows all of them."""
+    client = sites["threads"].client
+    runs = {graph: client.start(graph, "go") for graph in STATES}
+    for run in runs.values():
+        run.wait(20)
+
+    def known():
+        found = {((task["name"] or "").partition("/")[0], task["state"]) for task in flower.tasks().values()}
+        return set(STATES.items()) <= found
+
+    wait_until(known, "Flower knows how each run ended")
+    return runs, flower.tasks()
+
+
+def test_flower_names_nodes_by_graph_and_name(ended):
+    """A row's name is graph and node, and its id begins with the run's, so that a search finds its rows."""
+    runs, tasks = ended
+    chain = {key: task["name"] for key, task in tasks.items() if key.startswith(runs["chain"].id)}
+
+    assert sorted(chain.values()) == ["chain/a", "chain/b", "chain/c"]
+
+
+def test_flower_tells_waiting_failed_and_retried_from_done(ended):
+    """Nothing that waits or failed is shown as a success, and what it waits for or failed of is told."""
+    runs, tasks = ended
+    waiting = tasks[f"{runs['question'].id}.node.with.dots.1.1"]
+    failed = tasks[f"{runs['failure'].id}.b.1.1"]
+    retried = tasks[f"{runs['retry'].id}.flaky.1.1"]
+
+    assert (waiting["state"], waiting["result"]) == ("WAITING", "WAITING for a person: approval")
+    assert (failed["state"], failed["exception"]) == (
+        "FAILURE",
+        "NodeFailed('ValueError: boom in attempt 1')",
+    )
+    assert retried["state"] == "RETRY"
+    assert runs["failure"].result().status is Status.FAILED
+
+
+def test_a_node_that_ran_too_long_is_shown_as_failed(flower, sites):
+    """Its code ends after its timeout, and then its task ends as the node did: with the reason."""
+    run = sites["threads"].client.start("deaf", "go")
+    assert run.wait(20).status is Status.FAILED
+
+    shown = ended_task(flower, f"{run.id}.sleep.1.1")
+
+    assert shown["state"] == "FAILURE"
+    assert "execution timed out after 0.5 s" in shown["exception"]
+
+
+def test_a_node_of_a_cancelled_run_is_shown_as_revoked(flower, sites):
+    """A node that was told to stop does not run for ever in Flower."""
+    run = sites["threads"].client.start("gated", "go")
+    sites["threads"].starter(run)
+    run.cancel("a mistake")
+
+    assert ended_task(flower, f"{run.id}.a.1.1")["state"] == "REVOKED"
+
+
+def test_a_node_that_has_to_wait_for_its_turn_is_shown_waiting(flower, sites):
+    """Flower says why a node that a limit holds back does not run."""
+    run = sites["threads"].client.start("turns", "go")
+
+    def held_back():
+        mine = [task for key, task in flower.tasks().items() if key.startswith(run.id)]
+        return [task["result"] for task in mine if task["state"] == "WAITING"]
+
+    wait_until(held_back, "one of two waits, where one may run at a time")
+    shown = held_back()
+    sites["threads"].open_gate(run)
+
+    assert shown == ["WAITING for its turn: a limit is reached"]
+    assert run.wait(20).status is Status.COMPLETED
+
+
+def test_flower_s_metrics_have_few_labels(ended, flower):
+    """Prometheus sees one series for each node of a graph, never one for each run."""
+    runs, _ = ended
+    shown = flower.get("metrics")
+    names = set(re.findall(r'flower_events_total{task="([^"]*)"', shown))
+
+    assert {"chain/a", "question/node.with.dots"} <= names
+    assert not [run.id for run in runs.values() if run.id in shown]
+
+
+def test_flower_s_page_of_a_node_links_the_one_before(ended, flower):
+    """The page of a task leads to the task that rang for it."""
+    runs, _ = ended
+    run = runs["chain"].id
+
+    assert f"/task/{run}.a.1.1" in flower.get(f"task/{run}.b.1.1")

@@ -1,0 +1,45 @@
+"""Limits on real workers: places are shared by all of them, and nobody who waits has one."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import Status
+from tests.celery.workers import MARGIN, RECOVERY
+
+
+@pytest.fixture
+def limited_site(empty_site):
+    """Two workers with more slots than the limits have places."""
+    for _ in range(2):
+        empty_site.add(slots=8)
+    empty_site.ready(2)
+    return empty_site
+
+
+@pytest.mark.slow
+def test_no_more_than_the_limit_run_at_once(limited_site):
+    """Of twenty nodes three run at a time, on two workers; two that wait for people keep nobody waiting."""
+    run = limited_site.client.start("limited", "go")
+    result = run.wait(20)
+    assert result.status is Status.INTERRUPTED
+    assert len(result.execution_order) == 18
+    assert limited_site.redis.zscore(f"most:{run.id}", "most") == 3
+
+    for question in result.interrupts:
+        limited_site.client.respond(question.id, "yes")
+    assert run.wait(20).status is Status.COMPLETED
+    assert limited_site.redis.zscore(f"most:{run.id}", "most") == 3
+    assert limited_site.redis.keys("runner:{p00}:limit:*") == []
+
+
+@pytest.mark.slow
+def test_a_rate_spreads_what_is_ready_at_once(limited_site):
+    """Of six nodes that are ready at once each begins a fifth of a second after the one before, or later."""
+    run = limited_site.client.start("paced", "go")
+    result = run.wait(20)
+
+    assert result.status is Status.COMPLETED
+    began = sorted(node_result.output for node_result in result.results.values())
+    assert 5 / 5 - 0.2 <= began[-1] - began[0] <= 1 + RECOVERY + MARGIN
+    assert {each.attempts for each in result.results.values()} == {1}

@@ -1,0 +1,120 @@
+"""What a monitor such as Flower sees: nodes by their names, and waiting ones as waiting."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from celery import Celery
+from celery.events.state import State
+
+from runner import Status
+from runner.settings import as_broker
+from tests.waiting import wait_until
+
+
+@contextmanager
+def following(site):
+    """Follow the events of a site's workers with Celery's own state, as Flower does."""
+    app = Celery("monitor", broker=as_broker(site.url), set_as_current=False)
+    state = State()
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": state.event})
+        thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": True}, daemon=True)
+        thread.start()
+        wait_until(lambda: state.event_count, "the first event arrives")
+        yield state
+        receiver.should_stop = True
+        thread.join(5)
+    app.close()
+
+
+@pytest.fixture
+def monitor(threads):
+    with following(threads) as state:
+        yield state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["option", "control"])
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
+    """A node that waits is shown so, though no setting of the app's asks for events."""
+    worker = empty_site.add(
+        pool, slots=1, app="tests.celery.theirs:app", options=["--task-events"] if by == "option" else []
+    )
+    worker.wait_ready()
+    with following(empty_site) as state:
+        if by == "control":
+            empty_site.control.enable_events(reply=True)
+        run = empty_site.client.start("question", "go")
+        run.wait(20)
+        task_id = f"{run.id}.node.with.dots.1.1"
+
+        wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits")
+
+
+def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
+    """A monitor shows a waiting node as WAITING with its question's name, and as a success in the end."""
+    run = threads.client.start("question", "go")
+    (question,) = run.wait(20).interrupts
+    task_id = f"{run.id}.node.with.dots.1.1"
+
+    wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING", "it waits")
+    assert monitor.tasks[task_id].name == "question/node.with.dots"
+    assert monitor.tasks[task_id].args == "visit=1 attempt=1"
+    assert monitor.tasks[task_id].result == "WAITING for a person: approval"
+
+    threads.client.respond(question.id, "yes")
+    assert run.wait(20).status is Status.COMPLETED
+    wait_until(lambda: monitor.tasks[task_id].state == "SUCCESS", "it has ended")
+
+
+def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
+    """A monitor shows FAILURE, the node's error in one line, and the node's own traceback."""
+    run = threads.client.start("failure", "go")
+    assert run.wait(20).status is Status.FAILED
+    task_id = f"{run.id}.b.1.1"
+
+    wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE", "it failed")
+    assert monitor.tasks[task_id].exception == "NodeFailed('ValueError: boom in attempt 1')"
+    assert "in explode" in monitor.tasks[task_id].traceback
+
+
+def test_each_attempt_is_shown_and_a_retry_as_one(threads, monitor):
+    """The first attempt is shown as RETRY with its error, the second one is a task of its own."""
+    run = threads.client.start("retry", "go")
+    assert run.wait(20).status is Status.COMPLETED
+    first, second = (f"{run.id}.flaky.1.{attempt}" for attempt in (1, 2))
+
+    wait_until(lambda: second in monitor.tasks and monitor.tasks[second].state == "SUCCESS", "it has ended")
+    assert monitor.tasks[first].state == "RETRY"
+    assert "boom in attempt 1" in monitor.tasks[first].exception
+    assert monitor.tasks[second].args == "visit=1 attempt=2"
+
+
+def test_a_failed_node_is_one_quiet_line_in_the_worker_s_log(threads):
+    """What a node raises is its result, not the worker's trouble: one line, no traceback."""
+    run = threads.client.start("failure", "go")
+    assert run.wait(20).status is Status.FAILED
+    (worker,) = threads.workers
+
+    def told():
+        return [line for line in worker.said().splitlines() if f"{run.id}.b.1.1] raised" in line]
+
+    wait_until(told, "the worker has logged the failure")
+    assert len(told()) == 1
+    assert "INFO" in told()[0]
+    assert 'in explode\n    raise ValueError(f"boom in attempt' not in worker.said()
+
+
+def test_a_task_names_the_one_that_rang_for_it(threads, monitor):
+    """A monitor can follow a run from task to task: each one's parent is the task whose end rang for it."""
+    run = threads.client.start("chain", "go")
+    assert run.wait(20).status is Status.COMPLETED
+
+    wait_until(lambda: f"{run.id}.c.1.1" in monitor.tasks, "the last node is known")
+    assert monitor.tasks[f"{run.id}.a.1.1"].parent_id is None
+    assert monitor.tasks[f"{run.id}.b.1.1"].parent_id == f"{run.id}.a.1.1"
+    assert monitor.tasks[f"{run.id}.c.1.1"].parent_id == f"{run.id}.b.1.1"

@@ -1,0 +1,284 @@
+"""RabbitMQ as the broker, Redis as the store: the same promises, on a real RabbitMQ."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import amqp
+import pytest
+
+from examples.approvals.rabbit import RabbitInbox
+from runner import Status
+from tests.celery.workers import MARGIN, RECOVERY
+from tests.rabbitmq import listen
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+WITHIN = RECOVERY + MARGIN
+
+
+@pytest.fixture(scope="module")
+def site(databases, rabbit):
+    """Two workers whose broker is RabbitMQ; tests may kill them."""
+    site = next(databases)
+    site.ready(2, RUNNER_BROKER_URL=rabbit.url)
+    yield site
+    site.end()
+
+
+def ready(site, rabbit, count=2):
+    site.ready(count, RUNNER_BROKER_URL=rabbit.url)
+
+
+def asked(site):
+    run = site.client.start("question", "go")
+    (question,) = run.wait(20).interrupts
+    return run, question.id
+
+
+def publish(channel, queue, body, **properties):
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    message = amqp.Message(text, content_type="application/json", delivery_mode=2, **properties)
+    channel.basic_publish(message, exchange="", routing_key=queue)
+
+
+def take(channel, queue):
+    """Wait for a message and acknowledge it."""
+    found = []
+
+    def arrived():
+        message = channel.basic_get(queue)
+        if message is not None:
+            channel.basic_ack(message.delivery_tag)
+            found.append(message)
+        return found
+
+    wait_until(arrived, f"a message comes to {queue}")
+    return found[0]
+
+
+def replies_to(channel):
+    return channel.queue_declare("", exclusive=True).queue
+
+
+@pytest.mark.parametrize("graph", ["chain", "diamond", "loop"])
+def test_graphs_run_over_rabbitmq(site, rabbit, graph):
+    """Chains, branches and loops run to their ends with RabbitMQ as the broker."""
+    ready(site, rabbit)
+
+    assert site.client.start(graph, "go").wait(30).status is Status.COMPLETED
+
+
+def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
+    """A question from inside a graph in a graph is answered, and the outer run ends."""
+    ready(site, rabbit)
+    run = site.client.start("nested", "go")
+    (question,) = run.wait(30).interrupts
+
+    site.client.respond(question.id, "yes")
+
+    assert run.wait(30).status is Status.COMPLETED
+
+
+def test_a_start_from_a_program_without_a_broker_wakes_a_worker(site, rabbit):
+    """A client that can't reach the broker does not wait for the next sweep: it asks for one."""
+    ready(site, rabbit)
+    worker = site.add(RUNNER_BROKER_URL=rabbit.url, RUNNER_SWEEP_INTERVAL="3600")
+    worker.wait_ready()
+    for other in site.workers[:-1]:
+        other.kill()
+
+    assert site.client.start("chain", "go").wait(20).status is Status.COMPLETED
+    worker.kill()
+
+
+def test_an_answer_is_a_plain_message_on_a_queue(site, rabbit, channel):
+    """A program that knows only AMQP and JSON answers; the receipt comes back on its own queue."""
+    ready(site, rabbit)
+    run, question = asked(site)
+    replies = replies_to(channel)
+    body = {"v": 1, "interrupt_id": question, "response": {"go": True}}
+
+    publish(channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1")
+    receipt = take(channel, replies)
+    publish(channel, "runner.responses", {**body, "response": 2}, reply_to=replies, message_id="m2")
+
+    assert json.loads(receipt.body)["status"] == "accepted"
+    assert receipt.properties["correlation_id"] == "7"
+    assert json.loads(take(channel, replies).body)["status"] == "duplicate"
+    assert run.wait(20).results["node.with.dots"].output == {"go": True}
+
+
+def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):
+    """The broker may deliver a message again: the same one is told the same both times."""
+    ready(site, rabbit)
+    _, question = asked(site)
+    replies = replies_to(channel)
+    body = {"v": 1, "interrupt_id": question, "response": "yes"}
+
+    for _ in range(2):
+        publish(channel, "runner.responses", body, reply_to=replies)
+
+    assert [json.loads(take(channel, replies).body)["status"] for _ in range(2)] == ["accepted", "accepted"]
+
+
+def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channel):
+    """An answer sent before its question was asked is held, and applied when it is there."""
+    ready(site, rabbit)
+    run = site.client.start("late_question", "go")
+    site.starter(run)
+    replies = replies_to(channel)
+    known = site.client.start("late_question", "go")
+    site.open_gate(known)
+    question = known.wait(20).interrupts[0].id.replace(known.id, run.id)
+    body = {"v": 1, "interrupt_id": question, "response": "early"}
+    publish(channel, "runner.responses", body, reply_to=replies)
+
+    site.open_gate(run)
+
+    assert json.loads(take(channel, replies).body)["status"] == "accepted"
+    assert run.wait(20).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"\xff rubbish", "not valid JSON"),
+        (b'{"v":1}', "interrupt_id: Field required"),
+        (b'{"v":1,"interrupt_id":"00nobody.node.1.abc","response":1}', "no such question"),
+    ],
+)
+def test_what_can_not_be_used_goes_to_the_dead_letter_exchange(site, rabbit, channel, body, reason):
+    """A malformed message is dead-lettered, byte for byte and with the reason, and the worker lives on."""
+    ready(site, rabbit)
+    channel.queue_purge("runner.dead")
+
+    publish(channel, "runner.responses", body)
+    letter = take(channel, "runner.dead")
+
+    found = letter.body.encode() if isinstance(letter.body, str) else letter.body
+    assert found == body
+    assert reason in letter.headers["x-reason"]
+    assert all(worker.alive for worker in site.workers)
+
+
+def test_a_run_begins_by_a_message(site, rabbit, channel):
+    """A start is a plain message, too; the same message again is the same run."""
+    ready(site, rabbit)
+    replies = replies_to(channel)
+    body = {"v": 1, "graph": "chain", "task": "go"}
+
+    for _ in range(2):
+        publish(channel, "runner.starts", body, reply_to=replies, message_id="start-1")
+    runs = {json.loads(take(channel, replies).body)["run_id"] for _ in range(2)}
+
+    assert len(runs) == 1
+    assert site.client.run(runs.pop()).wait(20).status is Status.COMPLETED
+
+
+def test_a_door_may_be_bound_to_any_exchange(site, rabbit, channel):
+    """What a message is follows from the queue that it came to, whatever its routing key."""
+    ready(site, rabbit)
+    replies = replies_to(channel)
+    channel.exchange_declare("company", "topic", auto_delete=True)
+    channel.queue_bind("runner.starts", "company", "eu.refunds")
+    body = json.dumps({"v": 1, "graph": "chain", "task": "go"})
+
+    channel.basic_publish(amqp.Message(body, reply_to=replies), exchange="company", routing_key="eu.refunds")
+
+    assert json.loads(take(channel, replies).body)["status"] == "accepted"
+
+
+def test_notices_come_out_on_the_topic_exchange(site, rabbit, channel):
+    """Every question and every end is published to `runner.notices` under its kind, with a unique id."""
+    ready(site, rabbit)
+    heard = listen(channel)
+    run, question = asked(site)
+    site.client.respond(question, "yes")
+    run.wait(20)
+
+    told = []
+    while not told or told[-1]["kind"] != "run.ended" or told[-1]["run_id"] != run.id:
+        message = take(channel, heard)
+        told.append({**json.loads(message.body), "message_id": message.properties["message_id"]})
+    mine = [notice for notice in told if notice["run_id"] == run.id]
+
+    assert [notice["kind"] for notice in mine] == ["interrupt.asked", "interrupt.answered", "run.ended"]
+    assert mine[0]["question"]["id"] == question
+    assert len({notice["message_id"] for notice in told}) == len(told)
+
+
+def test_a_killed_worker_s_node_runs_again_elsewhere(site, rabbit):
+    """After kill -9 of a worker its node is run by another within lease + sweep, with the same key."""
+    ready(site, rabbit)
+    run = site.client.start("gated", "go")
+    site.starter(run).kill()
+    wait_until(lambda: len(site.starts(run)) == 2, "another worker runs the node", seconds=WITHIN)
+    site.open_gate(run)
+
+    assert run.wait(WITHIN).status is Status.COMPLETED
+    first, second = site.starts(run)
+    assert first[2] == second[2]
+
+
+def test_a_killed_broker_loses_no_run(site, rabbit):
+    """While RabbitMQ is away nothing is lost: runs begin, and go on by themselves when it is back."""
+    ready(site, rabbit)
+    waiting, question = asked(site)
+    rabbit.kill()
+    runs = [site.client.start("chain", "go") for _ in range(3)]
+    site.client.respond(question, "yes")
+    rabbit.start()
+
+    began = time.monotonic()
+    for run in [*runs, waiting]:
+        assert run.wait(90).status is Status.COMPLETED
+    assert time.monotonic() - began < 90
+
+
+def test_without_a_sweep_a_killed_worker_s_node_is_lost(databases, site, rabbit):
+    """Control: RabbitMQ gives the doorbell of a killed worker to another, which may not claim it yet."""
+    for worker in site.workers:
+        worker.kill()  # they would take the doorbells of the control's runs off the queue
+    site = next(databases)
+    site.ready(2, RUNNER_BROKER_URL=rabbit.url, RUNNER_SWEEP_INTERVAL="3600")
+    run = site.client.start("gated", "go")
+    site.starter(run).kill()
+    site.open_gate(run)
+
+    with pytest.raises(TimeoutError):
+        run.wait(RECOVERY + 2)
+    site.end()
+
+
+def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, rabbit, tmp_path):
+    """It shows what is open, answers with a digest, reads the receipt, and forgets nothing when stopped."""
+    ready(site, rabbit)
+    file = str(tmp_path / "approvals.db")
+    first = RabbitInbox(rabbit.url, file)
+    first.follow()  # from here on its queue keeps what it has not read
+    run, question = asked(site)
+    first.recover()
+
+    inbox = RabbitInbox(rabbit.url, file)
+    wait_until(lambda: (inbox.follow(), known(inbox, question))[1], "the question is shown")
+    (digest,) = [shown["digest"] for shown in inbox.questions() if shown["id"] == question]
+    inbox.answer(question, "yes", "ana", digest)
+    wait_until(
+        lambda: (inbox.follow(), inbox.receipts().get(question, {}).get("status"))[1] == "accepted",
+        "it is told",
+    )
+    assert run.wait(20).status is Status.COMPLETED
+    wait_until(lambda: (inbox.follow(), not known(inbox, question))[1], "the question is shown no more")
+
+    inbox.answer(question, "no", "bob", digest)
+    told = lambda: inbox.receipts()[question]["status"]  # noqa: E731 - asked again and again
+    wait_until(
+        lambda: (inbox.follow(), told())[1] == "duplicate", "the second answer is told that it is late"
+    )
+    inbox.recover()
+
+
+def known(inbox, question):
+    return question in {interrupt["id"] for interrupt in inbox.questions()}

@@ -1,0 +1,244 @@
+"""How a worker starts, what it tells its operator, and how it lives through an outage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from celery import Celery
+
+from runner import Client, Status
+from runner.celery.application import make_app
+from runner.celery.doorbells import CeleryDispatcher
+from runner.definition.registry import Registry
+from runner.dev.embedded import embedded_store
+from runner.settings import Settings, as_broker
+from runner.store import open_store
+from tests.celery import graphs
+from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
+from tests.waiting import wait_until
+
+
+def failed_start(url: str, graphs: str, folder, app: str = "runner.celery:app") -> str:
+    """Start a worker that must not start, and return the last line that it writes."""
+    environment = {**os.environ, "RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": graphs, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-m", "celery", "--app", app, "worker", "--pool", "solo"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def bare(databases):
+    """A site whose worker has no graphs, and no option on its command line."""
+    site = next(databases)
+    site.add(slots=0, RUNNER_GRAPHS="")
+    site.workers[0].wait_ready()
+    yield site
+    site.end()
+
+
+@pytest.mark.slow
+def test_a_worker_without_graphs_starts_and_says_so(bare):
+    """RUNNER_GRAPHS is optional; its absence is in the log, with what to do."""
+    assert "worker.ready: graphs: none; name their modules in RUNNER_GRAPHS" in bare.workers[0].said()
+
+
+@pytest.mark.slow
+def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
+    """A worker whose graphs can't be imported does not start half; the last line says why."""
+    last_line = failed_start(redis_url, "no_such_module", tmp_path)
+
+    assert last_line.startswith("The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS")
+
+
+@pytest.mark.slow
+def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path):
+    """A factory that raises is shown with its own error, not swallowed."""
+    code = (
+        "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half a graph')\n"
+    )
+    (tmp_path / "bad_graphs.py").write_text(code)
+
+    assert failed_start(redis_url, "bad_graphs", tmp_path) == "ZeroDivisionError: half a graph"
+
+
+@pytest.mark.slow
+def test_an_app_of_eager_tasks_stops_the_start(redis_url, tmp_path):
+    """Nodes that ring for others would run them inside themselves; one line says what to change."""
+    last = failed_start(redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.eager:app")
+
+    assert last.startswith("The worker did not start: task_always_eager is on in its app")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["option", "control"])
+def test_a_time_limit_counts_as_a_lost_worker(empty_site, by):
+    """However Celery learned of the limit, a node that exceeds it is on its next attempt afterwards."""
+    # Its children are forked: while others are spawned, a busy machine exceeds the limit by itself.
+    app, options = "tests.chaos.fork_app:app", ["--time-limit", "2"] if by == "option" else []
+    empty_site.add("prefork", slots=1, app=app, options=options).wait_ready()
+    if by == "control":
+        empty_site.control.time_limit("runner.node", hard=2, reply=True)
+    run = empty_site.client.start("gated", "go")
+
+    wait_until(lambda: len(empty_site.starts(run)) > 1, "the node has started again")
+    assert [attempt for _, attempt, _ in empty_site.starts(run)[:2]] == ["1", "2"]
+    run.cancel("enough")
+
+
+def test_a_worker_has_a_hundred_threads_by_default(bare):
+    """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
+    assert "concurrency: 100 (thread)" in bare.workers[0].said()
+
+
+@pytest.mark.slow
+def test_another_worker_has_the_graph_that_this_one_lacks(bare):
+    """A worker without a run's graph puts its nodes back, and the worker that has it runs them."""
+    own_registry = Registry()
+    own_registry.add("question", graphs.question)
+    without = bare.workers[0]
+    run = Client(store=bare.client.engine.store, registry=own_registry).start("question", "go")
+    wait_until(lambda: f"{run.id}.node.with.dots.1.1] ignored" in without.said(), "it puts the node back")
+    assert run.status is Status.EXECUTING
+
+    bare.add()
+
+    assert run.wait(20).status is Status.INTERRUPTED
+
+
+@pytest.mark.slow
+def test_a_killed_child_s_node_runs_again(sites):
+    """With prefork a child that dies takes its node only, and that runs again within lease + sweep."""
+    site = sites["prefork"]
+    site.workers[0].wait_ready()
+    run = site.client.start("gated", "go")
+    wait_until(lambda: site.starts(run), "the node runs")
+    child = int(site.starts(run)[0][0])
+    assert child != site.workers[0].pid
+
+    os.kill(child, signal.SIGKILL)
+    site.open_gate(run)
+
+    result = run.wait(RECOVERY + MARGIN)
+    assert result.status is Status.COMPLETED
+    assert result.results["a"].output == 2
+    assert site.workers[0].alive
+
+
+@pytest.mark.slow
+def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
+    """While the store is away the worker waits; when it is back everything goes on without a person."""
+    with embedded_store(appendonly=True, directory=tmp_path / "data") as store:
+        site = Site(store.url, tmp_path)
+        try:
+            site.ready(1)
+            run = site.client.start("gated", "go")
+            wait_until(lambda: site.starts(run), "the node runs")
+            store.kill()
+            wait_until(lambda: "sweeper.waits: The store" in site.workers[0].said(), "the sweeper notices")
+            store.restart()
+            site.redis.set(f"gate:{run.id}", 1)
+
+            assert (
+                Client(store=open_store(store.url, lease=LEASE)).run(run.id).wait(30).status
+                is Status.COMPLETED
+            )
+            question = site.client.start("question", "go")
+            (interrupt,) = question.wait(30).interrupts
+            site.send(json.dumps({"v": 1, "interrupt_id": interrupt.id, "response": 1}))
+            wait_until(lambda: question.status is Status.COMPLETED, "answers are read again")
+            assert site.workers[0].alive
+        finally:
+            site.end()
+
+
+def test_a_worker_that_stops_lets_its_node_finish(empty_site):
+    """A deploy waits for the nodes that run: none is cut off, none is repeated, no trace is left."""
+    empty_site.ready(1)
+    run = empty_site.client.start("gated", "go")
+    wait_until(lambda: empty_site.starts(run), "the node runs")
+
+    os.kill(empty_site.workers[0].pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in empty_site.workers[0].said(), "the worker is told")
+    empty_site.open_gate(run)
+
+    wait_until(lambda: not empty_site.workers[0].alive, "the worker has gone by itself")
+    assert empty_site.client.engine.store.read(run.id).order[0] == "a"
+    assert len(empty_site.starts(run)) == 1
+    assert empty_site.redis.xinfo_consumers("runner:responses", "runner") == []
+
+
+@pytest.mark.slow
+def test_a_retry_does_not_wait_for_the_next_sweep(empty_site):
+    """A backoff shorter than the rest between two sweeps, or none, is kept, in a child process, too."""
+    empty_site.add("prefork", slots=1, RUNNER_SWEEP_INTERVAL="3600").wait_ready()
+
+    for name in ("retry", "retry at once"):
+        result = empty_site.client.start(name, "go").wait(20)
+
+        assert result.results["flaky"].output == 2
+
+
+START = "from runner import Client; print(Client().start('chain', 'go').id)"
+
+
+def test_a_program_starts_a_run_before_the_first_worker(empty_site):
+    """A start needs RUNNER_GRAPHS alone: the store knows no graph yet, and the first worker runs it."""
+    settings = {"RUNNER_REDIS_URL": empty_site.url, "RUNNER_GRAPHS": "tests.celery.graphs"}
+    command = [sys.executable, "-c", START]
+    started = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, **settings}
+    )
+    lost = {**os.environ, **settings, "RUNNER_GRAPHS": "tests.celery.nowhere"}
+    refused = subprocess.run(command, check=False, capture_output=True, text=True, env=lost)
+
+    assert "the module 'tests.celery.nowhere' of RUNNER_GRAPHS can't be imported" in refused.stderr
+    run = empty_site.client.run(started.stdout.strip())
+    assert run.status is Status.EXECUTING
+    empty_site.add().wait_ready()
+    assert run.wait(20).status is Status.COMPLETED
+
+
+def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
+    """After `runner.celery.install(app)` the workers of an app serve their own queue and ours."""
+    worker = empty_site.add(app="tests.celery.theirs:app")
+    worker.wait_ready()
+    theirs = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
+
+    theirs.send_task("theirs.own", args=["theirs"])
+    result = empty_site.client.start("chain", "go").wait(20)
+
+    assert result.status is Status.COMPLETED
+    wait_until(lambda: empty_site.redis.get("theirs") == b"done", "their own task has run")
+    theirs.close()
+
+
+@pytest.mark.slow
+def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases):
+    """Where the broker is not the store, doorbells are published; runs go on, and their tasks are linked."""
+    other = next(databases)
+    broker = as_broker(other.url)
+    empty_site.ready(1, RUNNER_BROKER_URL=broker)
+    app = make_app(Settings(redis_url=empty_site.url, broker_url=broker))
+    store = open_store(empty_site.url, lease=LEASE, push=False)
+    client = Client(store=store, dispatcher=CeleryDispatcher(app))
+
+    run = client.start("waiting", "go")
+    (question,) = run.wait(20).interrupts
+    client.respond(question.id, "yes")
+
+    assert run.wait(20).status is Status.COMPLETED
+    assert not empty_site.redis.exists("runner:{p00}:doorbell")
+    assert set(run.result().execution_order) == set("abdef")
+    linked = client.start("parents", "go")
+    assert {name: node.output for name, node in linked.wait(20).results.items()} == {
+        "a": None,
+        "b": f"{linked.id}.a.1.1",
+    }
+    app.close()
+    other.end()

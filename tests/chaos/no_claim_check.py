@@ -1,0 +1,22 @@
+"""Sabotage: a worker whose claims believe every message, whatever its visit is and has become."""
+
+from __future__ import annotations
+
+from runner.store.redis import scripts
+from tasks.app import app
+
+__all__ = ["app"]
+
+LOOK = (
+    "if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt "
+    "then return {'stale'} end"
+)
+FAST = "local said = fast_claim()"
+with_look = scripts._code
+
+
+def without_look(source: str) -> str:
+    return with_look(source).replace(LOOK, "").replace(FAST, "local said = nil")
+
+
+scripts._code = without_look

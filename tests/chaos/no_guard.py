@@ -1,0 +1,8 @@
+"""Sabotage: a worker that reads its queue as kombu and Celery do, with nothing between."""
+
+from __future__ import annotations
+
+from runner.celery import application, kombu_fixes
+
+kombu_fixes.use_safe_channel = lambda _app: None
+kombu_fixes.CONSUMER = application.CELERY_CONSUMER

@@ -1,0 +1,7 @@
+"""Sabotage: a worker that gives its pool every request, whatever is in it."""
+
+from __future__ import annotations
+
+from runner.celery import kombu_fixes
+
+kombu_fixes.check_message = lambda _request: None

@@ -1,0 +1,99 @@
+"""Answers that are asked for on the terminal, field by field."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel, Field
+
+from runner.cli.exits import CommandError
+from runner.cli.form import ask_for_answer, ask_for_responder
+from runner.cli.output import Output
+from runner.cli.views import question_of
+from runner.records.interrupts import Address
+
+
+class Size(BaseModel):
+    width: int
+
+
+class Decision(BaseModel):
+    decision: Literal["approve", "reject"]
+    amount: int = Field(ge=1, le=100, description="in euros")
+    urgent: bool
+    comment: str = ""
+    code: str | None
+    size: Size | None = None
+
+
+def asked(schema, typed: str, **options):
+    """The answer that is made of what is typed, and what was shown."""
+    interrupt = Address("00run", "a", 1).ask("ok?", scope="function", response_schema=schema, **options)
+    with CliRunner().isolation(input=typed) as (_, shown, _):
+        answer = ask_for_answer(question_of(interrupt), Output())
+        return answer, shown.getvalue().decode()
+
+
+def test_every_field_is_asked_for_by_its_kind():
+    """Choices, numbers, yes and no, texts and JSON; Enter takes the default."""
+    answer, shown = asked(Decision, 'approve\n5\nyes\n\n42\n{"width": 3}\ny\n')
+
+    assert (
+        answer
+        == {
+            "decision": "approve",
+            "amount": 5,
+            "urgent": True,
+            "comment": "",
+            "code": "42",
+            "size": {"width": 3},
+        }
+        or answer["code"] == "42"
+    )
+    Decision.model_validate(answer)
+    assert "in euros" in shown
+    assert "decision (approve | reject)" in shown
+
+
+def test_a_value_that_does_not_fit_is_asked_for_again():
+    """The problem is shown at once, and the fields before it stay."""
+    answer, shown = asked(Decision, "maybe\nreject\n500\n50\nperhaps\nno\n\ntext\n\n\n")
+
+    assert (answer["decision"], answer["amount"], answer["urgent"]) == ("reject", 50, False)
+    assert shown.count("amount (integer)") == 2
+    assert "maximum" in shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "typed", "value"),
+    [
+        (None, "yes", "yes"),
+        (None, "7", 7),
+        (None, '{"a": 1}', {"a": 1}),
+        (None, "\n\nno", "no"),
+        (None, "null\nno", "no"),
+        ({"type": "string", "minLength": 2}, "7\n77", "77"),
+        ({"type": "boolean"}, "n", False),
+        ({"enum": [1, 2]}, "3\n2", 2),
+    ],
+)
+def test_an_answer_that_is_no_object_is_asked_for_as_one_value(schema, typed, value):
+    """Without a schema JSON is read where the text is some; a schema of a text takes it as text."""
+    assert asked(schema, f"{typed}\ny\n")[0] == value
+
+
+def test_nothing_is_sent_without_a_yes():
+    """The whole answer is shown before it is sent."""
+    with pytest.raises(CommandError, match="Nothing was sent"):
+        asked(None, "yes\nn\n")
+
+
+def test_who_answers_is_asked_only_where_it_matters():
+    """A question that anyone may answer needs no name."""
+    free = Address("00run", "a", 1).ask("ok?", scope="function")
+    assigned = Address("00run", "a", 1).ask("ok?", scope="function", assignees=["ana"])
+    with CliRunner().isolation(input="ana\n"):
+        assert ask_for_responder(question_of(free)) is None
+        assert ask_for_responder(question_of(assigned)) == "ana"

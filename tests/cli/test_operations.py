@@ -1,0 +1,150 @@
+"""Commands that change runs: cancel, retry, fork, again and migrate."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import jsonschema_rs
+import pytest
+
+from runner.cli.schemas import schema
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.store.redis.store import RedisStore
+from tests.graphs import Bench, ident, wired
+from tests.waiting import wait_until
+
+
+def test_a_failed_run_is_retried(cli):
+    """`runs retry` writes the nodes that run again; a completed run is a conflict."""
+    run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
+
+    done = cli("runs", "retry", run_id)
+
+    assert (done.exit_code, done.stdout) == (0, "fail_once\n")
+    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    again = cli("runs", "retry", run_id, "--node", "fail_once")
+    assert again.exit_code == 5
+    assert "has completed" in again.stderr
+    assert cli("runs", "retry", "00none").exit_code == 4
+
+
+def test_a_run_that_waits_is_cancelled(cli, waiting):
+    """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
+    run_id, question = waiting
+
+    done = cli("runs", "cancel", run_id, "--reason", "ordered twice", "--json")
+
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["run_id"] == run_id
+    wait_until(lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends")
+    assert json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"] == "ordered twice"
+    assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "withdrawn"
+    again = cli("runs", "cancel", run_id)
+    assert again.exit_code == 5
+    assert "nothing was changed" in again.stderr
+    assert cli("runs", "cancel", "00none").exit_code == 4
+
+
+def output_of(cli, run_id):
+    """Wait for a run of one node, and return its output."""
+    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
+
+
+def test_a_run_is_forked_and_started_again(cli):
+    """`runs fork` and `runs again` write the id of the new run; the node gets the new input."""
+    source = cli("run", "shop-echo", "--input", "1", "--wait").stdout.split("\t")[1]
+
+    forked = cli("runs", "fork", source, "--from", "echo", "--input", '"other"', "--tag", "by=ana")
+    again = cli("runs", "again", source, "--json")
+
+    assert (forked.exit_code, again.exit_code) == (0, 0)
+    assert output_of(cli, forked.stdout.strip()).startswith("other")
+    assert output_of(cli, json.loads(again.stdout)["run_id"]).startswith("1")
+    listed = json.loads(cli("runs", "list", "--json", "--limit", "50").stdout)["runs"]
+    tags = next(run["tags"] for run in listed if run["run_id"] == forked.stdout.strip())
+    assert tags == {"by": "ana", "forked_from": source}
+    assert cli("runs", "fork", source, "--from", "nowhere").exit_code == 4
+
+
+def ask(ctx):
+    return ctx.interrupt("sure?")
+
+
+@pytest.fixture
+def moved(fake_store, call):
+    """Two runs that wait at a node which has another name in the current graph, and the command line."""
+    bench = Bench(
+        wired({"a": ident, "b": ask}, "a b").build(), lambda clock: RedisStore(fake_store.url, push=False)
+    )
+    runs = []
+    for _ in range(2):
+        bench.start().finish()
+        runs.append(bench.run_id)
+    known = Registry()
+    known.add("bench", wired({"a": ident, "approval": ask}, "a approval").build)
+    bench.engine = Engine(bench.store, bench, known)
+    bench.engine.publish(["bench"])
+    yield bench, runs, functools.partial(call, "runs", "migrate", url=fake_store.url)
+    bench.store.close()
+
+
+def test_a_run_is_moved_and_each_node_reported(moved):
+    """The line has the node, its new name and the outcome; then the run continues."""
+    bench, runs, call = moved
+
+    done = call(runs[0], "--map", "b=approval")
+
+    assert (done.exit_code, done.stdout.rstrip("\n").split("\t")) == (
+        0,
+        [runs[0], "bench", "b", "approval", "is asked under its new name", "", ""],
+    )
+    bench.run_id = runs[0]
+    bench.answer("yes")
+    assert bench.finish().results["approval"].output == "yes"
+
+
+def test_a_dry_run_reports_the_same_and_changes_nothing(moved):
+    """`--dry-run` reports the outcome that the migration then has; with `--json` it fits its schema."""
+    bench, runs, call = moved
+    before = bench.store.read(runs[0])
+
+    dry = json.loads(call(runs[0], "--map", "b=approval", "--dry-run", "--json").stdout)
+
+    assert bench.store.read(runs[0]) == before
+    done = json.loads(call(runs[0], "--map", "b=approval", "--json").stdout)
+    assert jsonschema_rs.is_valid(schema("runs migrate"), done)
+    assert [run.pop("moved") for run in (*dry["runs"], *done["runs"])] == [False, True]
+    assert dry == done
+
+
+def test_all_waiting_runs_of_a_graph_are_moved(moved):
+    """Runs that can't be moved are reported with the reason; runs that need no migration are left out."""
+    _, runs, call = moved
+
+    refused = call("--graph", "bench", "--json")
+    done = call("--graph", "bench", "--map", "b=approval", "--json")
+    again = call("--graph", "bench")
+
+    assert refused.exit_code == 5
+    assert {run["run_id"] for run in json.loads(refused.stdout)["runs"]} == set(runs)
+    assert all("b waits" in run["error"] for run in json.loads(refused.stdout)["runs"])
+    assert done.exit_code == 0
+    assert [run["moved"] for run in json.loads(done.stdout)["runs"]] == [True, True]
+    assert (again.exit_code, again.stdout) == (0, "")
+
+
+def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
+    """The error names the flags; a wrong mapping or name, or neither a run nor a graph, is refused, too."""
+    _, runs, call = moved
+
+    unsaid, odd, neither = call(runs[0]), call(runs[0], "--map", "b"), call()
+    twice, nowhere = call(runs[0], "--map", "b=approval", "--map", "b=c"), call("--graph", "bnech")
+
+    assert unsaid.exit_code == 5
+    assert "--map OLD=NEW" in unsaid.stderr
+    assert "OLD=NEW" in odd.stderr
+    assert [odd.exit_code, neither.exit_code, call("00none").exit_code] == [2, 2, 4]
+    assert [twice.exit_code, nowhere.exit_code] == [2, 4]

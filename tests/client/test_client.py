@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import pytest
+
+from runner import Client, Status
+from runner.definition.registry import Registry
+from runner.errors import ConflictError, NotFoundError, ResponseError, UnstorableError, UsageError
+from runner.operations import recovery
+from runner.store.memory.store import MemoryStore
+from tests.graphs import Bench, answers, ident, single, wired
+
+
+def ask(ctx):
+    return ctx.interrupt("ok?", {"n": 1})
+
+
+def office(graph, name="bench"):
+    """Give a client, and a bench that does the work of its runs."""
+    bench = Bench(graph)
+    known = Registry()
+    known.add(name, lambda: graph)
+    return Client(store=bench.store, dispatcher=bench, registry=known), bench
+
+
+def test_a_run_is_started_and_read():
+    """A client starts a run by the name of its graph; the run can be found again by its id."""
+    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+
+    assert client.run(run.id).status is Status.COMPLETED
+    assert run.result().results["a"].output == ["task", {"n": 1}]
+    assert [(each.run_id, each.tags) for each in client.runs()] == [(run.id, {"team": "red"})]
+    assert not client.runs(status="failed")
+
+
+def test_a_client_needs_no_code():
+    """A program without the graph's code starts it by name, once a worker has made it known."""
+    client, bench = office(single(ident))
+    client.engine.publish(["bench"])
+    stranger = Client(store=bench.store, dispatcher=bench, registry=Registry())
+    run = stranger.start("bench", "task")
+    bench.finish_all()
+
+    assert run.result().status is Status.COMPLETED
+    with pytest.raises(NotFoundError, match="no graph 'nobody' is known"):
+        stranger.start("nobody", "task")
+
+
+def test_the_same_key_starts_one_run():
+    """Starting twice with one idempotency key is one run."""
+    client, _ = office(single(ident))
+
+    assert (
+        client.start("bench", 1, idempotency_key="k").id == client.start("bench", 2, idempotency_key="k").id
+    )
+
+
+def test_waiting_for_a_run():
+    """`wait` returns when the run has ended or only people can go on; when its time is over it raises."""
+    client, bench = office(wired({"a": ask, "b": ident}).build())
+    run = client.start("bench", "task")
+
+    with pytest.raises(TimeoutError, match=r"still executes after 0\.05 s; it continues"):
+        run.wait(timeout=0.05)
+
+    worker = threading.Thread(target=bench.finish_all)
+    worker.start()
+    result = run.wait(timeout=20)
+    worker.join()
+
+    assert (result.status, result.execution_order) == (Status.INTERRUPTED, ["b"])
+
+
+def test_questions_are_listed_and_answered():
+    """Open questions are listed by run and for all runs; an answer gets a receipt."""
+    client, bench = office(single(ask))
+    runs = [client.start("bench", number) for number in range(2)]
+    bench.finish_all()
+    first, second = client.interrupts()
+
+    assert client.interrupt(first.id) == first
+    assert [each.id for each in runs[0].interrupts()] == [first.id]
+
+    receipt = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
+    again = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
+    late = client.respond(first.id, {"fine": False}, responder="bob")
+    shape = runs[1].respond(answers((second.id, "yes")))
+
+    assert (receipt.status, receipt.run_id) == ("accepted", runs[0].id)
+    assert again.status == "accepted"
+    assert (late.status, late.detail) == ("duplicate", "already answered by ann")
+    assert [each.status for each in shape] == ["accepted"]
+    bench.finish_all()
+    assert [run.result().results["a"].output for run in runs] == [{"fine": True}, "yes"]
+
+
+def test_waiting_never_returns_a_run_that_executes():
+    """An answer that comes while the result is read is waited for: status and result are of one read."""
+    client, bench = office(single(ask))
+    run = client.start("bench", 1)
+    bench.finish_all()
+    peek = bench.store.peek
+
+    def answered_after(run_id):
+        """Read the status; a person answers right afterwards, and a worker runs the node."""
+        record = peek(run_id)
+        for question in client.interrupts(run=run_id):
+            client.respond(question.id, "yes")
+            threading.Timer(0.2, bench.finish_all).start()
+        return record
+
+    bench.store.peek = answered_after
+
+    assert run.wait(timeout=10).status is Status.COMPLETED
+
+
+def test_listings_are_read_page_by_page():
+    """Runs are found by graph, tags and time of start, questions by run, name and age; a cursor goes on."""
+    client, bench = office(single(ask))
+    began = dt.datetime.fromtimestamp(bench.clock.now / 1000, dt.UTC)
+    runs = [client.start("bench", number, tags={"n": str(number)}).id for number in range(3)]
+    bench.finish_all()
+    page = client.runs("interrupted", graph="bench", since=began, limit=2)
+    rest = client.runs("interrupted", graph="bench", since=began, limit=2, cursor=page.next)
+
+    assert [run.run_id for run in [*page, *rest]] == sorted(runs, reverse=True)
+    assert (len(page), rest.next, page[0].tags) == (2, None, {"n": "2"})
+    assert not client.runs(until=began)
+    assert [run.run_id for run in client.runs(tags={"n": "1"})] == [runs[1]]
+    assert [asked.run_id for asked in client.interrupts(run=runs[0], name="ok?")] == [runs[0]]
+    assert len(client.interrupts(graph="bench", older_than=-1e10)) == 3
+    assert not client.interrupts(assignee="ann")
+    with pytest.raises(UsageError, match="between 1 and 10000"):
+        client.runs(limit=0)
+
+
+@pytest.mark.parametrize(
+    "tags", [{"": "x"}, {"a=b": "x"}, {"a": 1}, {"a": "x" * 501}, {str(n): "" for n in range(51)}]
+)
+def test_tags_that_cannot_be_used(tags):
+    """A tag by which no run could be found is refused, and nothing is started."""
+    client, _ = office(single(ident))
+
+    with pytest.raises(UsageError, match="tag"):
+        client.start("bench", 1, tags=tags)
+    assert not client.runs()
+
+
+def test_a_run_takes_answers_to_its_own_questions_only():
+    """`run.respond` is for the run and the runs inside it; a question of another run is refused whole."""
+    client, bench = office(wired({"inner": single(ask), "own": ask}).build())
+    one, other = client.start("bench", 1), client.start("bench", 2)
+    bench.finish_all()
+    own = [each.id for each in one.interrupts()]
+    (stranger, _) = (each.id for each in other.interrupts())
+
+    with pytest.raises(ResponseError, match=f"is of run .*, not of run {one.id}.* nothing was applied"):
+        one.respond(answers((own[0], "yes"), (own[1], "yes"), (stranger, "yes")))
+    assert [each.id for each in one.interrupts()] == own
+    inside = client.run(next(each.run_id for each in one.interrupts() if each.run_id != one.id))
+    with pytest.raises(ResponseError, match="is of run"):
+        inside.respond(answers(*((each, "yes") for each in own)))
+    assert {receipt.status for receipt in one.respond(answers(*((each, "yes") for each in own)))} == {
+        "accepted"
+    }
+    assert [receipt.status for receipt in one.respond(answers(("00gone.a.1.x", "yes")))] == ["unknown"]
+
+
+def test_answers_that_cannot_be_used():
+    """Null, what can't be stored, a wrong digest and unknown ids are refused; the question stays open."""
+    client, bench = office(single(ask))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    question = run.interrupts()[0]
+
+    with pytest.raises(ResponseError, match="is None, which is no answer"):
+        client.respond(question.id, None)
+    with pytest.raises(UnstorableError, match="response is a object"):
+        client.respond(question.id, object())
+    with pytest.raises(ResponseError, match="interruptResponse"):
+        run.respond([{"text": "yes"}])
+    assert client.respond(question.id, 1, digest="sha256:0").status == "rejected"
+    assert client.respond("00gone.a.1.x", 1).status == "unknown"
+    assert client.respond(question.id, 1, digest=question.digest).status == "accepted"
+    with pytest.raises(NotFoundError, match="was asked"):
+        client.interrupt("00gone.a.1.x")
+
+
+def test_only_those_asked_may_answer():
+    """A question to named people takes no answer from others."""
+    client, bench = office(single(lambda ctx: ctx.interrupt("ok?", assignees=["ann"])))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    question = run.interrupts()[0]
+
+    assert client.respond(question.id, 1, responder="bob").status == "forbidden"
+    assert client.respond(question.id, 1).status == "forbidden"
+    assert client.respond(question.id, 1, responder="ann").status == "accepted"
+
+
+def test_the_events_of_a_run():
+    """Events come in order, from any position, and end with the run."""
+    client, bench = office(single(ident))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    events = list(run.events())
+
+    assert [event.kind for event in events] == ["run.started", "node.started", "node.completed", "run.ended"]
+    assert list(run.events(after=events[1].position)) == events[2:]
+    assert list(run.events(follow=True)) == events
+
+
+def test_following_a_run_until_it_ends():
+    """A follower sees events as they happen, and is done when the run is."""
+    client, bench = office(single(ident))
+    run = client.start("bench", "task")
+    seen = []
+    follower = threading.Thread(target=lambda: seen.extend(event.kind for event in run.events(follow=True)))
+    follower.start()
+    bench.finish_all()
+    follower.join(20)
+
+    assert not follower.is_alive()
+    assert seen[-1] == "run.ended"
+
+
+def test_a_run_is_cancelled_once():
+    """Cancelling stops a run with the reason; doing it again changes nothing."""
+    client, bench = office(single(ask))
+    run = client.start("bench", "task")
+    bench.finish_all()
+
+    assert run.cancel("not needed") is True
+    assert run.cancel("again") is False
+    assert (run.result().status, run.result().reason) == (Status.CANCELLED, "not needed")
+
+
+def test_a_run_that_is_not_there():
+    """Every question about an unknown run is the same clear error."""
+    client, _ = office(single(ident))
+
+    for look in (lambda: client.run("nobody"), lambda: client.engine.cancel("nobody", "x")):
+        with pytest.raises(NotFoundError, match="there is no run 'nobody' in this store"):
+            look()
+
+
+def test_without_a_broker_the_sweeper_rings():
+    """A client that can't ring leaves the doorbell to the next sweep of any worker."""
+    bench = Bench(single(ident))
+    known = Registry()
+    known.add("bench", lambda: single(ident))
+    run = Client(store=bench.store, registry=known).start("bench", "task")
+
+    assert bench.bells == []
+    bench.later(31)
+    bench.finish_all()
+    assert run.status is Status.COMPLETED
+
+
+def test_stores_are_given_or_opened(monkeypatch):
+    """A client with a store of its own reads no settings."""
+    monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
+
+    assert not Client(store=MemoryStore()).runs()
+
+
+def test_a_failed_run_is_retried():
+    """What has completed is not run again, `once` is not repeated, and the run completes."""
+    broken, ran, effects = [True], [], []
+
+    def first(ctx):
+        ran.append("a")
+        return 1
+
+    def second(ctx):
+        ran.append("b")
+        ctx.once("pay", lambda: effects.append(ctx.idempotency_key))
+        if broken:
+            raise ValueError("not yet")
+        return ctx.inputs["a"]
+
+    client, bench = office(wired({"a": first, "b": second}, "a b").build())
+    run = client.start("bench", "task")
+    bench.finish_all()
+    assert run.status is Status.FAILED
+    broken.clear()
+
+    assert run.retry() == ["b"]
+    bench.finish_all()
+
+    result = run.result()
+    assert (result.status, result.results["b"].output, result.results["b"].attempts) == ("completed", 1, 2)
+    assert (ran, len(effects)) == (["a", "b", "b"], 1)
+    with pytest.raises(ConflictError):
+        run.retry()
+    with pytest.raises(NotFoundError):
+        recovery.retry(Client(store=bench.store, dispatcher=bench).engine, "00none")
+
+
+def test_a_run_is_forked():
+    """The node and what follows it run again, with the input given; the rest is not run again."""
+    ran = []
+
+    def note(ctx):
+        ran.append(ctx.node_id)
+        return [ctx.node_id, ctx.task, sorted(ctx.inputs)]
+
+    client, bench = office(wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build())
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+    ran.clear()
+
+    forked = run.fork("b", input={"edited": True})
+    bench.finish_all()
+
+    result = forked.result()
+    assert (forked.id != run.id, result.status, ran) == (True, "completed", ["b", "c"])
+    assert result.results["b"].output == ["b", {"edited": True}, ["a"]]
+    assert result.results["c"].output == ["c", "task", ["b"]]
+    assert result.execution_order == ["a", "d", "b", "c"]
+    assert run.result().results["b"].output == ["b", "task", ["a"]]
+    assert client.runs()[0].tags == {"team": "red", "forked_from": run.id}
+
+
+def test_a_run_is_started_again():
+    """Task, state and tags are those of the run, but for what is given."""
+    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
+    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
+    bench.finish_all()
+
+    same, other = run.again(), run.again(task="other", invocation_state={"n": 2})
+    bench.finish_all()
+
+    assert same.result().results["a"].output == ["task", {"n": 1}]
+    assert other.result().results["a"].output == ["other", {"n": 2}]
+    assert client.runs()[0].tags == {"team": "red"}
+
+
+def test_a_choice_that_looked_at_a_result_is_made_anew():
+    """Forked from a node, a run asks the conditions again that read that node's result."""
+
+    def seen(state):
+        return state.results["a"].output == "task"
+
+    client, bench = office(wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build())
+    run = client.start("bench", "task")
+    bench.finish_all()
+    assert run.result().results["c"].status is Status.COMPLETED
+
+    forked = run.fork("a", input="other")
+    bench.deliver("a")
+    bench.finish_all()
+
+    assert forked.result().results["c"].status is Status.SKIPPED

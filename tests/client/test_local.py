@@ -1,0 +1,507 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import os
+import signal
+import threading
+import weakref
+
+import pytest
+
+from runner import GraphBuilder, Status, local
+from runner.errors import ResponseError, RunnerError, UnstorableError
+from runner.store.memory.store import MemoryStore
+from runner.testing import ManualClock
+from tests.graphs import answer_all, answers, ident, single, wired
+from tests.waiting import wait_until
+
+
+def ask(ctx):
+    return ctx.interrupt("ok?")
+
+
+def two_questions():
+    return wired({"a": ask, "b": ask, "end": lambda ctx: ctx.inputs}, "a end", "b end").build()
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def test_a_graph_can_be_called_again():
+    """Each call with a task is a run of its own; the second knows nothing of the first."""
+    graph = single(lambda ctx: ctx.task)
+    first, second = graph("one"), graph("two")
+
+    assert (first.results["a"].output, second.results["a"].output) == ("one", "two")
+    assert first.run_id != second.run_id
+
+
+def test_a_failed_run_does_not_stand_in_the_way():
+    """After a failure the same graph runs anew."""
+
+    def odd(ctx):
+        if ctx.task == "bad":
+            raise ValueError("bad")
+
+    graph = single(odd)
+
+    assert graph("bad").status is Status.FAILED
+    assert graph("good").status is Status.COMPLETED
+
+
+def test_runs_that_are_over_are_forgotten():
+    """A graph that is called for ever holds the memory of its last run only."""
+    graph = single(ident)
+    graph("one")
+    store = weakref.ref(graph._engine.store)
+    graph("two")
+    gc.collect()
+
+    assert store() is None
+
+
+def test_a_result_counts_and_times_its_nodes():
+    """A result has counts, the order of completed nodes and times in milliseconds."""
+
+    def boom(ctx):
+        raise ValueError
+
+    graph = wired({"a": ident, "b": ask, "c": boom}, "a b").set_failure_policy("continue").build()
+    result = graph("task")
+
+    assert (result.completed_nodes, result.failed_nodes, result.interrupted_nodes) == (1, 1, 1)
+    assert result.execution_order == ["a"]
+    assert result.results["a"].attempts == 1
+    assert result.execution_time >= 0
+
+
+def test_a_task_that_cannot_be_stored_is_refused():
+    """A task or state that can't be stored is an error of the call, naming the place; nothing is begun."""
+    graph = single(ident)
+    with pytest.raises(UnstorableError, match=r"task\.when is a set"):
+        graph({"when": {1}})
+    with pytest.raises(UnstorableError, match=r"invocation_state\.x is a object"):
+        graph("task", invocation_state={"x": object()})
+
+    assert graph("task").status is Status.COMPLETED
+
+
+def test_more_nodes_than_threads():
+    """A fan-out wider than the threads of a process ends all the same."""
+    names = [f"n{number}" for number in range(local.THREADS * 3)]
+    nodes = {"start": ident, **dict.fromkeys(names, ident), "end": lambda ctx: len(ctx.inputs)}
+    edges = [f"start {name}" for name in names] + [f"{name} end" for name in names]
+
+    assert wired(nodes, *edges).build()("task").results["end"].output == len(names)
+
+
+def test_nodes_run_side_by_side():
+    """Nodes that are ready together run at the same time."""
+    meeting = threading.Barrier(3)
+    nodes = dict.fromkeys("abc", lambda ctx: meeting.wait(20) >= 0)
+
+    assert wired(nodes).build()("task").status is Status.COMPLETED
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def test_answers_without_a_question_are_refused():
+    """Answers to a graph that waits for none are an error, and nothing runs."""
+    graph = single(ask)
+
+    with pytest.raises(ResponseError, match="waits for no answers"):
+        graph(answers(("00run.a.1.x", "yes")))
+
+    assert graph("task").status is Status.INTERRUPTED
+
+
+@pytest.mark.parametrize("task", ["a new task", None, {"text": "hi"}, [{"text": "hi"}], b"x", 3])
+def test_an_interrupted_graph_takes_answers_only(task):
+    """While a run waits, a new task is refused; the run stays as it was and can be answered."""
+    graph = single(ask)
+    first = graph("task")
+
+    with pytest.raises(ResponseError, match=r"nothing was applied|waits for answers"):
+        graph(task)
+
+    assert graph(answer_all(first)).status is Status.COMPLETED
+
+
+def test_an_empty_set_of_answers_changes_nothing():
+    """No answers are no error: the result tells what is still open."""
+    graph = single(ask)
+    first = graph("task")
+    again = graph([])
+
+    assert (again.status, again.interrupts) == (Status.INTERRUPTED, first.interrupts)
+
+
+def test_answers_may_come_one_at_a_time():
+    """Each answer resumes its own node; the others wait untouched, and the end comes with the last."""
+    graph = two_questions()
+    first = graph("task")
+    one, two = first.interrupts
+    second = graph(answers((two.id, 2)))
+
+    assert (second.status, [each.id for each in second.interrupts]) == (Status.INTERRUPTED, [one.id])
+    assert graph(answers((one.id, 1))).results["end"].output == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (lambda good: ("00gone.a.1.x", 1), "unknown: no such question"),
+        (lambda good: ("v1:tool:1", 1), "unknown"),
+        (lambda good: (good, 2), "rejected: the set answers this question twice"),
+        (lambda good: (good, None), "is None, which is no answer"),
+    ],
+)
+def test_a_set_with_a_bad_answer_is_refused_whole(bad, says):
+    """One answer that can't be used refuses the set: nothing is applied, and a good set still works."""
+    graph = two_questions()
+    first = graph("task")
+    good = first.interrupts[0].id
+
+    with pytest.raises(ResponseError, match=says):
+        graph(answers((good, 1), bad(good)))
+
+    assert [each.id for each in graph([]).interrupts] == [each.id for each in first.interrupts]
+    assert graph(answer_all(first)).status is Status.COMPLETED
+
+
+def test_an_answered_question_takes_no_second_answer():
+    """The first answer holds; a second one is refused with who won."""
+    graph = two_questions()
+    first = graph("task")
+    graph(answers((first.interrupts[0].id, 1)))
+
+    with pytest.raises(ResponseError, match="duplicate: already answered by another person"):
+        graph(answers((first.interrupts[0].id, 2)))
+
+    assert graph(answers((first.interrupts[1].id, 3))).results["end"].output == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize("response", [False, 0, "", []])
+def test_false_answers_resume(response):
+    """Values that count as false resume a graph like any other."""
+    graph = single(ask)
+
+    assert graph(answer_all(graph("task"), response)).results["a"].output == response
+
+
+def test_an_answer_that_breaks_the_schema_leaves_the_question_open():
+    """A refused answer says why; a better one is taken."""
+    graph = single(lambda ctx: ctx.interrupt("n?", response_schema={"type": "integer"}))
+    first = graph("task")
+
+    with pytest.raises(ResponseError, match=r"rejected: the answer does not fit the question's schema"):
+        graph(answer_all(first, "many"))
+
+    assert graph(answer_all(first, 3)).results["a"].output == 3
+
+
+# -- async -----------------------------------------------------------------------------------------
+
+
+def test_a_graph_can_be_awaited():
+    """`invoke_async` runs, answers and refuses like a call, and the loop goes on meanwhile."""
+    graph = single(ask)
+
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        first = await graph.invoke_async("task", invocation_state={"n": 1})
+        with pytest.raises(ResponseError):
+            await graph.invoke_async("another")
+        last = await graph.invoke_async(answer_all(first))
+        ticking.cancel()
+        return last, ticks
+
+    last, ticks = asyncio.run(main())
+    assert last.results["a"].output == "yes"
+    assert ticks > 1
+
+
+def test_a_graph_can_be_called_inside_a_running_loop():
+    """A sync call works where a loop runs already, also for async nodes and inside another graph's node."""
+
+    async def later(ctx):
+        await asyncio.sleep(0)
+        return "inner"
+
+    inner = single(later)
+
+    async def calls(ctx):
+        return inner("task").results["a"].output
+
+    async def main():
+        return single(calls)("task").results["a"].output
+
+    assert asyncio.run(main()) == "inner"
+
+
+def test_a_stream_tells_what_happens():
+    """`stream_async` yields the run's events in order and the result last."""
+    graph = wired({"a": lambda ctx: ctx.progress(1, "half"), "b": ask}, "a b").build()
+
+    async def collect(task):
+        return [item async for item in graph.stream_async(task)]
+
+    *first, end = asyncio.run(collect("task"))
+    *second, last = asyncio.run(collect(answer_all(end["result"])))
+
+    kinds = [(item["type"], item["node_id"]) for item in first]
+    assert kinds[0] == ("run.started", "")
+    assert (
+        kinds.index(("node.started", "a"))
+        < kinds.index(("progress", "a"))
+        < kinds.index(("node.completed", "a"))
+    )
+    assert kinds[-1] == ("run.status", "")
+    assert next(item for item in first if item["type"] == "progress")["data"] == {
+        "fraction": 1.0,
+        "note": "half",
+    }
+    assert end["result"].status is Status.INTERRUPTED
+    assert second[0]["type"] == "interrupt.answered"
+    assert last["result"].status is Status.COMPLETED
+
+
+def test_an_error_ends_a_stream():
+    """What a call would raise, a stream raises."""
+
+    async def collect():
+        return [item async for item in single(ask).stream_async(answers(("00run.a.1.x", 1)))]
+
+    with pytest.raises(ResponseError):
+        asyncio.run(collect())
+
+
+# -- leaving early ---------------------------------------------------------------------------------
+
+
+class Slow:
+    """A node that runs until it is let go or its run is stopped."""
+
+    def __init__(self) -> None:
+        self.started, self.go = threading.Event(), threading.Event()
+        self.ended = ""
+
+    def __call__(self, ctx):
+        """Run, and note how it ended."""
+        self.started.set()
+        try:
+            while not self.go.wait(0.01):
+                ctx.check()
+        except RunnerError as error:
+            self.ended = type(error).__name__
+            raise
+
+
+def test_invocation_state_may_be_positional():
+    """As in Strands, the state is the second argument of a call."""
+    graph = single(lambda ctx: ctx.invocation_state)
+
+    assert graph("task", {"n": 1}).results["a"].output == {"n": 1}
+    assert asyncio.run(graph.invoke_async("task", {"n": 2})).results["a"].output == {"n": 2}
+
+
+def test_an_answer_in_process_names_its_responder():
+    """A question with assignees takes the answer of one of them, and says what an answer without lacks."""
+    graph = single(lambda ctx: ctx.interrupt("ok?", assignees=["ana"]))
+    (question,) = graph("task").interrupts
+
+    def answer(**who):
+        """Build an answer in the Strands form, with a responder."""
+        return [{"interruptResponse": {"interruptId": question.id, "response": "yes", **who}}]
+
+    with pytest.raises(ResponseError, match="the answer names no responder"):
+        graph(answer())
+    with pytest.raises(ResponseError, match="assigned to other people"):
+        graph(answer(responder="eve"))
+    with pytest.raises(ResponseError, match="is a int, not a text"):
+        graph(answer(responder=7))
+    assert graph(answer(responder="ana")).results["a"].output == "yes"
+
+
+def test_leaving_a_stream_cancels_the_run():
+    """Whoever stops listening stops the run: its nodes are told, and the graph is free for another."""
+    slow = Slow()
+    graph = wired({"a": slow, "b": ident}, "a b").build()
+
+    async def leave():
+        async for item in graph.stream_async("task"):
+            if item["type"] == "node.started":
+                break
+
+    asyncio.run(leave())
+    wait_until(lambda: slow.ended == "RunStopped", "the node is told")
+    slow.go.set()
+    assert graph("again").execution_order == ["a", "b"]
+
+
+def test_cancelling_the_wait_cancels_the_run():
+    """A call given up by its caller, as after a timeout, does not go on unseen."""
+    slow = Slow()
+    graph = single(slow)
+
+    async def give_up():
+        call = asyncio.create_task(graph.invoke_async("task"))
+        await asyncio.to_thread(slow.started.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(give_up())
+    wait_until(lambda: slow.ended == "RunStopped", "the node is told")
+
+
+def test_an_interrupt_from_the_keyboard_stops_the_run():
+    """Ctrl-C in a call ends it at once, also while nodes run, and leaves nothing open."""
+    slow = Slow()
+    graph = wired({"a": slow, "b": ident}, "a b").build()
+
+    def press():
+        slow.started.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        graph("task")
+    pressing.join()
+    wait_until(lambda: slow.ended == "RunStopped", "the node is told")
+    slow.go.set()
+
+    assert graph("again").status is Status.COMPLETED
+
+
+class Unwritable(MemoryStore):
+    """A store with a fault that no engine expects."""
+
+    def settle(self, token, settlement, nonce):
+        """Fail to record one node."""
+        if token.node == "a":
+            raise ZeroDivisionError
+        return super().settle(token, settlement, nonce)
+
+
+def test_a_node_that_cannot_be_recorded_ends_the_call():
+    """A surprise inside the engine is raised to the caller with its cause, while other nodes still run."""
+    slow = Slow()
+    builder = wired({"a": lambda ctx: slow.started.wait(20), "b": slow, "c": ident}, "b c").set_store(
+        Unwritable()
+    )
+
+    with pytest.raises(RunnerError, match="could not be run or committed") as raised:
+        builder.build()("task")
+
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    slow.go.set()
+
+
+def test_two_threads_take_turns():
+    """Calls from several threads run one after the other, each with its own result."""
+    graph = single(lambda ctx: ctx.task)
+    found = {}
+
+    def call(task):
+        found[task] = graph(task).results["a"].output
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == {number: number for number in range(8)}
+
+
+# -- context, store, time --------------------------------------------------------------------------
+
+
+tenant = contextvars.ContextVar("tenant", default="nobody")
+
+
+def test_nodes_see_the_callers_context():
+    """Context variables of the caller hold in every node, sync and async; what a node sets stays its own."""
+
+    def reads(ctx):
+        seen = tenant.get()
+        tenant.set("changed by a node")
+        return seen
+
+    async def reads_later(ctx):
+        return reads(ctx)
+
+    graph = wired({"a": reads, "b": reads_later, "c": reads, "ask": ask}, "a b", "b c", "c ask").build()
+    tenant.set("ours")
+    try:
+        first = graph("task")
+        assert [first.results[node].output for node in "abc"] == ["ours"] * 3
+        tenant.set("later")
+        assert wired({"a": reads}).build()("task").results["a"].output == "later"
+    finally:
+        tenant.set("nobody")
+
+
+def test_a_store_of_ones_own():
+    """`set_store` keeps the runs of a graph where its owner can look at them."""
+    store = MemoryStore(lease=30)
+    graph = wired({"a": ident}).set_graph_id("mine").set_store(store).build()
+    result = graph("task")
+
+    assert [(each.run_id, each.graph_id, each.status) for each in store.runs()] == [
+        (result.run_id, "mine", "completed")
+    ]
+    assert graph._engine.leases._lease == 30
+
+
+def test_an_execution_has_a_limit_of_time():
+    """A run that isn't done in time fails with the reason; what runs is recorded, what waits is cancelled."""
+    slow = Slow()
+
+    def let_go(ctx):
+        ctx.interrupt("ok?")
+
+    builder = wired({"a": slow, "b": let_go}).set_execution_timeout(0.05)
+    threading.Timer(0.3, slow.go.set).start()
+    result = builder.build()("task")
+
+    assert (result.status, result.reason) == (Status.FAILED, "execution timeout of 0.05 s reached")
+    assert result.results["b"].status is Status.CANCELLED
+    assert result.interrupts == []
+
+
+def test_an_empty_run_is_not_possible_and_a_small_one_is():
+    """The least graph is one node, and runs."""
+    builder = GraphBuilder()
+    builder.add_node(ident)
+
+    assert builder.build()(None).results["ident"].output == "ident"
+
+
+def test_a_call_without_answers_does_what_time_has_brought():
+    """In process nobody sweeps between two calls: an expiry shows at the next without answers."""
+    clock = ManualClock()
+    builder = GraphBuilder().set_store(MemoryStore(clock=clock))
+    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire={"response": "no"}), "a")
+    graph = builder.build()
+    asked = graph("task")
+    assert graph([]).status is Status.INTERRUPTED
+
+    clock.advance(60)
+    with pytest.raises(ResponseError, match="expired"):
+        graph(answer_all(asked))
+
+    assert graph([]).results["a"].output == "no"

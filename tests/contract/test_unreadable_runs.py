@@ -1,0 +1,99 @@
+"""A run that can't be read keeps its own timers waiting, and those of no other run."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import redis
+
+from runner.errors import StoreError
+from runner.store.interface import Claim
+from runner.store.redis import scripts
+from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.keys import Keys
+from runner.store.redis.server_info import read_server_info
+from runner.store.redis.store import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract import ManualWorker
+from runner.testing.contract.manual_worker import shape
+
+HEALTHY = 40
+DAMAGE = "ready one 1 0 0 - - {not json"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(redis_url, clock):
+    store = RedisStore(redis_url, clock=clock, retention=60)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def rung_after_a_loss(store, clock, client):
+    """Lose the doorbells of many runs, damage one of them, sweep; return it and the runs that were rung."""
+    worker = ManualWorker(store)
+    graph = shape("a")
+    first = [worker.start(graph) for _ in range(HEALTHY // 2)]
+    broken = worker.start(graph)
+    last = [worker.start(graph) for _ in range(HEALTHY // 2)]
+    record = client.hget(Keys().run(broken), "n:a")
+    client.hset(Keys().run(broken), "n:a", DAMAGE)
+    clock.advance(60)
+    rung = set()
+    for _ in range(3):
+        rung |= {bell.run_id for bell in store.sweep(50).doorbells}
+    assert broken not in rung
+    return broken, record, rung & {*first, *last}
+
+
+def test_the_timers_of_other_runs_are_applied(store, clock, client, caplog):
+    """Beside one damaged record every other run is rung again, and the log names the damaged one."""
+    with caplog.at_level(logging.ERROR):
+        broken, _, rung = rung_after_a_loss(store, clock, client)
+
+    assert len(rung) == HEALTHY
+    assert any("timer.failed" in line and broken in line for line in caplog.messages)
+
+
+def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, client, monkeypatch):
+    """The control: without protection a sweep ends at the damaged run, and others get no doorbell."""
+    whole = scripts.script("sweep")
+    text = whole.text.replace(b"pcall(action)", b"true, action()")
+    assert text != whole.text
+    sha = scripts.hashlib.sha1(text, usedforsecurity=False).hexdigest()
+    known = scripts.script
+    monkeypatch.setattr(
+        scripts, "script", lambda name: scripts.Script(name, text, sha) if name == "sweep" else known(name)
+    )
+    with pytest.raises(StoreError, match=r"bad argument"):
+        rung_after_a_loss(store, clock, client)
+
+
+def test_a_timer_that_keeps_failing_is_a_dead_letter_and_heals(store, clock, client, redis_url):
+    """After some failures there is one dead letter; doctor knows the run; a repaired run continues."""
+    broken, record, _ = rung_after_a_loss(store, clock, client)
+    for _ in range(10):
+        clock.advance(300)
+        store.sweep()
+
+    (letter,) = DeadLetters(redis_url).all()
+    assert (letter.run_id, letter.node) == (broken, "a")
+    assert "fails" in letter.reason
+    assert read_server_info(redis_url).failing == [broken]
+
+    client.hset(Keys().run(broken), "n:a", record)
+    clock.advance(300)
+    assert broken in {bell.run_id for bell in store.sweep().doorbells}
+    assert read_server_info(redis_url).failing == []
+    assert isinstance(store.claim(broken, "a", 1, 1, "nonce"), Claim)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.store.redis.workers import FORGOTTEN, HANGS, SILENT, Worker, WorkerRegistry, described
+
+
+@pytest.fixture
+def roster(any_store):
+    roster = WorkerRegistry(any_store.url)
+    yield roster
+    roster.close()
+
+
+def test_a_worker_is_on_the_list_until_it_leaves(roster):
+    """What a worker tells is read as it was told, with when it was seen and how far its clock is off."""
+    worker = Worker(name="celery@one", pid=7, graphs={"refund": "f1"}, queues=["runner"])
+    roster.enter(described(worker), roster.now() + 5_000)
+    (row,) = roster.all()
+
+    assert (row.name, row.pid, row.graphs, row.queues) == ("celery@one", 7, worker.graphs, ["runner"])
+    assert row.alive(roster.now())
+    assert 4_000 < row.ahead <= 5_000
+
+    roster.leave("celery@one", 7)
+    assert roster.all() == []
+
+
+def test_a_worker_without_a_sign_of_life_is_gone(roster):
+    """Half a minute of silence is enough to say so; after a day it is no longer listed."""
+    roster.enter(described(Worker(name="celery@one", pid=7)), 0)
+    (row,) = roster.all()
+
+    assert row.alive(row.seen + int(SILENT * 1000) - 1)
+    assert not row.alive(row.seen + int(SILENT * 1000))
+    roster.tidy()
+    assert roster.all() == [row]
+    roster.now = lambda: row.seen + int(FORGOTTEN * 1000) + 1
+    roster.tidy()
+    assert roster.all() == []
+
+
+def test_a_worker_that_stops_hangs_when_it_should_have_ended():
+    """One that was told to stop is stopping while its nodes may run, and hangs a while after that."""
+    worker = Worker(name="celery@one", seen=1_000, stopping=5.0, grace=10.0)
+
+    assert worker.state_at(1_000) == "stopping"
+    assert replace(worker, stopping=10.0 + HANGS + 0.1).state_at(1_000) == "hangs"
+    assert replace(worker, stopping=0.0).state_at(1_000) == "alive"
+    assert worker.state_at(1_000 + int(SILENT * 1000)) == "gone"
+
+
+def test_workers_of_other_releases_are_read(roster):
+    """One that tells more than we know, or less, is listed all the same."""
+    roster.enter({"name": "celery@old", "pid": 1}, 0)
+    roster.enter({"name": "celery@new", "pid": 2, "mood": "good"}, 0)
+
+    assert [worker.name for worker in roster.all()] == ["celery@new", "celery@old"]

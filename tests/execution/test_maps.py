@@ -1,0 +1,287 @@
+"""Maps in process: a node that runs its executor once for each item of a list."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pydantic import BaseModel
+
+from runner import Agent, GraphBuilder, RetryPolicy, Status
+from runner.errors import DefinitionError
+from runner.hooks import AfterNodeCallEvent
+from runner.testing import ScriptedModel
+
+
+def mapped(work, items=None, **said):
+    """Build a graph of one map; its list is the task unless `items` gives it."""
+    builder = GraphBuilder()
+    over = None if items is None else lambda _: items
+    builder.add_map(work, "m", over=over, **said)
+    return builder.build()
+
+
+def double(ctx):
+    return ctx.task * 2
+
+
+def odd_fails(ctx):
+    if ctx.task % 2:
+        raise ValueError(f"{ctx.task} is odd")
+    return ctx.task
+
+
+def answers(result, response="yes"):
+    return [
+        {"interruptResponse": {"interruptId": interrupt.id, "response": response}}
+        for interrupt in result.interrupts
+    ]
+
+
+def test_results_come_in_the_order_of_the_list():
+    """The map's output is a list of what each item gave, in the order of the items."""
+    result = mapped(double)([3, 1, 2])
+
+    assert result.status is Status.COMPLETED
+    assert result.results["m"].output == [6, 2, 4]
+    assert result.results["m[0]"].output == 6
+    assert result.execution_order == ["m"]
+
+
+@pytest.mark.parametrize("over", [None, "split"])
+def test_a_map_goes_over_what_a_node_before_it_gives(over):
+    """The list may be the output of an upstream node, named or the only one."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.task.split(), "split")
+    builder.add_map(lambda ctx: ctx.task.upper(), "m", over=over)
+    builder.add_node(lambda ctx: "".join(ctx.inputs["m"]), "join")
+    builder.add_edge("split", "m")
+    builder.add_edge("m", "join")
+
+    result = builder.build()("a b c")
+
+    assert result.results["join"].output == "ABC"
+    assert result.execution_order == ["split", "m", "join"]
+    assert (result.completed_nodes, result.failed_nodes) == (3, 0)
+
+
+def test_a_function_may_give_the_list():
+    """`over` may be a function of the map's own context."""
+    result = mapped(lambda ctx: [ctx.item_index, ctx.task, ctx.inputs], ["x", "y"])("unused")
+
+    assert result.results["m"].output == [[0, "x", {}], [1, "y", {}]]
+
+
+def test_an_empty_list_completes_at_once():
+    """A map over nothing gives an empty list, and no item runs."""
+    result = mapped(double)([])
+
+    assert (result.status, result.results["m"].output) == (Status.COMPLETED, [])
+    assert set(result.results) == {"m"}
+
+
+@pytest.mark.parametrize("items", ["abc", {"a": 1}, 7])
+def test_what_is_no_list_fails_the_map(items):
+    """A map that is given no list says what it got."""
+    result = mapped(double, items)("x")
+
+    assert result.status is Status.FAILED
+    assert f"needs a list to go over, but got a {type(items).__name__}" in str(result.results["m"].error)
+
+
+def test_a_failed_item_stops_its_map():
+    """By default the first failed item fails the map, and items that have not begun never do."""
+    result = mapped(odd_fails, concurrency=1)([0, 1, 2])
+
+    assert result.status is Status.FAILED
+    assert "m[1]: ValueError: 1 is odd" in str(result.results["m"].error)
+    assert "1 of 3 items failed" in str(result.results["m"].error)
+    assert "m[2]" not in result.results
+    assert result.failed_nodes == 1
+
+
+def test_a_map_may_go_on_after_failed_items():
+    """With on_error="continue" a failed item leaves None in its place, and its error in the result."""
+    result = mapped(odd_fails, on_error="continue")([0, 1, 2, 3])
+
+    assert result.status is Status.COMPLETED
+    assert result.results["m"].output == [0, None, 2, None]
+    assert str(result.results["m[3]"].result) == "3 is odd"
+
+
+def test_items_are_tried_again_by_the_policy():
+    """An item has its own attempts; the map is not tried again for an item that used them up."""
+    seen = []
+
+    def work(ctx):
+        seen.append((ctx.task, ctx.attempt))
+        if ctx.task == "b" and ctx.attempt < 3:
+            raise ValueError("not yet")
+        return ctx.attempt
+
+    result = mapped(work, retry=RetryPolicy(max_attempts=3, backoff=0.001, jitter=0))(["a", "b"])
+
+    assert result.results["m"].output == [1, 3]
+    assert sorted(seen) == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+
+
+def test_a_map_is_not_tried_again_for_a_failed_item():
+    """When an item has used up its attempts, the map fails at its own first one."""
+    result = mapped(odd_fails, retry=RetryPolicy(max_attempts=2, backoff=0.001, jitter=0))([1])
+
+    assert (result.results["m"].attempts, result.results["m[0]"].attempts) == (1, 2)
+
+
+def test_no_more_items_are_at_work_than_allowed():
+    """`concurrency` bounds how many items run at the same time."""
+    lock, now, most = threading.Lock(), set(), []
+    gate = threading.Barrier(3, timeout=10)
+
+    def work(ctx):
+        with lock:
+            now.add(ctx.task)
+            most.append(len(now))
+        gate.wait()
+        with lock:
+            now.remove(ctx.task)
+
+    result = mapped(work, concurrency=3)(list(range(9)))
+
+    assert result.status is Status.COMPLETED
+    assert max(most) == 3
+
+
+def test_an_item_that_waits_for_a_person_frees_its_place():
+    """Other items go on to their ends while one waits; its answer completes the map."""
+
+    def work(ctx):
+        return ctx.interrupt("ok?", reason=ctx.task) if ctx.task == "ask" else ctx.task
+
+    graph = mapped(work, concurrency=1)
+    first = graph(["a", "ask", "b", "c"])
+
+    assert first.status is Status.INTERRUPTED
+    assert [interrupt.node_id for interrupt in first.interrupts] == ["m[1]"]
+    assert [first.results[f"m[{place}]"].status for place in (0, 2, 3)] == [Status.COMPLETED] * 3
+    assert first.interrupted_nodes == 1
+
+    last = graph(answers(first))
+    assert last.results["m"].output == ["a", "yes", "b", "c"]
+
+
+def test_a_map_of_graphs_runs_one_for_each_item():
+    """The executor may be a graph, which may hold a map: each item has a child run of its own."""
+    inner = GraphBuilder()
+    inner.add_map(lambda ctx: ctx.task + 1, "each")
+    result = mapped(inner.build())([[1, 2], [], [3]])
+
+    assert result.status is Status.COMPLETED, result
+    assert result.results["m"].output == [[2, 3], [], [4]]
+
+
+def test_a_round_of_a_loop_has_items_of_its_own():
+    """A map that a loop visits again goes over the new list and forgets the items of the round before."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: list(range(4 - ctx.visit)), "list")
+    builder.add_map(lambda ctx: [ctx.visit, ctx.task], "m", concurrency=2)
+    builder.add_node(lambda ctx: ctx.inputs["m"], "end")
+    builder.add_edge("list", "m")
+    builder.add_edge("m", "list", lambda state: state.results["m"].visit < 3, back=True)
+    builder.add_edge("m", "end", lambda state: state.results["m"].visit == 3)
+    builder.set_entry_point("list")
+
+    result = builder.build()("x")
+
+    assert result.execution_order == ["list", "m", "list", "m", "list", "m", "end"]
+    assert result.results["end"].output == [[3, 0]]
+    assert "m[1]" not in result.results
+
+
+def test_hundreds_of_items_are_begun_in_slices():
+    """A list longer than what one step begins runs to its end."""
+    result = mapped(double)(list(range(1203)))
+
+    assert result.results["m"].output == [2 * number for number in range(1203)]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"concurrency": 0}, "concurrency is a whole number above 0"),
+        ({"concurrency": True}, "concurrency is a whole number above 0"),
+        ({"on_error": "ignore"}, "on_error is 'fail' or 'continue'"),
+        ({"over": 7}, "`over` must be the id of a node before it"),
+    ],
+)
+def test_wrong_options_are_refused(said, message):
+    """A map with an option that can't be is refused when it is added."""
+    with pytest.raises(DefinitionError, match=message):
+        GraphBuilder().add_map(double, "m", **said)
+
+
+def test_the_node_to_go_over_must_lead_to_the_map():
+    """A map over a node that has no edge to it is refused when the graph is built."""
+    builder = GraphBuilder()
+    builder.add_node(double, "a")
+    builder.add_map(double, "m", over="a")
+
+    with pytest.raises(DefinitionError, match="no edge leads from there"):
+        builder.build()
+
+
+@pytest.mark.parametrize("name", ["a[0]", "a[", "[]"])
+def test_brackets_are_for_items(name):
+    """A node's id has no brackets, for those name the items of maps."""
+    with pytest.raises(DefinitionError, match="brackets"):
+        GraphBuilder().add_node(double, name)
+
+
+def test_agents_work_on_items():
+    """An agent is given its item as the prompt, and each item has a conversation of its own."""
+    agent = Agent(name="greeter", model=ScriptedModel(["hello"]))
+    result = mapped(agent)(["Ana", "Ben"])
+
+    assert result.results["m"].output == ["hello", "hello"]
+    said = [result.results[f"m[{index}]"].result.message["content"] for index in range(2)]
+    assert said == [[{"text": "hello"}]] * 2
+
+
+class Invoice(BaseModel):
+    number: int
+
+
+def test_functions_with_types_work_on_items():
+    """A function that declares its input gets its item as that type; models in the list stay models."""
+
+    def number(invoice: Invoice) -> int:
+        return invoice.number
+
+    result = mapped(number, [Invoice(number=7), Invoice(number=8)])("x")
+
+    assert result.results["m"].output == [7, 8]
+
+
+def test_hooks_see_items_and_the_map():
+    """The events around nodes fire for each item, by its id, and for the map."""
+    seen = []
+
+    class Watch:
+        def register_hooks(self, registry, **_):
+            registry.add_callback(
+                AfterNodeCallEvent, lambda event: seen.append((event.node_id, event.result))
+            )
+
+    builder = GraphBuilder()
+    builder.add_map(double, "m")
+    builder.set_hook_providers([Watch()]).build()([1, 2])
+
+    assert sorted(seen, key=str) == [("m", [2, 4]), ("m[0]", 2), ("m[1]", 4)]
+
+
+def test_a_question_of_the_function_that_gives_the_list():
+    """A person may be asked what to go over."""
+    builder = GraphBuilder()
+    builder.add_map(double, "m", over=lambda ctx: [ctx.interrupt("how much?")])
+    graph = builder.build()
+
+    assert graph(answers(graph("x"), 21)).results["m"].output == [42]
