@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.agent import Agent, AgentResult, ToolContext, tool
+    from runner.async_client import AsyncClient, AsyncRun
     from runner.authoring.builder import GraphBuilder
     from runner.client import Client, Run
     from runner.definition.policies import Limit, RetryPolicy
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentResult",
+    "AsyncClient",
+    "AsyncRun",
     "Client",
     "Graph",
     "GraphBuilder",
@@ -41,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "agent": ("Agent", "AgentResult", "ToolContext", "tool"),
+    "async_client": ("AsyncClient", "AsyncRun"),
     "authoring.builder": ("GraphBuilder",),
     "client": ("Client", "Run"),
     "definition.policies": ("Limit", "RetryPolicy"),

@@ -77,18 +77,24 @@ class Run:
             TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        after = ""
-        while True:
-            if self.status is not Status.EXECUTING:
-                # An answer may have come since: what is returned is judged by the read that it is made of.
-                result = self.result()
-                if result.status is not Status.EXECUTING:
-                    return result
+        result, after = None, ""
+        while result is None:
             left = WAIT if ends is None else ends - time.monotonic()
-            if left <= 0:
+            result, after = self._settled(after, min(left, WAIT))
+            if result is None and left <= 0:
                 raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it continues.")
-            for event in self._engine.store.events(self.id, after, wait=min(left, WAIT)):
-                after = event.position
+        return result
+
+    def _settled(self, after: str, wait: float) -> tuple[GraphResult | None, str]:
+        """Return the result if nothing executes; otherwise wait for events, and return the last position."""
+        if self.status is not Status.EXECUTING:
+            # An answer may have come since: what is returned is judged by the read that it is made of.
+            result = self.result()
+            if result.status is not Status.EXECUTING:
+                return result, after
+        for event in self._engine.store.events(self.id, after, wait=max(wait, 0)):
+            after = event.position
+        return None, after
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, those of graphs inside it included."""
@@ -106,15 +112,19 @@ class Run:
 
     def events(self, after: str = "", *, follow: bool = False) -> Iterator[Event]:
         """Read the run's events, in order, after a position; with `follow` until the run ends."""
-        while True:
-            record = self._engine.store.peek(self.id)
-            more_to_come = follow and record is not None and not record.is_final
-            events = self._engine.store.events(self.id, after, wait=WAIT if more_to_come else 0)
+        more_to_come = True
+        while more_to_come:
+            events, more_to_come = self._next_events(after, follow, WAIT)
             for event in events:
                 after = event.position
                 yield event
-            if not events and not more_to_come:
-                return
+
+    def _next_events(self, after: str, follow: bool, wait: float) -> tuple[Sequence[Event], bool]:  # noqa: FBT001 - of `events`
+        """Read a page of events, and whether more may come."""
+        record = self._engine.store.peek(self.id)
+        more_to_come = follow and record is not None and not record.is_final
+        events = self._engine.store.events(self.id, after, wait=wait if more_to_come else 0)
+        return events, more_to_come or bool(events)
 
     def cancel(self, reason: str = "cancelled by a caller") -> bool:
         """Stop the run; False when it had ended or was stopping already.

@@ -7,12 +7,15 @@ from typing import Any, assert_type
 import pydantic
 
 from runner import (
+    AsyncClient,
+    AsyncRun,
     Client,
     Graph,
     GraphBuilder,
     GraphResult,
     GraphState,
     NodeContext,
+    Receipt,
     RetryPolicy,
     Run,
     Status,
@@ -123,6 +126,22 @@ def run_it() -> None:
     assert_type(result.status, Status)
     run = Client().start("payments", {"order": 3})
     assert_type(run, Run)
+
+
+async def run_it_async() -> None:
+    """Start and answer from an async program."""
+    client = AsyncClient()
+    run = await client.start("payments", {"order": 3}, idempotency_key="order-3")
+    assert_type(run, AsyncRun)
+    assert_type(await run.status(), Status)
+    async for event in run.events(follow=True):
+        assert_type(event.kind, str)
+    for question in await run.interrupts():
+        assert_type(await client.respond(question.id, "yes", responder="ana"), Receipt)
+    assert_type(await run.wait(timeout=60), GraphResult)
+    assert_type(await run.again(task=None), AsyncRun)
+    await client.start("payments")  # type: ignore[call-arg]
+    await client.respond("id", "yes", responsible="ana")  # type: ignore[call-arg]
 
 
 async def watch() -> None:

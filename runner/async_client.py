@@ -1,0 +1,151 @@
+"""`Client` and `Run` for async programs: the same methods, as coroutines that wait on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from runner.async_loop import in_thread
+from runner.client import Client, Run
+from runner.definition.registry import Registry, registry
+from runner.execution.results import GraphResult
+from runner.records.run import Status
+from runner.store.interface import Dispatcher, Event, Store
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Wrapped = TypeVar("Wrapped")
+
+WAIT = 1.0
+"""Seconds of one blocking read, and so the longest that a cancelled wait keeps its thread."""
+
+WAITERS = 128
+"""Threads for blocking reads; with more waits than that at once, each sees a change a little later."""
+
+# Not those of the other calls, which would queue behind reads that block.
+_waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="runner-waits")
+
+
+class _Async(Generic[Wrapped]):
+    def __init__(self, sync: Wrapped) -> None:
+        self.sync = sync
+
+
+def _coroutine(
+    method: Callable[Concatenate[Wrapped, Arguments], Result],
+) -> Callable[Concatenate[_Async[Wrapped], Arguments], Coroutine[Any, Any, Result]]:
+    """Make a coroutine function of a method, with its signature and its docstring."""
+
+    @functools.wraps(method)
+    async def call(wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return await in_thread(method, wrapper.sync, *args, **named)
+
+    return call
+
+
+def _coroutine_of_run(
+    method: Callable[Concatenate[Wrapped, Arguments], Run],
+) -> Callable[Concatenate[_Async[Wrapped], Arguments], Coroutine[Any, Any, AsyncRun]]:
+    """Make a coroutine function of a method that returns a run."""
+
+    @functools.wraps(method)
+    async def call(wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs) -> AsyncRun:
+        return AsyncRun(await in_thread(method, wrapper.sync, *args, **named))
+
+    vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="AsyncRun")
+    return call
+
+
+class AsyncRun(_Async[Run]):
+    """One run, for async programs: the methods of `Run` as coroutines. `sync` is the Run itself."""
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.sync.id
+
+    async def status(self) -> Status:
+        """Read the run's status.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        return await in_thread(lambda: self.sync.status)
+
+    async def wait(self, timeout: float | None = None) -> GraphResult:  # noqa: ASYNC109 - as Run has it
+        """Wait until the run has ended or only people can go on; `timeout` in seconds.
+
+        Raises:
+            TimeoutError: it was still executing then; the run continues.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+        result, after = None, ""
+        while result is None:
+            left = WAIT if ends is None else ends - time.monotonic()
+            settled = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
+            result, after = await _blocking(settled, after, min(left, WAIT))
+            if result is None and left <= 0:
+                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it continues.")
+        return result
+
+    async def events(self, after: str = "", *, follow: bool = False) -> AsyncIterator[Event]:
+        """Read the run's events, in order, after a position; with `follow` until the run ends."""
+        more_to_come = True
+        while more_to_come:
+            read = self.sync._next_events  # noqa: SLF001 - the twin of `Run.events`
+            events, more_to_come = await _blocking(read, after, follow, WAIT)
+            for event in events:
+                after = event.position
+                yield event
+
+    result = _coroutine(Run.result)
+    interrupts = _coroutine(Run.interrupts)
+    respond = _coroutine(Run.respond)
+    cancel = _coroutine(Run.cancel)
+    retry = _coroutine(Run.retry)
+    migrate = _coroutine(Run.migrate)
+    remove = _coroutine(Run.remove)
+    fork = _coroutine_of_run(Run.fork)
+    again = _coroutine_of_run(Run.again)
+
+
+class AsyncClient(_Async[Client]):
+    """Starts, finds and answers runs, for async programs: the methods of `Client` as coroutines.
+
+    Each call waits on a thread, so it never blocks the event loop. `sync` is the Client itself.
+    """
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        broker_url: str | None = None,
+        *,
+        store: Store | None = None,
+        dispatcher: Dispatcher | None = None,
+        registry: Registry = registry,
+    ) -> None:
+        """Without arguments the `RUNNER_*` settings decide."""
+        super().__init__(Client(redis_url, broker_url, store=store, dispatcher=dispatcher, registry=registry))
+
+    start = _coroutine_of_run(Client.start)
+    run = _coroutine_of_run(Client.run)
+    runs = _coroutine(Client.runs)
+    interrupts = _coroutine(Client.interrupts)
+    interrupt = _coroutine(Client.interrupt)
+    respond = _coroutine(Client.respond)
+    withdraw = _coroutine(Client.withdraw)
+    session = _coroutine(Client.session)
+    forget_session = _coroutine(Client.forget_session)
+
+
+async def _blocking(
+    function: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs
+) -> Result:
+    call = functools.partial(contextvars.copy_context().run, function, *args, **named)
+    return await asyncio.get_running_loop().run_in_executor(_waiters, call)
