@@ -69,13 +69,13 @@ def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> 
     """Collect a graph and the graphs inside it; the hidden nodes for the graph's own events are left out."""
     names = [name for name in definition.nodes if not name.startswith(HIDDEN)]
     edges = [edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}]
-    entries = _entries(definition)
-    back = cycles.back_edges(names, entries, edges)
+    starts = entries(definition)
+    back = cycles.back_edges(names, starts, edges)
     incoming = dict.fromkeys(names, 0)
     for index, edge in enumerate(edges):
         incoming[edge.target] += index not in back
     boxes = [
-        _box(spec, _start(spec, incoming[spec.id], is_entry=spec.id in entries), states)
+        _box(spec, _start(spec, incoming[spec.id], is_entry=spec.id in starts), states)
         for spec in (definition.nodes[name] for name in names)
     ]
     arrows = [
@@ -90,7 +90,8 @@ def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> 
     return Diagram(definition.id, tuple(boxes), tuple(arrows))
 
 
-def _entries(definition: Definition) -> list[str]:
+def entries(definition: Definition) -> list[str]:
+    """Name the nodes that a run starts with, without those of the graph's own events."""
     first = [edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH]
     return first or [name for name in definition.entries if not name.startswith(HIDDEN)]
 

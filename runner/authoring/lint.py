@@ -1,0 +1,415 @@
+"""Static analysis of a graph: what may go wrong, reported without calling any of the graph's code.
+
+An error fails a run or never ends it, a warning may, a hint is a reminder. What the source doesn't
+show, as in a condition that calls other functions, is not reported: a false alarm costs trust.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.agent import Agent
+from runner.agent.subagent import SubagentTool
+from runner.agent.tools import FunctionTool
+from runner.authoring import sources
+from runner.authoring.drawing.diagram import entries
+from runner.authoring.drawing.layout import layers
+from runner.definition.cycles import reach
+from runner.definition.model import (
+    AFTER_GRAPH,
+    BEFORE_GRAPH,
+    HIDDEN,
+    EdgeKind,
+    EdgeSpec,
+    FailurePolicy,
+    InEdge,
+    Join,
+)
+from runner.definition.registry import Plan
+from runner.execution.functions import FunctionNode
+
+
+class Severity(enum.StrEnum):
+    """How bad a problem is, the most severe first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    HINT = "hint"
+
+
+SEVERITIES = {
+    "never-runs": Severity.ERROR,
+    "endless-loop": Severity.ERROR,
+    "unknown-node": Severity.ERROR,
+    "never-taken": Severity.WARNING,
+    "loop-fails": Severity.WARNING,
+    "missing-result": Severity.WARNING,
+    "question-without-schema": Severity.WARNING,
+    "answer-without-effect": Severity.WARNING,
+    "loop-without-limit": Severity.HINT,
+    "entry-in-loop": Severity.HINT,
+    "entry-waits": Severity.HINT,
+    "map-without-bound": Severity.HINT,
+}
+"""By the code of a problem, which is stable."""
+
+Finding = tuple[str, str, str, str]
+"""The code of a problem, its node, what is wrong, and how to fix it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at a node, and how to fix it; `code` is stable, so scripts may rely on it."""
+
+    code: str
+    severity: Severity
+    graph: str
+    node: str
+    message: str
+    advice: str
+
+
+def check(plan: Plan) -> list[Problem]:
+    """List the problems of one graph, without the graphs inside it, the most severe first."""
+    problems = [
+        Problem(code, SEVERITIES[code], plan.definition.id, node, message, advice)
+        for rule in RULES
+        for code, node, message, advice in rule(plan)
+        if not node.startswith(HIDDEN)
+    ]
+    order = list(Severity)
+    return sorted(problems, key=lambda problem: order.index(problem.severity))
+
+
+# -- nodes and edges ---------------------------------------------------------------------------------
+
+
+def _never_taken(plan: Plan) -> Iterator[Finding]:
+    for edge in plan.definition.edges:
+        if _is_never(edge):
+            message = f"The edge to {edge.target!r} is never taken: its condition never holds."
+            yield "never-taken", edge.source, message, "Remove the edge, or fix the condition."
+
+
+def _is_never(edge: EdgeSpec) -> bool:
+    """Tell whether a condition can only return something false."""
+    code = sources.tree(edge.condition) if edge.condition is not None else None
+    if isinstance(code, ast.Lambda):
+        return isinstance(code.body, ast.Constant) and not code.body.value
+    if not isinstance(code, ast.FunctionDef):
+        return False
+    values = [part.value for part in ast.walk(code) if isinstance(part, ast.Return)]
+    return all(value is None or (isinstance(value, ast.Constant) and not value.value) for value in values)
+
+
+def _never_run(plan: Plan) -> Iterator[Finding]:
+    """A back edge can't bring a node its first visit, nor can an edge that is never taken."""
+    shape = plan.topology
+    following: dict[str, list[str]] = {
+        source: [
+            out.target
+            for edge, out in zip(edges, shape.outgoing[source], strict=True)
+            if out.kind is not EdgeKind.BACK and not _is_never(edge)
+        ]
+        for source, edges in plan.edges.items()
+    }
+    reached = reach(shape.entries, following)
+    # The event after the graph becomes ready without an edge.
+    for node in (node for node in plan.definition.nodes if node not in reached and node != AFTER_GRAPH):
+        message = "This node never runs: every edge to it is never taken, or leads back."
+        advice = "Give it an edge that can be taken, make it an entry point, or remove it."
+        yield "never-runs", node, message, advice
+
+
+def _loops(plan: Plan) -> Iterator[Finding]:
+    definition = plan.definition
+    limit = definition.max_node_executions or definition.execution_timeout
+    no_exit = "The loop that begins here has no exit: no condition can end it"
+    for number, loop in enumerate(plan.topology.loops):
+        if not _always_repeats(plan, number, loop.header):
+            if not limit:
+                message = "The loop that begins here ends only when a condition ends it."
+                advice = "Call set_max_node_executions or set_execution_timeout, so that it ends in any case."
+                yield "loop-without-limit", loop.header, message, advice
+        elif limit:
+            advice = "Put a condition on the edge that leads back, or on one before it."
+            yield "loop-fails", loop.header, f"{no_exit}, so a run that reaches it fails.", advice
+        else:
+            advice = "Put a condition on the edge that leads back, and call set_max_node_executions."
+            yield "endless-loop", loop.header, f"{no_exit}, and no limit.", advice
+
+
+def _always_repeats(plan: Plan, number: int, header: str) -> bool:
+    """Tell whether edges without a condition lead all the way around a loop."""
+    shape = plan.topology
+    body = [node for node in plan.definition.nodes if number in shape.nodes[node].loops]
+    following: dict[str, list[str]] = {node: [] for node in body}
+    back = set()
+    for node in body:
+        for edge, out in zip(plan.edges[node], shape.outgoing[node], strict=True):
+            if edge.condition is None and out.kind is EdgeKind.BACK and out.loop == number:
+                back.add(node)
+            elif edge.condition is None and out.kind is EdgeKind.FORWARD and out.target in body:
+                following[node].append(out.target)
+    return bool(back & reach([header], following))
+
+
+def _starts_inside(plan: Plan) -> Iterator[Finding]:
+    shape = plan.topology
+    headers = {loop.header for loop in shape.loops}
+    for node in entries(plan.definition):
+        spec = shape.nodes[node]
+        others = [edge for edge in shape.incoming[node] if _counts(edge)]
+        if spec.loops and node not in headers:
+            message = (
+                "The run starts in the middle of the loop that begins at "
+                f"{shape.loops[spec.loops[0]].header!r}, which every further round begins with."
+            )
+            yield (
+                "entry-in-loop",
+                node,
+                message,
+                "Start at the beginning of the loop, unless this is intended.",
+            )
+        elif others and spec.join == "all":
+            message = f"This entry point does not run at the start: it also waits for {others[0].source!r}."
+            yield "entry-waits", node, message, 'Give it join="any", or remove it from the entry points.'
+
+
+def _counts(edge: InEdge) -> bool:
+    return edge.kind is not EdgeKind.BACK and edge.source != BEFORE_GRAPH
+
+
+def _unbounded_maps(plan: Plan) -> Iterator[Finding]:
+    for node, spec in plan.definition.nodes.items():
+        if spec.map is not None and spec.map.concurrency is None:
+            message = "All items of this map run at once, however long its list is."
+            advice = "Set `concurrency` in add_map, unless what the items call can take that."
+            yield "map-without-bound", node, message, advice
+
+
+# -- what conditions read: `results["x"]` may be missing when the condition is evaluated ---------------
+
+GUARDS = ("results", "completed_nodes", "failed_nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The node ids in a condition's code: `needed` without a check for their result, `named` at all."""
+
+    needed: frozenset[str]
+    named: frozenset[str]
+
+
+def _missing_results(plan: Plan) -> Iterator[Finding]:
+    conditional = [(edge, _reads(edge.condition)) for edge in plan.definition.edges if edge.condition]
+    if not any(reads.named for _, reads in conditional):
+        return
+    before = _always_before(plan)
+    nodes = {node for node in plan.definition.nodes if not node.startswith(HIDDEN)}
+    for edge, reads in conditional:
+        condition = f"The condition of the edge to {edge.target!r} reads"
+        for node in sorted(reads.named - nodes):
+            message = f"{condition} the result of {node!r}, which is no node of this graph."
+            names = f"{', '.join(sorted(nodes)[:8])}{' …' if len(nodes) > 8 else ''}"
+            yield "unknown-node", edge.source, message, f"Use one of its nodes: {names}."
+        certain = before.get(edge.source, nodes) - _running_again(plan, edge.source) | {edge.source}
+        for node in sorted(reads.needed & nodes - certain):
+            message = (
+                f"{condition} results[{node!r}], and {node!r} may not have completed when {edge.source!r} "
+                "has. Then the branch fails with a KeyError."
+            )
+            advice = (
+                f"Check `{node!r} in state.results` first, or add an edge from {node!r} to {edge.source!r}."
+            )
+            yield "missing-result", edge.source, message, advice
+
+
+def _running_again(plan: Plan, source: str) -> set[str]:
+    """Return the nodes of loops that may repeat while `source`, behind them, runs: they lose their result.
+
+    Where both the exit and the back edge have conditions, these are assumed to exclude each other.
+    """
+    shape = plan.topology
+    repeating: set[str] = set()
+    for number in range(len(shape.loops)):
+        around = {node for node in plan.definition.nodes if number in shape.nodes[node].loops}
+        leaves_anyway = any(
+            edge.condition is None and out.loop == number
+            for node in around
+            for edge, out in zip(plan.edges[node], shape.outgoing[node], strict=True)
+        )
+        if source not in around and leaves_anyway:
+            repeating |= around
+    return repeating
+
+
+def _reads(condition: Callable[..., Any] | None) -> Reads:
+    code = sources.tree(condition)
+    if code is None or not code.args.args:
+        return Reads(frozenset(), frozenset())
+    parameters = [parameter.arg for parameter in code.args.args]
+    state = parameters[1] if parameters[0] == "self" and len(parameters) > 1 else parameters[0]
+    outside = _outside(condition)
+    roles: dict[str, set[str]] = {"needed": set(), "guarded": set(), "named": set()}
+    for part in ast.walk(code):
+        role, key = _role(part, state)
+        node = _text(key, outside) if key is not None else None
+        if node is not None:
+            roles[role].add(node)
+    catches = any(isinstance(part, ast.Try) for part in ast.walk(code))
+    needed = set() if catches else roles["needed"] - roles["guarded"]
+    return Reads(frozenset(needed), frozenset(set().union(*roles.values())))
+
+
+def _role(part: ast.AST, state: str) -> tuple[str, ast.expr | None]:
+    """Classify a piece of code: a read that needs the result, one that doesn't, or a check for it."""
+    match part:
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key):
+            return "needed", key if name == state else None
+        case ast.Call(
+            func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="results"), attr="get"),
+            args=[key, *_],
+        ):
+            return "named", key if name == state else None
+        case ast.Compare(left=key, comparators=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
+            return "guarded", key if name == state and attribute in GUARDS else None
+    return "", None
+
+
+def _text(key: ast.expr, outside: Mapping[str, object]) -> str | None:
+    """Return a text constant, or the value of a name that holds one outside the condition."""
+    value: object = key.value if isinstance(key, ast.Constant) else None
+    if isinstance(key, ast.Name):
+        value = outside.get(key.id)
+    return value if isinstance(value, str) else None
+
+
+def _outside(condition: object) -> Mapping[str, object]:
+    try:
+        variables = inspect.getclosurevars(sources.bare(condition))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return {}
+    return {**variables.globals, **variables.nonlocals}
+
+
+def _always_before(plan: Plan) -> dict[str, set[str]]:
+    """Work out, for each node, which nodes have certainly completed when it starts.
+
+    An edge is certain when it is taken in every run: it has no condition, its source always runs, and
+    a failed source ends the run. Behind join="all" has completed what stands before any certain edge
+    and what all edges have in common; behind join="any" only the latter.
+    """
+    shape, nodes = plan.topology, list(plan.definition.nodes)
+    bit = {node: 1 << number for number, node in enumerate(nodes)}
+    stops = plan.definition.policy is FailurePolicy.FAIL_FAST
+    pairs = [
+        (edge.source, node)
+        for node, incoming in shape.incoming.items()
+        for edge in incoming
+        if edge.kind is not EdgeKind.BACK
+    ]
+    before: dict[str, int] = {}
+    always: dict[str, bool] = {}
+    for node in (node for row in layers(nodes, list(dict.fromkeys(pairs))) for node in row):
+        is_entry = node in shape.entries
+        shared, sure = 0 if is_entry else -1, 0
+        always[node] = is_entry
+        for edge in (edge for edge in shape.incoming[node] if edge.kind is not EdgeKind.BACK):
+            brings = before[edge.source] | bit[edge.source]
+            shared &= brings
+            unasked = plan.edges[edge.source][edge.position].condition is None
+            if stops and unasked and always[edge.source]:
+                always[node], sure = True, sure | brings
+        shared = max(shared, 0)
+        before[node] = shared if shape.nodes[node].join is Join.ANY else shared | sure
+    return {node: {other for other in nodes if before[node] & bit[other]} for node in nodes}
+
+
+# -- questions ---------------------------------------------------------------------------------------
+
+
+def _without_effect(plan: Plan) -> Iterator[Finding]:
+    """Report a node that asks and has no edge, beside nodes that run whatever the answer is.
+
+    Several reviewers at the end of a graph are no mistake, so nodes that ask are not counted as such others.
+    """
+    nodes = {node: spec for node, spec in plan.definition.nodes.items() if not node.startswith(HIDDEN)}
+    asking = {
+        node
+        for node, spec in nodes.items()
+        if any(any(_questions(function)) for _, function in _functions(spec.executor))
+    }
+    before: dict[str, list[str]] = {node: [] for node in plan.definition.nodes}
+    for edge in plan.definition.edges:
+        before[edge.target].append(edge.source)
+    for node in asking:
+        leads_on = any(not edge.on_expire for edge in plan.edges[node])
+        others = [other for other in nodes if other not in asking | reach([node], before)]
+        if others and not leads_on:
+            message = (
+                f"This node asks a person, and no edge leads from it: {', '.join(map(repr, others))} "
+                f"{'runs' if len(others) == 1 else 'run'} whatever the answer is."
+            )
+            advice = "Add the edges from this node to those that depend on the answer."
+            yield "answer-without-effect", node, message, advice
+
+
+def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
+    for node, spec in plan.definition.nodes.items():
+        for owner, function in _functions(spec.executor):
+            for call in _questions(function):
+                if {keyword.arg for keyword in call.keywords} & {"response_schema", None}:
+                    continue  # None is **options, which may hold a schema
+                message = (
+                    f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't use."
+                )
+                advice = (
+                    "Give interrupt() a response_schema: an answer that does not fit is refused at the door."
+                )
+                yield "question-without-schema", node, message, advice
+
+
+def _functions(executor: object) -> Iterator[tuple[str, Callable[..., Any]]]:
+    if isinstance(executor, FunctionNode):
+        yield "", executor.function
+    elif isinstance(executor, Agent):
+        yield from _of_tools(executor.config.tools)
+
+
+def _of_tools(tools: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, tool in tools.items():
+        if isinstance(tool, FunctionTool):
+            yield f" of the tool {name!r}", tool.function
+        elif isinstance(tool, SubagentTool):
+            yield from _of_tools(tool.config.tools)
+
+
+def _questions(function: Callable[..., Any]) -> Iterator[ast.Call]:
+    code = sources.tree(function)
+    for part in ast.walk(code) if code is not None else ():
+        match part:
+            case ast.Call(func=ast.Attribute(attr="interrupt")):
+                yield part
+
+
+def _name(call: ast.Call) -> str:
+    first = call.args[0] if call.args else None
+    return str(first.value) if isinstance(first, ast.Constant) else ast.unparse(first) if first else "…"
+
+
+RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
+    _never_taken,
+    _never_run,
+    _loops,
+    _starts_inside,
+    _unbounded_maps,
+    _missing_results,
+    _without_effect,
+    _unchecked_answers,
+)
