@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.agent.models.scripted import ScriptedModel
-    from runner.testing.answering import answer
-    from runner.testing.clock import ManualClock
     from runner.testing.contract import StoreContract
-    from runner.testing.crashes import CrashPoint
+    from runner.testing.in_process import CrashPoint, ManualClock, answer
     from runner.testing.replaying import replay
 
 __all__ = ["CrashPoint", "ManualClock", "ScriptedModel", "StoreContract", "answer", "replay"]
 
 _HOMES = {
-    "CrashPoint": "runner.testing.crashes",
-    "ManualClock": "runner.testing.clock",
+    "CrashPoint": "runner.testing.in_process",
+    "ManualClock": "runner.testing.in_process",
     "ScriptedModel": "runner.agent.models.scripted",
     "StoreContract": "runner.testing.contract",
-    "answer": "runner.testing.answering",
+    "answer": "runner.testing.in_process",
     "replay": "runner.testing.replaying",
 }
 

@@ -2,29 +2,203 @@
 
 The same engine as on workers, on the memory store. Nothing waits in real time: retries, expiries and
 lost leases are due when the test advances the clock. Only a node's own timeout is measured in real time.
+
+A worker that dies at a chosen point of a node needs no process to kill. The store plays it, for all that
+a worker leaves behind is what it wrote there. From that point on the dead worker's writes do not arrive,
+as if it were gone; its lease runs out, and the visit runs again.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
+
+from typing_extensions import override
 
 from runner import async_loop
 from runner.definition.registry import Registry, registry
-from runner.errors import ResponseError
+from runner.errors import ResponseError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
 from runner.operations.answers import apply_answers
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
-from runner.records.run import Status
-from runner.store.interface import Doorbell, Event
+from runner.records.outcomes import Saved
+from runner.records.run import Status, VisitEntry
+from runner.store.interface import Claim, Doorbell, Event, Reply, Settlement, Token
 from runner.store.memory.database import Sessions
-from runner.testing.answering import answer
-from runner.testing.clock import ManualClock
-from runner.testing.crashes import Crashes, CrashingStore, WorkerDied
+from runner.store.memory.store import MemoryStore
+
+
+class ManualClock:
+    """Milliseconds since 1970, as stores want them; starts in November 2023."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        """Start at `now`, in milliseconds."""
+        self.now = now
+
+    def __call__(self) -> int:
+        """Return the time in milliseconds."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += round(seconds * 1000)
+
+
+class CrashPoint(enum.StrEnum):
+    """When a worker dies.
+
+    `start`: before the node's code. `after_effect`: a function given to `once` has run, and its result
+    is not recorded. `after_record`: it is recorded. `before_commit`: the node's code has ended, and the
+    store does not know. `after_commit`: the store knows, and no doorbell was rung for the nodes behind.
+    """
+
+    START = "start"
+    AFTER_EFFECT = "after_effect"
+    AFTER_RECORD = "after_record"
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+
+
+class WorkerDied(BaseException):
+    """Ends a node's code where its worker dies; code that catches errors does not catch it."""
+
+
+class Crashes:
+    """Which crashes are still to come."""
+
+    def __init__(self) -> None:
+        """Plan none."""
+        self._left: dict[tuple[str, CrashPoint], int] = {}
+
+    def plan(self, node: str, point: str, times: int) -> None:
+        """Make the worker of a node die at a point, so many times in a row.
+
+        Raises:
+            UsageError: there is no such point.
+        """
+        points = ", ".join(CrashPoint)
+        if point not in list(CrashPoint):
+            raise UsageError(
+                f"there is no crash point {point!r}, so nothing will crash; choose one of {points}."
+            )
+        self._left[node, CrashPoint(point)] = times
+
+    def missed(self) -> list[str]:
+        """Name the crashes that have not come, each as "node at point"."""
+        return [f"{node} at {point}" for (node, point), times in self._left.items() if times]
+
+    def strikes(self, node: str, point: CrashPoint) -> bool:
+        """Return whether the worker dies here, and count it."""
+        remaining = self._left.get((node, point), 0)
+        self._left[node, point] = max(0, remaining - 1)
+        return remaining > 0
+
+
+class CrashingStore(MemoryStore):
+    """A memory store whose writers die as planned."""
+
+    def __init__(self, crashes: Crashes, **options: Any) -> None:
+        """`options` are those of a MemoryStore."""
+        super().__init__(**options)
+        self._crashes = crashes
+        self._dead: set[Token] = set()
+
+    @override
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        claim = super().claim(run_id, node, visit, attempt, nonce)
+        if isinstance(claim, Claim):
+            self._reach(claim.token, CrashPoint.START)
+        return claim
+
+    @override
+    def save(self, token: Token, saved: Saved) -> Reply:
+        self._bury(token)
+        if _is_intent(saved):
+            return super().save(token, saved)
+        self._reach(token, CrashPoint.AFTER_EFFECT)
+        reply = super().save(token, saved)
+        self._reach(token, CrashPoint.AFTER_RECORD)
+        return reply
+
+    @override
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        self._bury(token)
+        self._reach(token, CrashPoint.BEFORE_COMMIT)
+        reply = super().settle(token, settlement, nonce)
+        if reply.word == "settled":
+            self._reach(token, CrashPoint.AFTER_COMMIT)
+        return reply
+
+    @override
+    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        self._bury(token)
+        return super().park(token, interrupts, saved)
+
+    @override
+    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        self._bury(token)
+        return super().ask(token, interrupts, saved)
+
+    @override
+    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+        self._bury(token)
+        return super().retry(token, delay_ms, entry, saved)
+
+    def _reach(self, token: Token, point: CrashPoint) -> None:
+        if self._crashes.strikes(token.node, point):
+            self._dead.add(token)
+            self._bury(token)
+
+    def _bury(self, token: Token) -> None:
+        """Code that outlives its worker's death, in a `finally` perhaps, writes nothing."""
+        if token in self._dead:
+            raise WorkerDied(f"the worker of node {token.node!r} died here, as the test wants.")
+
+
+def _is_intent(saved: Saved) -> bool:
+    """Return whether this is the note before an effect, which `on_unknown="raise"` writes."""
+    executor = saved.document.get("executor") if isinstance(saved.document, dict) else None
+    effects = executor.get("once") if isinstance(executor, dict) else None
+    return isinstance(effects, dict) and any("result" not in entry for entry in effects.values())
+
+
+class Asks(Protocol):
+    """A result, or a run in a test, with open questions."""
+
+    @property
+    def interrupts(self) -> Sequence[Interrupt]:
+        """The open questions."""
+
+
+def answer(question: Interrupt | Asks, response: object, name: str | None = None) -> list[dict[str, Any]]:
+    """Write an answer to a question, or to the only open one of a result; `name` chooses among several.
+
+    Answers are lists: `answer(a, True) + answer(b, False)` is a set, which is applied whole or not at all.
+
+    Raises:
+        UsageError: no question fits, or more than one.
+    """
+    interrupt = question if isinstance(question, Interrupt) else _only(question.interrupts, name)
+    return [{"interruptResponse": {"interruptId": interrupt.id, "response": response}}]
+
+
+def _only(questions: Sequence[Interrupt], name: str | None) -> Interrupt:
+    fitting = [question for question in questions if name in (None, question.name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(repr(question.name) for question in questions) or "none"
+    expected = "one question" if name is None else f"one question named {name!r}"
+    raise UsageError(
+        f"{expected} should be open, but {len(fitting)} are (open: {names}), so nothing was answered. "
+        "Name one, or pass the Interrupt itself."
+    )
+
 
 LEASE = 30.0
 """Seconds after which the visit of a worker that died runs again: as on workers."""

@@ -18,9 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from runner.client import Client
     from runner.dev.embedded import EmbeddedStore
-    from runner.testing.clock import ManualClock
     from runner.testing.fake_redis import FakeStore
-    from runner.testing.in_process import InProcessRuns
+    from runner.testing.in_process import InProcessRuns, ManualClock
 
 
 def absent(what: str) -> NoReturn:

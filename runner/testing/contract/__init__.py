@@ -32,7 +32,6 @@ PARTS = (
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from runner.store.interface import Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.asking import AskingContract
 from runner.testing.contract.children import ChildContract
 from runner.testing.contract.ending import EndingContract
@@ -45,6 +44,7 @@ from runner.testing.contract.recovery import RecoveryContract
 from runner.testing.contract.running import RunningContract
 from runner.testing.contract.stopping import StoppingContract
 from runner.testing.contract.timing import TimingContract
+from runner.testing.in_process import ManualClock
 
 __all__ = ["ManualWorker", "StoreContract"]
 

@@ -18,8 +18,8 @@ from runner.records.interrupts import (
 )
 from runner.records.run import Status
 from runner.store.interface import Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape
+from runner.testing.in_process import ManualClock
 
 
 def receipt_statuses(receipts: list[Receipt]) -> list[str]:

@@ -8,8 +8,8 @@ from runner.records.listings import RunQuery
 from runner.records.run import RunRecord, Status
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Doorbell, Settlement, Start, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
+from runner.testing.in_process import ManualClock
 
 TASK = "shop.done"
 

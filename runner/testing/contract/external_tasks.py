@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runner.definition.model import MapSpec, item_id
 from runner.store.interface import Claim, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, rung, shape, word_of
+from runner.testing.in_process import ManualClock
 
 WORK = "work.1"
 

@@ -6,8 +6,8 @@ from runner.definition.model import Topology
 from runner.definition.policies import Limit
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape, word_of
+from runner.testing.in_process import ManualClock
 
 LEASE = 30
 

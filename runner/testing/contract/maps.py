@@ -7,8 +7,8 @@ from typing import Any
 from runner.definition.model import MapSpec, Topology
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, rung, shape, word_of
+from runner.testing.in_process import ManualClock
 
 
 def of_map(window: int | None = None, *, stops: bool = True, edges: str = "m>z", **options: Any) -> Topology:

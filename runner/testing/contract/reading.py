@@ -12,8 +12,8 @@ from runner.records.events import EventKind
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Settlement, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, shape
+from runner.testing.in_process import ManualClock
 
 INNER = shape("x", name="g/a")
 

@@ -9,8 +9,8 @@ from runner.definition.topology import topology
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
 from runner.store.interface import Fork, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
+from runner.testing.in_process import ManualClock
 
 NEW = "00new"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import Status
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
+from runner.testing.in_process import ManualClock
 
 
 class RunningContract:

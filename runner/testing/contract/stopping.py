@@ -5,8 +5,8 @@ from __future__ import annotations
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status
 from runner.store.interface import Settlement, Store
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
+from runner.testing.in_process import ManualClock
 
 
 class StoppingContract:

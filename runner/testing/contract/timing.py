@@ -11,8 +11,8 @@ from runner.definition.topology import topology
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, ReceiptStatus
 from runner.records.run import Status
 from runner.store.interface import Store, Token
-from runner.testing.clock import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
+from runner.testing.in_process import ManualClock
 
 LEASE = 30
 
