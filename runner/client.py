@@ -256,6 +256,7 @@ class Client:
             dispatcher or SweeperDispatcher(),
             registry,
         )
+        self._loaded = False
 
     def start(
         self,
@@ -277,15 +278,23 @@ class Client:
             UnstorableError: the task can't be stored. UsageError: a tag or `on_end` can't be used.
         """
         self._load_graphs(graph_id)
-        run_id = self.engine.start(
-            graph_id,
-            task,
-            invocation_state=invocation_state,
-            idempotency_key=idempotency_key,
-            tags=tags,
-            on_end=on_end or "",
-        )
+        try:
+            run_id = self.engine.start(
+                graph_id,
+                task,
+                invocation_state=invocation_state,
+                idempotency_key=idempotency_key,
+                tags=tags,
+                on_end=on_end or "",
+            )
+        except NotFoundError as error:
+            hint = "set RUNNER_GRAPHS" if self._uses_settings else "add it to the registry"
+            raise NotFoundError(f"{error} Or {hint} of this program.") from None
         return Run(run_id, self.engine)
+
+    @property
+    def _uses_settings(self) -> bool:
+        return self.engine.registry is registry
 
     def _load_graphs(self, graph_id: str) -> None:
         """Import the modules of RUNNER_GRAPHS, from the current folder, too, as a worker does.
@@ -293,7 +302,7 @@ class Client:
         Only where a start needs them: a program that answers questions may have none of their packages, and
         a module of graphs may make a Client while it is imported itself.
         """
-        if self.engine.registry is not registry or registry.find(graph_id) is not None:
+        if self._loaded or not self._uses_settings or registry.find(graph_id) is not None:
             return
         from runner.settings import Settings  # noqa: PLC0415 - as in _open
 
@@ -301,6 +310,7 @@ class Client:
         if folder not in sys.path:
             sys.path.append(folder)
         load(Settings().graphs)
+        self._loaded = True
 
     def run(self, run_id: str) -> Run:
         """Return an existing run.

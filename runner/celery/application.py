@@ -83,7 +83,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
     except (RunnerError, ValidationError) as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
-        sys.exit(f"The worker did not start, for a graph can't be built.\n{traceback.format_exc()}")
+        sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
 
 
 def _log_json(logger: logging.Logger, **_: object) -> None:

@@ -87,7 +87,7 @@ def run(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits --wait; use both.")
     task = read_json(input_text, "--input") if input_text is not None else None
-    started = _start(context, graph, task, idempotency_key=idempotency_key, tags=read_tags(tags))
+    started = context.client.start(graph, task, idempotency_key=idempotency_key, tags=read_tags(tags))
     if wait:
         return _wait(context, started, timeout)
     if context.output.as_json:
@@ -95,19 +95,6 @@ def run(
     else:
         context.output.line(started.id)
     return Exit.DONE
-
-
-def _start(context: CommandContext, graph: str, task: Any, **options: Any) -> Run:
-    """Start a run of a graph in the store, which is what the workers run; if it has none, of this folder."""
-    from runner.errors import NotFoundError
-
-    try:
-        return context.client.start(graph, task, **options)
-    except NotFoundError:
-        if context.graphs or not context.settings.graphs:
-            raise
-    context.load_graphs()
-    return context.client.start(graph, task, **options)
 
 
 def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:

@@ -6,15 +6,19 @@ A graph inside a graph is named by its path: `refund/review` is the graph at nod
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CodeType
 from typing import Protocol, TypeVar
 
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
-from runner.errors import DefinitionError, NotFoundError
+from runner.errors import DefinitionError, NotFoundError, RunnerError
 
 PATH = "/"
 
@@ -124,7 +128,7 @@ class Registry:
         factory = self._factories.get(path)
         if factory is None:
             return None
-        built = factory()
+        built = _build(path, factory)
         definition = getattr(built, "definition", None)
         if not isinstance(definition, Definition):
             kind = type(built).__name__
@@ -164,13 +168,56 @@ def load(modules: Iterable[str]) -> None:
     """Import the modules that register graphs.
 
     Raises:
-        DefinitionError: a module can't be imported.
+        DefinitionError: a module can't be imported; the message names the file and the line.
     """
     for module in modules:
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except (Exception, SystemExit) as error:
+            advice = ""
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                advice = " Name importable modules, separated by commas."
+            # The last of the modules that were being imported has the fault, or calls what has it.
+            line = _line_of(error, lambda code: code.co_name == "<module>")
             raise DefinitionError(
-                f"the module {module!r} of RUNNER_GRAPHS can't be imported: {error}. "
-                "Name importable modules, separated by commas."
+                f"the module {module!r} of RUNNER_GRAPHS can't be imported: {_summary(error)}{line}.{advice}"
             ) from error
+
+
+def _build(path: str, factory: Callable[[], HasDefinition]) -> object:
+    """Call a factory.
+
+    Raises:
+        DefinitionError: it raised an error; the message names the file and the line.
+    """
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        file = getattr(getattr(factory, "__code__", None), "co_filename", "")
+        line = _line_of(error, lambda code: code.co_filename == file)
+        raise DefinitionError(f"graph {path!r} can't be built: {_summary(error)}{line}.") from error
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error.msg if isinstance(error, SyntaxError) else error).rstrip(".")
+    if isinstance(error, (ImportError, RunnerError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _line_of(error: BaseException, is_users: Callable[[CodeType], bool]) -> str:
+    """Return " (file, line n)": of a SyntaxError its own, else of the innermost frame of the user's code."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({_relative(error.filename)}, line {error.lineno})"
+    places = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if is_users(frame.f_code)
+    ]
+    return f" ({_relative(places[-1][0])}, line {places[-1][1]})" if places else ""
+
+
+def _relative(file: str) -> str:
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file

@@ -74,7 +74,7 @@ class RunStarter:
             names = ", ".join(sorted(self._store.graphs())) or "none yet"
             raise NotFoundError(
                 f"no graph {graph_id!r} is known to this store; known: {names}. Start a worker "
-                "whose RUNNER_GRAPHS names its module, or name the module for this program in the same way."
+                "whose RUNNER_GRAPHS names its module."
             )
         return reply
 

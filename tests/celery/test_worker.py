@@ -57,14 +57,26 @@ def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path):
-    """A factory that raises is shown with its own error, not swallowed."""
-    code = (
-        "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half a graph')\n"
-    )
-    (tmp_path / "bad_graphs.py").write_text(code)
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "def bad(:\n",
+            "the module 'bad_graphs' of RUNNER_GRAPHS can't be imported: SyntaxError: {0}, line 1).",
+        ),
+        (
+            "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half')\n",
+            "graph 'bad' can't be built: ZeroDivisionError: half ({1}, line 4).",
+        ),
+    ],
+)
+def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path, code, reason):
+    """One line names the graph or the module, its error, and the file and line of the user's code."""
+    file = tmp_path / "bad_graphs.py"
+    file.write_text(code)
 
-    assert failed_start(redis_url, "bad_graphs", tmp_path) == "ZeroDivisionError: half a graph"
+    reason = reason.format(f"invalid syntax ({file}", file)
+    assert failed_start(redis_url, "bad_graphs", tmp_path) == f"The worker did not start: {reason}"
 
 
 @pytest.mark.slow

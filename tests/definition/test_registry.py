@@ -112,7 +112,7 @@ def test_a_factory_that_raises_is_asked_again():
 
     own_registry = Registry()
     own_registry.add("moody", moody)
-    with pytest.raises(OSError, match="no settings"):
+    with pytest.raises(DefinitionError, match=r"graph 'moody' can't be built: OSError: no settings \(tests"):
         own_registry.find("moody")
 
     assert own_registry.find("moody") is not None
@@ -151,18 +151,72 @@ def test_the_decorator_registers_and_returns_the_factory(monkeypatch):
     assert own.names() == ["refund"]
 
 
-def test_modules_of_graphs_are_imported(tmp_path, monkeypatch):
-    """The modules named in the settings are imported; one that can't be is an error that names it."""
-    (tmp_path / "graphs_of_a_test.py").write_text("seen = True\n")
-    (tmp_path / "broken_graphs_of_a_test.py").write_text("import no_such_module_anywhere\n")
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of graphs into the folder of a program, and import it as a worker does."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices_of_a_test.py").write_text("LIST = 'prices'\n\nPRICES = {}[LIST]\n")
+    names = []
 
-    load(["graphs_of_a_test"])
-    assert sys.modules.pop("graphs_of_a_test").seen
+    def write(text):
+        names.append(f"graphs_of_a_test_{len(names)}")
+        (tmp_path / f"{names[-1]}.py").write_text(text)
+        load([names[-1]])
+        return sys.modules[names[-1]]
 
-    with pytest.raises(
-        DefinitionError, match="the module 'broken_graphs_of_a_test' of RUNNER_GRAPHS can't be imported"
-    ):
-        load(["broken_graphs_of_a_test"])
-    with pytest.raises(DefinitionError, match="can't be imported: No module named 'nowhere'"):
-        load(["nowhere"])
+    yield write
+    for name in [*names, "prices_of_a_test"]:
+        sys.modules.pop(name, None)
+
+
+def test_modules_of_graphs_are_imported(module):
+    """The modules named in the settings are imported."""
+    assert module("seen = True\n").seen
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_module\n", "No module named 'no_such_module' ({file}, line 1)"),
+        ("import os\n\ndef refund(:\n", "SyntaxError: invalid syntax ({file}, line 3)"),
+        ("def f():\nreturn 1\n", "IndentationError: expected an indented block {}({file}, line 2)"),
+        ("import os\nKEY = os.environ['NO_SUCH_KEY']\n", "KeyError: 'NO_SUCH_KEY' ({file}, line 2)"),
+        ("x = 1\nimport prices_of_a_test\n", "KeyError: 'prices' (prices_of_a_test.py, line 3)"),
+        ("import sys\nsys.exit('no')\n", "SystemExit: no ({file}, line 2)"),
+        (
+            "from runner import GraphBuilder\n\nGraphBuilder().set_failure_policy('ignore')\n",
+            "the failure policy is 'fail_fast' or 'continue', not 'ignore' ({file}, line 3)",
+        ),
+    ],
+)
+def test_a_module_that_can_t_be_imported_is_named_with_the_line(module, text, reason):
+    """The message has the module, its error, and the file and line that the user can fix."""
+    reason = reason.replace("{}", "after function definition on line 1 ")
+
+    with pytest.raises(DefinitionError) as refused:
+        module(text)
+
+    name = "graphs_of_a_test_0"
+    assert str(refused.value) == (
+        f"the module {name!r} of RUNNER_GRAPHS can't be imported: {reason.format(file=f'{name}.py')}."
+    )
+
+
+@pytest.mark.parametrize("name", ["nowhere", "tests.nowhere", "nowhere.graphs"])
+def test_a_module_that_is_not_there_is_a_wrong_setting(name):
+    """Nothing is wrong in any file: the advice is about the setting."""
+    with pytest.raises(DefinitionError, match=r"No module named '\S+'\. Name importable modules, separated"):
+        load([name])
+
+
+def test_a_graph_that_can_t_be_built_is_named_with_the_line(module):
+    """An error in a factory names its graph, and the line of the factory, not that of a library."""
+    own_registry = Registry()
+    own_registry.add("refund", module("import json\n\ndef refund():\n    return json.loads('{')\n").refund)
+
+    with pytest.raises(DefinitionError) as refused:
+        own_registry.find("refund")
+
+    assert str(refused.value).startswith("graph 'refund' can't be built: JSONDecodeError: Expecting")
+    assert str(refused.value).endswith(" (graphs_of_a_test_0.py, line 4).")
