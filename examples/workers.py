@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runner import Client
-from runner.cli.process import worker_process
+from runner.cli.workers import worker_process
 from runner.dev.embedded import embedded_store
 
 

@@ -16,7 +16,7 @@ import click
 
 from examples.release.show import show
 from runner.cli.exits import CommandError, Exit, command_error
-from runner.cli.process import WorkerProcess, worker_process
+from runner.cli.workers import WorkerProcess, worker_process
 from runner.dev.embedded import embedded_store
 from runner.errors import RunnerError
 from runner.settings import Settings

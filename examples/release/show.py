@@ -11,11 +11,10 @@ import click
 from examples.release.answering import answer
 from runner import Client, Run, Status
 from runner.cli.exits import CommandError, Exit
+from runner.cli.json_views import plain, read_run
 from runner.cli.output import Output, compact, short
-from runner.cli.process import WorkerProcess
-from runner.cli.tree import draw
-from runner.cli.views import plain, read_run
-from runner.cli.watch import progress, until_idle, wall_clock
+from runner.cli.run_tree import draw, progress, until_idle, wall_clock
+from runner.cli.workers import WorkerProcess
 from runner.records.interrupts import Interrupt
 from runner.store.interface import Event
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from runner.cli.ids import full_interrupt_id, full_run_id
+from runner.cli.arguments import full_interrupt_id, full_run_id
 from runner.cli.output import Output
 
 if TYPE_CHECKING:

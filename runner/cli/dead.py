@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.arguments import limit_option
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
-from runner.cli.options import limit_option
 from runner.cli.output import clock_time, document, short, stamp, visible
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from runner.cli.process import WorkerProcess
+    from runner.cli.workers import WorkerProcess
 
 FOLDER = Path(".runner")
 POLL = 0.1
@@ -80,7 +80,7 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
 
 
 def _run_worker(context: CommandContext, stack: ExitStack, url: str, concurrency: int | None) -> int:
-    from runner.cli.process import worker_process
+    from runner.cli.workers import worker_process
 
     output = context.output
     environment = context.environment() | {"RUNNER_REDIS_URL": url}

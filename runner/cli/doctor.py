@@ -93,7 +93,7 @@ def read_facts(settings: Settings) -> Facts:
         StoreError: the store can't be reached.
     """
     from runner.cli.config import unknown_settings
-    from runner.cli.watch import wall_clock
+    from runner.cli.run_tree import wall_clock
     from runner.store import open_store
     from runner.store.redis.dead_letters import DeadLetters
     from runner.store.redis.server_info import read_server_info

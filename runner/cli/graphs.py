@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.cli.arguments import complete_run
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
-from runner.cli.ids import complete_run
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
     from runner.authoring.lint import Problem
-    from runner.cli.views import RunView
+    from runner.cli.json_views import RunView
     from runner.definition.registry import Plan
     from runner.operations.deploys import AffectedNode
 
@@ -190,7 +190,7 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
     would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
     is no graph; 5 there are no errors, but a node would be held.
     """
-    from runner.cli.views import GraphCheck
+    from runner.cli.json_views import GraphCheck
     from runner.definition.registry import registry
 
     context.load_graphs()
@@ -308,7 +308,7 @@ def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -
 
 
 def _statuses_of(context: CommandContext, name: str, run_id: str) -> dict[str, str]:
-    from runner.cli.views import read_run
+    from runner.cli.json_views import read_run
 
     run = read_run(context.store, run_id)
     if run.graph != name:

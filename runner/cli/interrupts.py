@@ -6,23 +6,30 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner.cli.arguments import (
+    complete_run,
+    interrupt_argument,
+    paged,
+    read_duration,
+    read_json,
+    read_pages,
+    without_comments,
+)
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
-from runner.cli.form import ask_for_answer, ask_for_responder, resolved
-from runner.cli.ids import complete_interrupt, complete_run
-from runner.cli.options import paged, read_duration, read_json, read_pages, without_comments
 from runner.cli.output import Output, block, clock_time, compact, document, short, span, stamp, style, times
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from runner.cli.views import Question
+    from runner.cli.json_views import Question
     from runner.records.interrupts import Receipt
 
 
@@ -68,7 +75,7 @@ def list_interrupts(
     Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
     tabs. If there are more, stderr has the cursor of the next page.
     """
-    from runner.cli.views import question_of
+    from runner.cli.json_views import question_of
 
     client, output = context.client, context.output
     if run_id is not None:
@@ -100,7 +107,7 @@ def _row(question: Question) -> tuple[object, ...]:
 
 
 @interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@interrupt_argument
 @with_context
 def show(context: CommandContext, interrupt_id: str) -> None:
     """Show a question, the answers it accepts, and its answer.
@@ -108,7 +115,7 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     The digest is a hash of the question as it is shown. An answer with --digest is accepted only if the
     question still has that digest. Without a terminal: name and value of each part, separated by a tab.
     """
-    from runner.cli.views import question_of
+    from runner.cli.json_views import question_of
 
     question, output = question_of(context.client.interrupt(interrupt_id)), context.output
     if output.as_json:
@@ -133,7 +140,7 @@ def _answer_of(text: str) -> Any:
 
 
 @interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@interrupt_argument
 @click.option(
     "--response",
     metavar="JSON",
@@ -214,7 +221,7 @@ class Withdrawn:
 
 
 @interrupts.command()
-@click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+@interrupt_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why; the run's events have it (default: none).")
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
 @with_context
@@ -235,8 +242,7 @@ def _show_list(output: Output, questions: Iterable[Question]) -> None:
     """Draw a list of questions. The id has a line of its own: it is long, and it is copied."""
     from rich.text import Text
 
-    from runner.cli.tree import people
-    from runner.cli.watch import wall_clock
+    from runner.cli.run_tree import people, wall_clock
 
     now, empty = wall_clock(), True
     for question in questions:
@@ -256,7 +262,7 @@ def _show_list(output: Output, questions: Iterable[Question]) -> None:
 def _show_whole(output: Output, question: Question, *, hint: bool = True) -> None:
     from rich.text import Text
 
-    from runner.cli.tree import people
+    from runner.cli.run_tree import people
 
     parts: list[str | tuple[str, str]] = [
         (f"{one_line(question.name)}  {question.status}\n", "bold"),
@@ -314,7 +320,7 @@ def _respond_with_form(context: CommandContext, interrupt_id: str, options: dict
 
 
 def _open_question(context: CommandContext, interrupt_id: str) -> Question:
-    from runner.cli.views import question_of
+    from runner.cli.json_views import question_of
 
     question = question_of(context.client.interrupt(interrupt_id))
     if not question.is_open:
@@ -439,3 +445,107 @@ def _description(field: dict[str, Any], *, required: bool) -> str:
     ]
     parts += [f"{word} {json.dumps(field[word], ensure_ascii=False)}" for word in words]
     return "; ".join(parts)
+
+
+MISSING = object()
+"""Stands for a field that gets no value."""
+
+YES_OR_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+def ask_for_answer(question: Question, output: Output) -> Any:
+    """Ask for each field of the answer, show the whole, and return it.
+
+    Raises:
+        CommandError: the person did not confirm it. Abort: Ctrl-C or Ctrl-D.
+    """
+    schema = question.response_schema or {}
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and properties:
+        answer: Any = {}
+        for name, declared in properties.items():
+            value = _ask(
+                name, resolved(declared, schema), schema, required=name in schema.get("required", ())
+            )
+            if value is not MISSING:
+                answer[name] = value
+    else:
+        answer = _ask("answer", resolved(schema, schema), schema, whole=True)
+    output.note("The answer:")
+    click.echo(block(json.dumps(answer, indent=2, ensure_ascii=False)), err=True)
+    if not click.confirm("Send it?", default=True, err=True):
+        raise CommandError(Exit.USAGE, "Nothing was sent; the question stays open.")
+    return answer
+
+
+def ask_for_responder(question: Question) -> str | None:
+    """Ask who answers, where only some people may."""
+    if not question.assignees:
+        return None
+    people = one_line(", ".join(question.assignees))
+    return str(click.prompt(f"Your name ({people} may answer)", err=True)).strip()
+
+
+def resolved(field: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field's schema, with what it refers to in $defs."""
+    if not isinstance(field, dict):
+        return {}
+    name = str(field.get("$ref", "")).removeprefix("#/$defs/")
+    definition = schema.get("$defs", {}).get(name, {})
+    return {**(definition if isinstance(definition, dict) else {}), **field}
+
+
+def _ask(
+    name: str, field: dict[str, Any], schema: Mapping[str, Any], *, required: bool = True, whole: bool = False
+) -> Any:
+    from runner.records import schemas
+
+    own = {**field, "$defs": schema["$defs"]} if "$defs" in schema else field
+    default = field.get("default", MISSING)
+    prompt = _prompt(name, field, required=required)
+    if "description" in field:
+        click.echo(f"  {one_line(field['description'])}", err=True)
+    while True:
+        # With a default for click, Enter alone is an answer: the field's own default, or no value.
+        text = click.prompt(prompt, default="", show_default=False, err=True)
+        if not text and default is not MISSING:
+            return default
+        if not text and not required:
+            return MISSING
+        values = list(_values(text, field))
+        for value in values:
+            # An answer as a whole can be neither null nor empty; a field can.
+            if whole and value in (None, ""):
+                break
+            if not schemas.mismatch(own, value):
+                return value
+        problem = schemas.mismatch(own, values[0]) or "an answer is needed, and null is none"
+        click.echo(f"  {one_line(problem)}", err=True)
+
+
+def _prompt(name: str, field: dict[str, Any], *, required: bool) -> str:
+    words = []
+    if choices := field.get("enum"):
+        words.append(" | ".join(compact(choice) for choice in choices))
+    elif "const" in field:
+        words.append(compact(field["const"]))
+    else:
+        kinds = {"boolean": "yes or no", "string": "text", "array": "JSON list", "object": "JSON object"}
+        kind = str(field.get("type", "JSON"))
+        words.append(kinds.get(kind, kind))
+    if "default" in field:
+        words.append(f"default {compact(field['default'])}")
+    elif not required:
+        words.append("optional")
+    return one_line(f"{name} ({', '.join(words)})")
+
+
+def _values(text: str, field: dict[str, Any]) -> Iterator[Any]:
+    """Return what the text can mean, the likeliest first: a choice, yes or no, JSON, a text."""
+    yield from (choice for choice in field.get("enum", ()) if text == compact(choice))
+    if field.get("type") == "boolean" and text.lower() in YES_OR_NO:
+        yield YES_OR_NO[text.lower()]
+    elif field.get("type") != "string":
+        with suppress(ValueError):
+            yield json.loads(text)
+    yield text

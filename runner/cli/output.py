@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -93,6 +93,13 @@ class Output:
             self.data(record)
         else:
             self.lines(rows)
+
+    def present(self, record: Any, draw: Callable[[], None], rows: Iterable[Sequence[object]]) -> None:
+        """Write a record as JSON, let `draw` show it on a terminal, or write these rows."""
+        if self.is_terminal and not self.as_json:
+            draw()
+        else:
+            self.write(record, rows)
 
     def data(self, record: Any) -> None:
         """Write a record as JSON; ASCII, so that no terminal or encoding can misread it."""

@@ -23,11 +23,10 @@ from runner.cli.exits import Exit, command_error
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
-from runner.cli.metrics import metrics
-from runner.cli.operations import again, cancel, fork, migrate, remove, retry
 from runner.cli.output import NARROW
+from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
-from runner.cli.workers import worker, workers
+from runner.cli.workers import metrics, worker, workers
 from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner.cli.arguments import (
+    input_option,
+    paged,
+    read_json,
+    read_pages,
+    read_tags,
+    run_argument,
+    tag_option,
+    to_ms,
+)
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.ids import complete_run
-from runner.cli.options import input_option, paged, read_json, read_pages, read_tags, tag_option, to_ms
 from runner.cli.output import NARROW, Output, clock_time, compact, stamp
 
 if TYPE_CHECKING:
-    from runner.cli.views import NodeView, RunView
+    from runner.cli.json_views import NodeView, RunView
     from runner.client import Run
     from runner.records.listings import RunSummary
 
@@ -98,8 +106,8 @@ def run(
 
 
 def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
-    from runner.cli.views import read_run
-    from runner.cli.watch import watch_until_idle
+    from runner.cli.json_views import read_run
+    from runner.cli.run_tree import watch_until_idle
 
     output = context.output
     output.note("run", started.id)
@@ -217,7 +225,7 @@ def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @with_context
 def show(context: CommandContext, run_id: str) -> None:
     """Show a run: its nodes, their outputs, and its open questions.
@@ -227,13 +235,13 @@ def show(context: CommandContext, run_id: str) -> None:
     visit, attempts, milliseconds, output or error), then each open question (interrupt, id, node, name,
     people, reason).
     """
-    from runner.cli.views import read_run
+    from runner.cli.json_views import read_run
 
     _show(context.output, read_run(context.store, run_id))
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option("--follow", is_flag=True, help="Keep watching while it waits for people, until it has ended.")
 @timeout_option
 @with_context
@@ -246,7 +254,7 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
 
     Exit codes: 0 completed, 1 failed or cancelled, 3 waiting for a person, 8 still running.
     """
-    from runner.cli.watch import watch_on_stdout
+    from runner.cli.run_tree import watch_on_stdout
 
     watched = context.client.run(run_id)
     try:
@@ -257,7 +265,7 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option(
     "--after", default="", metavar="POSITION", help="Only events after this position (default: all)."
 )
@@ -269,7 +277,7 @@ def events(context: CommandContext, run_id: str, *, after: str, follow: bool) ->
     A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json it
     is one JSON document. To continue later, pass the last position as --after.
     """
-    from runner.cli.views import event_of
+    from runner.cli.json_views import event_of
 
     if after and not after.isdecimal():
         raise click.BadParameter(
@@ -287,7 +295,7 @@ def events(context: CommandContext, run_id: str, *, after: str, follow: bool) ->
 
 
 @runs.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @with_context
 def export(context: CommandContext, run_id: str) -> None:
     """Write everything that is stored of a run as one JSON document.
@@ -295,7 +303,7 @@ def export(context: CommandContext, run_id: str) -> None:
     That is its task and state, the output or error of every visit, all questions and answers, the agents'
     messages and the events, and the same for each child run.
     """
-    from runner.cli.views import read_export
+    from runner.cli.json_views import read_export
 
     context.output.data(read_export(context.store, run_id))
 
@@ -304,8 +312,7 @@ def _show(output: Output, view: RunView) -> None:
     if output.as_json:
         output.data(view)
     elif output.is_terminal:
-        from runner.cli.tree import draw
-        from runner.cli.watch import wall_clock
+        from runner.cli.run_tree import draw, wall_clock
 
         output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
     else:
@@ -327,7 +334,7 @@ def _show(output: Output, view: RunView) -> None:
 
 
 def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
-    from runner.cli.views import with_items
+    from runner.cli.json_views import with_items
 
     rows: list[tuple[object, ...]] = []
     for node in with_items(view.nodes):

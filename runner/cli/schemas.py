@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, operations, program, runs
+from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
+from runner.cli.json_views import Export, GraphCheck, MigratedRun, Question, RunView, WorkerView
 from runner.cli.output import JSON_NAMES, is_time
-from runner.cli.views import Export, GraphCheck, MigratedRun, Question, RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.listings import RunSummary
 from runner.store.interface import Event
@@ -39,15 +39,15 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts withdraw": ("", interrupts.Withdrawn),
     "metrics": ("metrics", Metric),
     "run": ("", runs.StartedRun | RunView),
-    "runs again": ("", operations.RunStatus),
-    "runs cancel": ("", operations.RunStatus),
+    "runs again": ("", run_changes.RunStatus),
+    "runs cancel": ("", run_changes.RunStatus),
     "runs events": ("", Event),
     "runs export": ("", Export),
-    "runs fork": ("", operations.RunStatus),
+    "runs fork": ("", run_changes.RunStatus),
     "runs list": ("runs", RunSummary),
     "runs migrate": ("runs", MigratedRun),
-    "runs remove": ("", operations.RunStatus),
-    "runs retry": ("", operations.RetriedRun),
+    "runs remove": ("", run_changes.RunStatus),
+    "runs retry": ("", run_changes.RetriedRun),
     "runs show": ("", RunView),
     "runs watch": ("", Event),
     "version": ("", program.Versions),

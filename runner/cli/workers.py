@@ -1,19 +1,30 @@
-"""`runner worker` and `runner workers`: become a worker, and list those that there are."""
+"""Worker processes: `runner worker` becomes one, `runner workers` lists them, `runner metrics` counts.
+
+`worker_process` runs one that can't outlive its starter, for `runner dev`, tests and examples.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.output import clock_time, stamp
+from runner.dev.supervised_process import SupervisedProcess
+from runner.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.cli.views import WorkerView
+    from runner.cli.json_views import WorkerView
+    from runner.store.redis.server_info import Metric
 
 POOLS = ("threads", "prefork", "solo")
 QUIET = ("--without-gossip", "--without-mingle")
@@ -91,7 +102,7 @@ def list_workers(context: CommandContext) -> None:
     Without a terminal: name, process id, state, busy slots, slots, pool, queues, graphs and time of the
     last report (UTC), separated by tabs.
     """
-    from runner.cli.views import read_workers
+    from runner.cli.json_views import read_workers
 
     listed, output = read_workers(context.settings.redis_url), context.output
     if output.as_json:
@@ -111,3 +122,119 @@ def _row(view: WorkerView) -> tuple[object, ...]:
 def _cells(view: WorkerView) -> tuple[object, ...]:
     queues, graphs, seen = ",".join(view.queues), ",".join(view.graphs), stamp(view.seen)
     return view.name, view.pid, view.state, view.busy, view.slots, view.pool, queues, graphs, seen
+
+
+BOOT_TIMEOUT = 30.0
+"""Seconds for a worker to start; usually two."""
+
+GRACE = 5.0
+"""Seconds for running nodes to finish; a node that is cut off runs again on another worker."""
+
+READY = "worker.ready:"
+"""What the worker logs once the store has its graphs and can wake it."""
+
+
+class WorkerEnded(RunnerError):
+    """The worker process ended by itself."""
+
+
+class WorkerProcess:
+    """A running worker; its log is a file, read line by line."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        log.touch()
+        self._log = log.open(encoding="utf-8", errors="replace")
+        self._guard = SupervisedProcess(list(command), log=log, folder=log.parent, environment=environment)
+        self._partial = ""
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._guard.pid
+
+    def lines(self) -> list[str]:
+        """Return the lines that it has logged since the last call."""
+        *whole, self._partial = (self._partial + self._log.read()).split("\n")
+        return whole
+
+    def alive(self, seconds: float = 0) -> bool:
+        """Whether it is still running, after waiting for its end for at most this long."""
+        return self._guard.alive(seconds)
+
+    def wait_ready(self, on_line: Callable[[str], object] | None = None) -> None:
+        """Return when it accepts work; `on_line` is called with each line that it logs until then.
+
+        Raises:
+            WorkerEnded: it ended, or took too long.
+        """
+        logged: list[str] = []
+        for _ in range(round(BOOT_TIMEOUT / 0.05)):
+            running = self.alive(0.05)
+            for line in self.lines():
+                logged.append(line)
+                if on_line is not None:
+                    on_line(line)
+                if READY in line:
+                    return
+            if not running:
+                break
+        last = "\n".join(line for line in logged[-15:] if line.strip())
+        raise WorkerEnded(f"the worker did not become ready and was stopped. The end of its log:\n{last}")
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Wait for running nodes to finish, at most this many seconds, and end it."""
+        if self.alive():
+            os.kill(self.pid, signal.SIGTERM)
+            self.alive(grace)
+        self._guard.end()
+        self._log.close()
+
+
+@contextmanager
+def worker_process(
+    environment: Mapping[str, str],
+    *,
+    concurrency: int | None = None,
+    more: Sequence[str] = (),
+    grace: float = GRACE,
+) -> Iterator[WorkerProcess]:
+    """Run a worker for the length of a `with` block, with these variables added to the environment."""
+    with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
+        command = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
+        worker = WorkerProcess(command, Path(folder) / "worker.log", environment)
+        try:
+            yield worker
+        finally:
+            worker.stop(grace)
+
+
+@click.command()
+@with_context
+def metrics(context: CommandContext) -> None:
+    """Write metrics of runs, questions and workers for Prometheus.
+
+    The format is the text format of Prometheus, a widely used monitoring program. The numbers are read
+    from the store, so one process reports for all workers. A textfile collector such as that of the
+    node exporter can read them from a file:
+
+    \b
+      runner metrics > runner.prom.new && mv runner.prom.new runner.prom
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from runner.store.redis.server_info import read_metrics
+
+    numbers = read_metrics(context.settings.redis_url)
+    if context.output.as_json:
+        context.output.data({"metrics": numbers})
+        return
+    described: set[str] = set()
+    for metric in numbers:
+        family, kind = (metric.family, "histogram") if metric.family else (metric.name, "gauge")
+        if family not in described:
+            click.echo(f"# HELP {family} {metric.help}\n# TYPE {family} {kind}")
+        described.add(family)
+        click.echo(f"{metric.name}{_labels(metric)} {metric.value:g}")
+
+
+def _labels(metric: Metric) -> str:
+    labels = ",".join(f"{name}={json.dumps(value)}" for name, value in metric.labels.items())
+    return f"{{{labels}}}" if labels else ""

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 
-from runner.cli.process import worker_process
+from runner.cli.workers import worker_process
 from runner.client import Client
 
 SLOTS = 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from runner.cli.process import worker_process
 from runner.cli.program import runner
+from runner.cli.workers import worker_process
 from runner.definition.registry import registry
 from runner.testing.plugin import private_store
 

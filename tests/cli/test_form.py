@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from pydantic import BaseModel, Field
 
 from runner.cli.exits import CommandError
-from runner.cli.form import ask_for_answer, ask_for_responder
+from runner.cli.interrupts import ask_for_answer, ask_for_responder
+from runner.cli.json_views import question_of
 from runner.cli.output import Output
-from runner.cli.views import question_of
 from runner.records.interrupts import Address
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from runner import Client
 from runner.cli.interrupts import _expiry
+from runner.cli.json_views import question_of
 from runner.cli.output import document
-from runner.cli.tree import _question
-from runner.cli.views import question_of
+from runner.cli.run_tree import _question
 from runner.records.interrupts import Address
 
 YES = '{"decision": "approve"}'

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from runner import Client, GraphBuilder
+from runner.cli.json_views import read_run
 from runner.cli.output import document
-from runner.cli.tree import draw
-from runner.cli.views import read_run
+from runner.cli.run_tree import draw
 from runner.store.memory.store import MemoryStore
 from tests.waiting import wait_until
 

@@ -6,9 +6,8 @@ import re
 
 from click.testing import CliRunner
 
-from runner.cli.process import worker_process
 from runner.cli.program import runner
-from runner.cli.workers import worker_command
+from runner.cli.workers import worker_command, worker_process
 from tests.processes import run_module
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from celery import current_app
 
-from runner.cli.process import WorkerProcess, worker_process
+from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import registry
 from tests.docs import blocks
 

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner.cli.arguments import (
+    complete_run,
+    input_option,
+    read_json,
+    read_tags,
+    run_argument,
+    tag_option,
+)
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import HINTS, CommandError, Exit
-from runner.cli.ids import complete_run
-from runner.cli.options import input_option, read_json, read_tags, tag_option
 from runner.errors import ConflictError, RunnerError, StoreError
 
 if TYPE_CHECKING:
-    from runner.cli.views import MigratedRun
+    from runner.cli.json_views import MigratedRun
     from runner.client import Run
 
 
@@ -28,7 +34,7 @@ class RunStatus:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option(
     "--reason", default="cancelled by an operator", show_default=True, help="Why; it is stored with the run."
 )
@@ -55,7 +61,7 @@ class RetriedRun:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option("--node", metavar="NODE", help="The failed node to retry (default: all of them).")
 @with_context
 def retry(context: CommandContext, run_id: str, node: str | None) -> None:
@@ -70,7 +76,7 @@ def retry(context: CommandContext, run_id: str, node: str | None) -> None:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @with_context
 def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
@@ -89,7 +95,7 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
 @click.option("--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest).")
 @input_option("Another task for NODE", "that of RUN")
@@ -118,7 +124,7 @@ def fork(
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@run_argument
 @input_option("Another task", "that of RUN")
 @with_context
 def again(context: CommandContext, run_id: str, *, input_text: str | None) -> None:
@@ -165,7 +171,7 @@ def migrate(
     and the ids of questions whose answers don't apply, separated by tabs. Exit codes: 0 all were moved;
     2 names don't fit; 4 no such run or node; 5 a run can't be moved.
     """
-    from runner.cli.views import MigratedRun
+    from runner.cli.json_views import MigratedRun
 
     if (run_id is None) == (graph is None):
         raise CommandError(Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph.")
@@ -219,7 +225,7 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 def _migrate(
     context: CommandContext, run_id: str, mapping: dict[str, str], drop: tuple[str, ...], *, dry_run: bool
 ) -> MigratedRun:
-    from runner.cli.views import MigratedRun
+    from runner.cli.json_views import MigratedRun
 
     migrated = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
     return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migrated.nodes))

@@ -1,0 +1,290 @@
+"""Options and arguments that several commands have, and how their values are read.
+
+Of an id a unique prefix is enough, and the shell completes it. A run's id begins with its partition and
+the time at which it was made, so a prefix means a span of time, and only the runs of that span are read.
+A question's id begins with that of its run.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from runner.cli.exits import CommandError, Exit
+from runner.records.validation import one_line
+
+if TYPE_CHECKING:
+    from runner.client import Client
+    from runner.records.interrupts import Interrupt
+    from runner.records.listings import Page, RunSummary
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Item = TypeVar("Item")
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+COMMENT = re.compile(r"^[ \t]*//.*(?:\n|\Z)", re.MULTILINE)
+
+MAX_PAGES = 100
+"""Pages that one command reads when few of many items match; then it prints a cursor to continue from."""
+
+
+# -- JSON --------------------------------------------------------------------------------------------
+
+
+def input_option(what: str, default: str) -> Callable[[Command], Command]:
+    """Make the option --input, whose value `read_json` reads."""
+    text = f"{what}: JSON, @file, or - for standard input (default: {default})."
+    return click.option("--input", "input_text", metavar="JSON", help=text)
+
+
+def read_json(text: str, option: str, *, commented: bool = False) -> Any:
+    """Read JSON from the text itself, from `@file`, or from standard input for `-`.
+
+    With `commented`, lines that begin with // are ignored.
+
+    Raises:
+        CommandError: the file can't be read, or its content is not JSON.
+    """
+    from runner.errors import CorruptDocument
+    from runner.records import codec
+
+    content = _content(text, option)
+    try:
+        return codec.load_json(without_comments(content) if commented else content)
+    except CorruptDocument as error:
+        unquoted = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
+        hint = f"Text needs its own quotes: {option} '\"{text}\"'." if unquoted else ""
+        raise CommandError(Exit.USAGE, f"{option} is {error}.", hint) from error
+
+
+def without_comments(text: str) -> str:
+    """Remove the lines that begin with //, which no line of JSON does."""
+    return COMMENT.sub("", text)
+
+
+def _content(text: str, option: str) -> str:
+    if text == "-":
+        return sys.stdin.read()
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(Exit.USAGE, f"{option}: the file {text[1:]} can't be read: {reason}.") from error
+
+
+# -- tags and times ----------------------------------------------------------------------------------
+
+
+def tag_option(text: str) -> Callable[[Command], Command]:
+    """Make the option --tag, whose values `read_tags` reads."""
+    return click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help=f"{text}; may be repeated.")
+
+
+def read_tags(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read tags of the form `key=value`.
+
+    Raises:
+        CommandError: a tag has no "=".
+    """
+    pairs = [text.partition("=") for text in texts]
+    invalid = [key for key, equals, _ in pairs if not key or not equals]
+    if invalid:
+        raise CommandError(Exit.USAGE, f"--tag {invalid[0]!r} has no value.", "Write --tag key=value.")
+    return {key: value for key, _, value in pairs}
+
+
+def to_ms(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Read a time as ms: a duration before now such as 90s, 30m, 2h or 7d, or RFC 3339.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text is None:
+        return None
+    seconds = read_duration(text)
+    if seconds is not None:
+        return time.time_ns() // 1_000_000 - round(seconds * 1000)
+    try:
+        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError as error:
+        advice = "use a duration before now (2h), a day (2026-01-31) or an RFC 3339 time"
+        raise click.BadParameter(f"{text!r} is not a time; {advice}.", param=option) from error
+
+
+def read_duration(text: str) -> float | None:
+    """Read a duration such as 90s, 30m, 2h or 7d as seconds; None where it is not one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    return float(match[1]) * UNITS[match[2]] if match else None
+
+
+# -- lists -------------------------------------------------------------------------------------------
+
+
+def limit_option(command: Command) -> Command:
+    """Add the option --limit."""
+    return click.option(
+        "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number."
+    )(command)
+
+
+def paged(command: Command) -> Command:
+    """Add the options --limit and --cursor."""
+    cursor = click.option(
+        "--cursor",
+        metavar="CURSOR",
+        help="Continue from this cursor, printed by the previous page (default: from the beginning).",
+    )
+    return limit_option(cursor(command))
+
+
+def read_pages(fetch: Callable[[int, str | None], Page[Item]], limit: int, cursor: str | None) -> Page[Item]:
+    """Read pages until there are `limit` items, or no more."""
+    from runner.records.listings import Page
+
+    items: list[Item] = []
+    for _ in range(MAX_PAGES):
+        page = fetch(limit - len(items), cursor)
+        items += page
+        cursor = page.next
+        if cursor is None or len(items) >= limit:
+            break
+    return Page(tuple(items), cursor)
+
+
+# -- ids of runs and questions ------------------------------------------------------------------------
+
+DIGITS = 26
+"""Letters and digits of a run's id behind the two of its partition: 128 bits, the first 48 are ms."""
+
+SKEW = 3_600_000
+"""Ms by which the clock that made an id may differ from that of the store, which has the run's start."""
+
+LIMIT = 2_000
+"""Runs of a span that are compared with a prefix."""
+
+OFFERED = 30
+"""How many ids the shell offers."""
+
+NAMED = 5
+"""How many ids an error names when a prefix fits several."""
+
+
+def full_run_id(client: Client, text: str) -> str:
+    """Return the id that begins with this text, or the text itself where no run or only it fits.
+
+    Raises:
+        CommandError: several runs fit.
+    """
+    if client.engine.store.peek(text) is not None:
+        return text
+    return _only([run.run_id for run in _runs(client, text, LIMIT)], text, "runs")
+
+
+def full_interrupt_id(client: Client, text: str) -> str:
+    """Return the id of the question that begins with this text; of several, of the only open one.
+
+    Raises:
+        CommandError: several questions fit.
+    """
+    if client.engine.store.interrupts([text])[0] is not None:
+        return text
+    questions = _questions(client, text)
+    names = [question.id for question in questions if question.is_open]
+    return _only(names or [question.id for question in questions], text, "questions")
+
+
+def complete_run(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the newest runs whose ids begin so, each with its graph and status."""
+    try:
+        runs = _runs(context.obj.client, incomplete, OFFERED)
+        return [CompletionItem(run.run_id, help=one_line(f"{run.graph_id} {run.status}")) for run in runs]
+    except Exception:  # noqa: BLE001 - a shell that completes shows no errors
+        return []
+
+
+def complete_interrupt(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the open questions whose ids begin so, each with its name and node."""
+    try:
+        client = context.obj.client
+        asked = read_pages(lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None)
+        questions = [question for question in asked if question.id.startswith(incomplete)]
+        return [
+            CompletionItem(question.id, help=one_line(f"{question.name} of {question.node_id}"))
+            for question in questions[:OFFERED]
+        ]
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+interrupt_argument = click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+
+
+def _only(names: Sequence[str], text: str, kind: str) -> str:
+    if len(names) > 1:
+        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        raise CommandError(
+            Exit.USAGE,
+            f"{text!r} fits several {kind}: {shown}.",
+            "Write more of the id; nothing was changed.",
+        )
+    # Where nothing fits, the command itself says so.
+    return names[0] if names else text
+
+
+def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
+    span = _span(prefix)
+    if span is None:
+        return []
+    since, until = span
+    filters: dict[str, Any] = {"since": since, "until": until} if prefix[2:] else {}
+    runs: list[RunSummary] = []
+    page = read_pages(lambda number, after: client.runs(**filters, limit=number, cursor=after), LIMIT, None)
+    for run in page:
+        if run.run_id.startswith(prefix):
+            runs.append(run)
+            if len(runs) >= limit:
+                break
+    return runs
+
+
+def _span(prefix: str) -> tuple[int, int] | None:
+    """Return the ms between which a run was started whose id begins so; None where no id does."""
+    digits = prefix[2:]
+    if len(digits) > DIGITS or not (prefix[:2].isdecimal() or not prefix[:2]):
+        return None
+    try:
+        first, last = (
+            int.from_bytes(base64.b32hexdecode(digits.ljust(DIGITS, filler).upper() + "======")[:6])
+            for filler in "0v"
+        )
+    except ValueError:
+        return None
+    return max(0, first - SKEW), last + SKEW
+
+
+def _questions(client: Client, prefix: str) -> list[Interrupt]:
+    """Read the questions that this can mean, of the runs whose ids it can be.
+
+    These are the questions, open and closed, whose ids begin so, and what the child runs of such a run ask.
+    """
+    run, dot, _ = prefix.partition(".")
+    names = [run] if dot else [summary.run_id for summary in _runs(client, run, NAMED + 1)]
+    questions: dict[str, Interrupt] = {}
+    for name in names:
+        snapshot = client.engine.store.read(name)
+        own = snapshot.interrupts if snapshot is not None else ()
+        family = () if dot else client.interrupts(run=name)
+        questions |= {question.id: question for question in (*own, *family)}
+    return [question for question in questions.values() if not dot or question.id.startswith(prefix)]
