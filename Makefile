@@ -24,10 +24,10 @@ test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves ou
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos"
 
 chaos: $(STAMP) ## Run every real fault and its control; takes minutes
-	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 180 -m chaos tests/chaos
+	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
 
 chaos-sample: $(STAMP) ## Run one fault of every kind
-	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 180 -m sample tests/chaos
+	$(BIN)/pytest -q -n 2 --dist loadfile -m sample tests/chaos
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))

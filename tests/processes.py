@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SECONDS = 55
+SECONDS = 150
 """Within these a program of ours ends that starts a worker and waits for its runs."""
 
 

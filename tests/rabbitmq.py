@@ -13,6 +13,7 @@ import pytest
 
 from runner.dev.supervised_process import SupervisedProcess
 from runner.testing.plugin import absent
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -23,18 +24,12 @@ def find_program() -> str | None:
     return str(PROGRAM) if PROGRAM.exists() else shutil.which("rabbitmq-server")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Rabbit:
     """One server; `kill` ends it as a power cut would, `start` brings it back with its data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, mapper, peers = _free_port(), _free_port(), _free_port()
+        self.port, mapper, peers = free_port(), free_port(), free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
         (folder / "plugins").write_text("[].\n", encoding="utf-8")
         (folder / "log").touch()
@@ -61,7 +56,7 @@ class Rabbit:
         # `exec` replaces the shell: the guard's child must be the server itself.
         command = ["/bin/sh", "-c", 'cd "$1" && exec "$0"', str(find_program()), str(self.folder)]
         self._guard = SupervisedProcess(command, log=self.folder / "log", environment=self._environment)
-        wait_until(self._listens, "RabbitMQ listens", seconds=60)
+        wait_until(self._listens, "RabbitMQ listens", seconds=150)
 
     def _listens(self) -> bool:
         assert self._guard.alive(), (self.folder / "log").read_text(encoding="utf-8", errors="replace")
@@ -79,7 +74,7 @@ class Rabbit:
         # The port mapper is a daemon of Erlang's; it ends when told so, once nothing is registered.
         mapper = {**os.environ, **self._environment}
         if shutil.which("epmd"):
-            subprocess.run(["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=20)
+            subprocess.run(["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ CPU = 0.5
 def measured(statement: str) -> tuple[float, set[str]]:
     """Run a statement in a fresh interpreter; give its processor time and the packages it loaded."""
     command = [sys.executable, "-c", MEASURE.format(statement=statement)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     seconds, modules = json.loads(done.stdout)
     return seconds, set(modules)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(holds: Callable[[], object], what: str, *, seconds: float = 20) -> None:
+def wait_until(holds: Callable[[], object], what: str, *, seconds: float = 60) -> None:
     """Return as soon as `holds()` is true; fail with `what` was awaited after that many seconds."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds

@@ -600,7 +600,7 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
     @tool
     def wait() -> str:
         """Run until its start was written."""
-        return str(gate.wait(5))
+        return str(gate.wait(60))
 
     slow = Node(lambda: Agent("a", ScriptedModel([use("wait", "t1"), last_result]), [wait]))
     slow.on_emit = lambda data: gate.set() if data.get("status") == "started" else None
@@ -748,7 +748,7 @@ def test_a_question_of_a_subagent_is_published_while_a_sibling_runs() -> None:
     @tool
     def slow() -> str:
         """End only when the question is out."""
-        return "in time" if published.wait(20) else "too late"
+        return "in time" if published.wait(60) else "too late"
 
     def make() -> Agent:
         helper = Agent("helper", ScriptedModel([use("ask"), "helped"]), [ask])

@@ -385,7 +385,7 @@ def test_a_question_is_published_while_a_sibling_still_runs() -> None:
     @tool
     def slow() -> str:
         """End only when the question is out."""
-        return "in time" if published.wait(20) else "too late"
+        return "in time" if published.wait(60) else "too late"
 
     ledger = Ledger()
     node = ledger.node([use("slow"), use("ask", word="a")], "end", tools=[slow])
@@ -465,7 +465,7 @@ def test_a_result_of_a_concurrent_batch_is_stored_while_its_siblings_run() -> No
         """Die once, after the quick one is stored."""
         ledger.ran.append("slow")
         if deaths:
-            assert quick_is_stored.wait(20)
+            assert quick_is_stored.wait(60)
             deaths.pop()
             node.kill_after = 0
         return "slow"
@@ -492,7 +492,7 @@ def test_killed_in_a_callback_after_the_tool_the_tool_is_not_run_again() -> None
     def look(event: AfterToolCallEvent) -> None:
         del event
         if deaths:
-            assert stored.wait(20)
+            assert stored.wait(60)
             deaths.pop()
             node.kill_after = 0
 
@@ -786,7 +786,7 @@ def test_a_tool_sees_when_its_work_is_no_longer_wanted() -> None:
     @tool(context=True)
     def slow(tool_context: ToolContext) -> str:
         """Wait for the signal."""
-        if tool_context.cancel_signal.wait(20) and tool_context.cancelled:
+        if tool_context.cancel_signal.wait(60) and tool_context.cancelled:
             signalled.set()
         return "late"
 

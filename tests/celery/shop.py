@@ -44,7 +44,7 @@ def slow(self, gate):
     with store() as client:
         client.rpush(f"begun:{gate}", self.request.id)
         pause = threading.Event()
-        for _ in range(600):
+        for _ in range(3000):
             if client.exists(f"gate:{gate}"):
                 return gate
             pause.wait(0.05)

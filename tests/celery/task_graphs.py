@@ -52,4 +52,4 @@ def slow():
 
 @graph("slow_in_time")
 def slow_in_time():
-    return alone(CeleryTask("shop.slow"), timeout=2.0)
+    return alone(CeleryTask("shop.slow"), timeout=5.0)

@@ -22,7 +22,7 @@ def test_another_worker_goes_on_with_an_agent_of_another_framework(databases):
     site = next(databases)
     site.ready(1, RUNNER_GRAPHS="tests.integrations.worker_graphs")
     runs = {name: site.client.start(name, "go") for name in GRAPHS}
-    waiting = {name: run.wait(30) for name, run in runs.items()}
+    waiting = {name: run.wait(60) for name, run in runs.items()}
     assert {result.status for result in waiting.values()} == {Status.INTERRUPTED}
 
     site.workers[0].kill()

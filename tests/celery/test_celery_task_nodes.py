@@ -40,7 +40,7 @@ def test_a_task_of_another_app_does_the_work_of_a_node(shop_site):
     """It gets the node's input, and its result is the node's; its id names run, node, visit and attempt."""
     open_shop(shop_site)
     run = shop_site.client.start("charging", "o1")
-    result = run.wait(20)
+    result = run.wait(60)
 
     assert result.status is Status.COMPLETED
     charged = {"order": {"id": "o1"}, "task": f"{run.id}.charge.1.1.task"}
@@ -56,15 +56,15 @@ def test_a_node_that_waits_for_a_task_holds_no_worker(shop_site):
     assert {run.status for run in runs} == {Status.EXECUTING}
 
     open_shop(shop_site)
-    assert [run.wait(20).results["note"].output["order"]["id"] for run in runs] == list(range(6))
+    assert [run.wait(60).results["note"].output["order"]["id"] for run in runs] == list(range(6))
 
 
 @pytest.mark.slow
 def test_a_failed_task_fails_its_node_and_a_policy_tries_again(shop_site):
     """With our tasks in its app the error comes whole: type and message, and the policy counts it."""
     open_shop(shop_site, WITH_OURS)
-    failed = shop_site.client.start("declined", "visa").wait(20)
-    again = shop_site.client.start("declined_once", "amex").wait(20)
+    failed = shop_site.client.start("declined", "visa").wait(60)
+    again = shop_site.client.start("declined_once", "amex").wait(60)
 
     assert failed.status is Status.FAILED
     assert repr(failed.results["work"].result) == "LookupError('no card visa')"
@@ -76,8 +76,8 @@ def test_a_failed_task_fails_its_node_and_a_policy_tries_again(shop_site):
 def test_a_failed_task_of_an_app_without_ours_says_where_to_look(shop_site):
     """Celery tells other workers which task failed and no more; what is not JSON fails its node, too."""
     open_shop(shop_site)
-    failed = shop_site.client.start("declined", "visa").wait(20)
-    unsent = shop_site.client.start("unsendable", "x").wait(20)
+    failed = shop_site.client.start("declined", "visa").wait(60)
+    unsent = shop_site.client.start("unsendable", "x").wait(60)
 
     assert failed.status is Status.FAILED
     assert "runner.celery.install(app)" in str(failed.results["work"].result)
@@ -87,13 +87,13 @@ def test_a_failed_task_of_an_app_without_ours_says_where_to_look(shop_site):
 
 @pytest.mark.slow
 def test_a_task_whose_worker_died_is_late(shop_site):
-    """Nothing is heard of it again: the node's timeout fails it, and a later report changes nothing."""
+    """Its node's timeout fails the node."""
     shop = open_shop(shop_site)
     run = shop_site.client.start("slow_in_time", "g1")
     wait_until(lambda: begun(shop_site, "g1"), "the task has begun")
     shop.kill()
 
-    result = run.wait(2 + RECOVERY + MARGIN)
+    result = run.wait(5 + RECOVERY + MARGIN)
     assert result.status is Status.FAILED
     assert "did not end within the node's timeout" in str(result.results["work"].result)
 
@@ -114,10 +114,10 @@ def test_a_cancelled_run_revokes_its_task(shop_site):
     for gate in gates:
         shop_site.redis.set(f"gate:{gate}", 1)
 
-    assert {run.wait(20).status for run in runs.values()} == {Status.COMPLETED}
+    assert {run.wait(60).status for run in runs.values()} == {Status.COMPLETED}
     wait_until(lambda: "Discarding revoked task" in shop.said(), "the third one is left out")
     assert sum(len(begun(shop_site, gate)) for gate in gates) == 2
-    assert idle.wait(20).status is Status.CANCELLED
+    assert idle.wait(60).status is Status.CANCELLED
 
 
 def test_in_process_there_is_no_worker_to_send_it():

@@ -33,7 +33,7 @@ def test_it_serves_the_graphs_of_the_examples(deployed):
 def test_a_plain_celery_task_does_the_work_of_a_node(deployed):
     """The task knows nothing of graphs; its result is the node's, and goes on to the next one."""
     run = deployed.client.start("notify", {"to": "ana@example.org", "order": 7})
-    result = run.wait(20)
+    result = run.wait(60)
 
     assert result.status is Status.COMPLETED, result
     assert result.results["send"].output == {"to": "ana@example.org", "sent": "to the log"}

@@ -36,7 +36,7 @@ def app(redis_url):
 def take(app, queue: str):
     """Take a message off a queue as a worker does, through kombu."""
     with app.connection_for_read() as connection:
-        message = connection.SimpleQueue(queue).get(timeout=5)
+        message = connection.SimpleQueue(queue).get(timeout=60)
         message.ack()
         return message
 
@@ -208,7 +208,7 @@ def test_the_first_priority_is_the_highest_where_the_broker_is_no_redis(ours, th
     CeleryDispatcher(app).ring([bell])
 
     with app.connection_for_read() as connection:
-        message = connection.SimpleQueue(Queue("gpu", routing_key="gpu")).get(timeout=5)
+        message = connection.SimpleQueue(Queue("gpu", routing_key="gpu")).get(timeout=60)
         assert message.properties["priority"] == theirs
         assert message.headers["id"] == bell.task_id
     app.close()

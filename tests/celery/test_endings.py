@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runner import Status
-from tests.celery.workers import MARGIN, RECOVERY
+from tests.celery.workers import BOOT, MARGIN, RECOVERY
 from tests.waiting import wait_until
 
 TASK = "shop.done@shop"
@@ -17,7 +17,7 @@ TASK = "shop.done@shop"
 def shop(empty_site):
     """A site with the worker of somebody else's app, which consumes only its own queue."""
     worker = empty_site.add(slots=1, app="tests.celery.ledger:app")
-    wait_until(lambda: "ready." in worker.said(), "the shop's worker is ready")
+    wait_until(lambda: "ready." in worker.said(), "the shop's worker is ready", seconds=BOOT)
     empty_site.workers.remove(worker)
     yield empty_site
     worker.end()
@@ -40,7 +40,7 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
     """Runs that complete, fail or are cancelled tell so once, with their output where it is small."""
     shop.ready(1, RUNNER_ON_END=TASK)
     runs = [shop.client.start(graph, "go", on_end=TASK) for graph in ("chain", "failure", "question")]
-    assert runs[2].wait(20).status is Status.INTERRUPTED
+    assert runs[2].wait(60).status is Status.INTERRUPTED
     runs[2].cancel()
     expected = [
         ("chain", "completed", ["c", "b"]),

@@ -55,7 +55,7 @@ def kill_and_silence(site, **settings: str):
     site.starter(killed).kill()
     site.open_gate(killed)
     crowd = site.client.start("crowd", "go")
-    wait_until(lambda: len(site.starts(crowd)) == 4, "every slot is busy")
+    wait_until(lambda: len(site.starts(crowd)) >= 4, "every slot is busy")
     silenced = site.client.start("chain", "go")
     # The killed worker's node may be rung again by now.
     assert silence(site) >= 1
@@ -105,7 +105,7 @@ def test_a_reader_killed_with_an_answer_in_hand_loses_nothing(pair):
     """An answer that a worker had taken from the stream and not applied is taken over by another."""
     pair.ready(1)
     run = pair.client.start("question", "go")
-    (question,) = run.wait(20).interrupts
+    (question,) = run.wait(60).interrupts
     pair.redis.xgroup_createconsumer("runner:responses", "runner", "dead-worker")
     body = json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"})
     with pair.redis.pipeline(transaction=True) as both:
@@ -128,7 +128,7 @@ def test_a_frozen_worker_s_late_result_is_refused(pair):
         os.kill(frozen.pid, signal.SIGCONT)
     pair.open_gate(run)
 
-    result = run.wait(20)
+    result = run.wait(60)
     assert result.status is Status.COMPLETED
     assert result.results["a"].output == 2
     assert result.execution_order == ["a", "b"]
@@ -144,7 +144,7 @@ def test_a_doorbell_rung_many_times_runs_its_node_once(pair):
     wait_until(lambda: not doorbells(pair), "all copies were taken")
     pair.open_gate(run)
 
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
     assert len(pair.starts(run)) == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 import urllib.request
 
@@ -12,11 +11,18 @@ import pytest
 
 from runner import Status
 from runner.dev.supervised_process import SupervisedProcess
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-STATES = {"question": "WAITING", "failure": "FAILURE", "retry": "RETRY", "chain": "SUCCESS"}
+STATES = {
+    "question": {"node.with.dots.1.1": "WAITING"},
+    "failure": {"b.1.1": "FAILURE"},
+    "retry": {"flaky.1.1": "RETRY"},
+    "chain": {"a.1.1": "SUCCESS", "b.1.1": "SUCCESS", "c.1.1": "SUCCESS"},
+}
+"""How the tasks of each graph end."""
 
 ENDED = {"SUCCESS", "FAILURE", "REVOKED"}
 
@@ -25,9 +31,8 @@ class Flower:
     """A Flower process on a port of its own."""
 
     def __init__(self, url: str, folder) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        port = self.address.rpartition(":")[2]
+        port = free_port()
+        self.address = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "flower"]
         self.guard = SupervisedProcess(
             [*command, f"--port={port}", "--address=127.0.0.1"],
@@ -37,7 +42,7 @@ class Flower:
 
     def get(self, path: str) -> str:
         try:
-            with urllib.request.urlopen(f"{self.address}/{path}", timeout=10) as reply:  # noqa: S310 - our own Flower
+            with urllib.request.urlopen(f"{self.address}/{path}", timeout=60) as reply:  # noqa: S310 - our own Flower
                 return reply.read().decode()
         except OSError:
             return ""
@@ -69,14 +74,17 @@ def ended(flower, sites):
     client = sites["threads"].client
     runs = {graph: client.start(graph, "go") for graph in STATES}
     for run in runs.values():
-        run.wait(20)
+        run.wait(60)
+
+    states = {f"{runs[graph].id}.{end}": state for graph in STATES for end, state in STATES[graph].items()}
+    tasks = {}
 
     def known():
-        found = {((task["name"] or "").partition("/")[0], task["state"]) for task in flower.tasks().values()}
-        return set(STATES.items()) <= found
+        tasks.update(flower.tasks())
+        return all(tasks.get(task, {}).get("state") == state for task, state in states.items())
 
     wait_until(known, "Flower knows how each run ended")
-    return runs, flower.tasks()
+    return runs, tasks
 
 
 def test_flower_names_nodes_by_graph_and_name(ended):
@@ -106,7 +114,7 @@ def test_flower_tells_waiting_failed_and_retried_from_done(ended):
 def test_a_node_that_ran_too_long_is_shown_as_failed(flower, sites):
     """Its code ends after its timeout, and then its task ends as the node did: with the reason."""
     run = sites["threads"].client.start("deaf", "go")
-    assert run.wait(20).status is Status.FAILED
+    assert run.wait(60).status is Status.FAILED
 
     shown = ended_task(flower, f"{run.id}.sleep.1.1")
 
@@ -136,7 +144,7 @@ def test_a_node_that_has_to_wait_for_its_turn_is_shown_waiting(flower, sites):
     sites["threads"].open_gate(run)
 
     assert shown == ["WAITING for its turn: a limit is reached"]
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
 
 
 def test_flower_s_metrics_have_few_labels(ended, flower):

@@ -26,7 +26,7 @@ def following(site):
         wait_until(lambda: state.event_count, "the first event arrives")
         yield state
         receiver.should_stop = True
-        thread.join(5)
+        thread.join(60)
     app.close()
 
 
@@ -47,9 +47,9 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     worker.wait_ready()
     with following(empty_site) as state:
         if by == "control":
-            empty_site.control.enable_events(reply=True)
+            wait_until(lambda: empty_site.control.enable_events(reply=True), "the worker has turned them on")
         run = empty_site.client.start("question", "go")
-        run.wait(20)
+        run.wait(60)
         task_id = f"{run.id}.node.with.dots.1.1"
 
         wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits")
@@ -58,7 +58,7 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
 def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
     """A monitor shows a waiting node as WAITING with its question's name, and as a success in the end."""
     run = threads.client.start("question", "go")
-    (question,) = run.wait(20).interrupts
+    (question,) = run.wait(60).interrupts
     task_id = f"{run.id}.node.with.dots.1.1"
 
     wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING", "it waits")
@@ -67,14 +67,14 @@ def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
     assert monitor.tasks[task_id].result == "WAITING for a person: approval"
 
     threads.client.respond(question.id, "yes")
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
     wait_until(lambda: monitor.tasks[task_id].state == "SUCCESS", "it has ended")
 
 
 def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
     """A monitor shows FAILURE, the node's error in one line, and the node's own traceback."""
     run = threads.client.start("failure", "go")
-    assert run.wait(20).status is Status.FAILED
+    assert run.wait(60).status is Status.FAILED
     task_id = f"{run.id}.b.1.1"
 
     wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE", "it failed")
@@ -85,11 +85,11 @@ def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
 def test_each_attempt_is_shown_and_a_retry_as_one(threads, monitor):
     """The first attempt is shown as RETRY with its error, the second one is a task of its own."""
     run = threads.client.start("retry", "go")
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
     first, second = (f"{run.id}.flaky.1.{attempt}" for attempt in (1, 2))
 
-    wait_until(lambda: second in monitor.tasks and monitor.tasks[second].state == "SUCCESS", "it has ended")
-    assert monitor.tasks[first].state == "RETRY"
+    for task, state in ((first, "RETRY"), (second, "SUCCESS")):  # the events of two threads may cross
+        wait_until(lambda: task in monitor.tasks and monitor.tasks[task].state == state, f"{task} is {state}")  # noqa: B023
     assert "boom in attempt 1" in monitor.tasks[first].exception
     assert monitor.tasks[second].args == "visit=1 attempt=2"
 
@@ -97,7 +97,7 @@ def test_each_attempt_is_shown_and_a_retry_as_one(threads, monitor):
 def test_a_failed_node_is_one_quiet_line_in_the_worker_s_log(threads):
     """What a node raises is its result, not the worker's trouble: one line, no traceback."""
     run = threads.client.start("failure", "go")
-    assert run.wait(20).status is Status.FAILED
+    assert run.wait(60).status is Status.FAILED
     (worker,) = threads.workers
 
     def told():
@@ -112,9 +112,11 @@ def test_a_failed_node_is_one_quiet_line_in_the_worker_s_log(threads):
 def test_a_task_names_the_one_that_rang_for_it(threads, monitor):
     """A monitor can follow a run from task to task: each one's parent is the task whose end rang for it."""
     run = threads.client.start("chain", "go")
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
 
-    wait_until(lambda: f"{run.id}.c.1.1" in monitor.tasks, "the last node is known")
-    assert monitor.tasks[f"{run.id}.a.1.1"].parent_id is None
-    assert monitor.tasks[f"{run.id}.b.1.1"].parent_id == f"{run.id}.a.1.1"
-    assert monitor.tasks[f"{run.id}.c.1.1"].parent_id == f"{run.id}.b.1.1"
+    a, b, c = (f"{run.id}.{node}.1.1" for node in "abc")
+    parents = {a: None, b: a, c: b}
+    wait_until(
+        lambda: {task: monitor.tasks[task].parent_id for task in parents if task in monitor.tasks} == parents,
+        "each task names the one before",
+    )

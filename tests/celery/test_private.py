@@ -34,7 +34,7 @@ class Monitor:
 
     def close(self) -> None:
         self._receiver.should_stop = True
-        self._thread.join(5)
+        self._thread.join(60)
         self._connection.release()
         self.app.close()
 
@@ -58,7 +58,7 @@ def test_answers_and_tasks_stand_in_no_log_and_no_event(worker, empty_site):
         wait_until(lambda: list(empty_site.client.runs()), "the run has started")
         (row,) = empty_site.client.runs()
         run = empty_site.client.run(row.run_id)
-        (question,) = run.wait(20).interrupts
+        (question,) = run.wait(60).interrupts
         message = {"interrupt_id": question.id, "response": SECRET}
         answered = monitor.app.send_task("runner.respond", kwargs=message, queue="runner")
 
@@ -66,7 +66,8 @@ def test_answers_and_tasks_stand_in_no_log_and_no_event(worker, empty_site):
         for task in (started, answered):
             wait_until(lambda key=task.id: monitor.received(key), "the event has come")
         assert SECRET not in str(monitor.events)
-        assert f"Task runner.respond[{answered.id}] succeeded" in worker.said()
+        succeeded = f"Task runner.respond[{answered.id}] succeeded"
+        wait_until(lambda: succeeded in worker.said(), "the log says so, too")
         assert "TaskPool: Apply" in worker.said()
         assert SECRET not in worker.said()
     finally:

@@ -58,7 +58,7 @@ def test_a_graph_inside_is_mended_in_its_place(threads):
 def test_a_cancelled_run_goes_on(threads):
     """A run that was cancelled while it waited asks its question again."""
     run = threads.client.start("question", "go")
-    (question,) = run.wait(20).interrupts
+    (question,) = run.wait(60).interrupts
     run.cancel("a mistake")
     ends(run, Status.CANCELLED)
 
@@ -91,18 +91,18 @@ def test_a_run_is_forked_from_a_node(threads):
 def test_a_run_is_started_again(threads):
     """It is a run of its own with the same task and tags."""
     run = threads.client.start("chain", "go", tags={"team": "red"})
-    run.wait(20)
+    run.wait(60)
 
     again = run.again()
 
-    assert again.wait(20).execution_order == ["a", "b", "c"]
+    assert again.wait(60).execution_order == ["a", "b", "c"]
     assert again.id != run.id
 
 
 def test_a_question_is_asked_anew_and_the_old_answer_is_superseded(threads):
     """An answer that was on its way to the old question never takes the new one's place."""
     run = threads.client.start("agent_basic", "weather?")
-    (old,) = run.wait(20).interrupts
+    (old,) = run.wait(60).interrupts
 
     threads.client.withdraw(old.id, "asked of the wrong team", reask=True)
 
@@ -120,7 +120,7 @@ def test_a_question_is_asked_anew_and_the_old_answer_is_superseded(threads):
 def test_a_withdrawn_question_fails_its_node(threads):
     """The node's error says that the question was withdrawn, and why."""
     run = threads.client.start("question", "go")
-    (question,) = run.wait(20).interrupts
+    (question,) = run.wait(60).interrupts
 
     threads.client.withdraw(question.id, "no longer needed")
 

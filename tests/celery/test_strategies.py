@@ -29,7 +29,7 @@ def interrupted(databases):
     site = next(databases)
     site.ready(1)
     runs = {name: site.client.start(graph, "What is the weather?") for name, graph in RUNS.items()}
-    before = {name: run.wait(20) for name, run in runs.items()}
+    before = {name: run.wait(60) for name, run in runs.items()}
     site.workers[0].kill()
     site.send(json.dumps({"v": 1, "interrupt_id": before["by_message"].interrupts[0].id, "response": "yes"}))
     alone = site.client.run(runs["by_message"].id)
@@ -51,7 +51,7 @@ def respond(run, result, *responses):
         ]
     )
     assert {receipt.status for receipt in receipts} == {"accepted"}
-    return run.wait(20)
+    return run.wait(60)
 
 
 def text(result, node: str) -> str:

@@ -85,7 +85,7 @@ class ForkedWorker:
             self._server.check()
             return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
 
-        wait_until(ready, f"{self.spec.name} is ready", seconds=60)
+        wait_until(ready, f"{self.spec.name} is ready", seconds=150)
 
     def kill(self) -> None:
         """End the worker and its children as a power cut would."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,15 +12,11 @@ from redis.crc import key_slot
 
 from runner.dev.embedded import find_server
 from runner.dev.supervised_process import SupervisedProcess
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 SERVICE = "main"
 SLOTS = 16384
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 class Server:
@@ -42,7 +37,7 @@ class Server:
         lines = (f"{name.replace('_', '-')} {value}\n" for name, value in given.items())
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
         self._settings = "".join(lines)
-        self.client = redis.Redis(port=self.port, socket_timeout=5, protocol=2)
+        self.client = redis.Redis(port=self.port, socket_timeout=30, protocol=2)
         self._guard: SupervisedProcess | None = None
 
     @property
@@ -70,7 +65,7 @@ class Server:
 
     def start(self) -> Server:
         self.begin()
-        wait_until(self.answers, f"the server at {self.port} answers; its log is {self.log}", seconds=60)
+        wait_until(self.answers, f"the server at {self.port} answers; its log is {self.log}", seconds=150)
         return self
 
     def answers(self) -> bool:
@@ -125,11 +120,11 @@ class Cluster:
         given = {"cluster_enabled": "yes", "cluster_node_timeout": 2000, **settings}
         self.servers = [Server(folder, **given).begin() for _ in range(3)]
         for number, server in enumerate(self.servers):
-            wait_until(server.answers, "the server answers", seconds=60)
+            wait_until(server.answers, "the server answers", seconds=150)
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
             server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             server.client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
-        wait_until(self.whole, "the servers know each other", seconds=60)
+        wait_until(self.whole, "the servers know each other", seconds=150)
 
     @property
     def url(self) -> str:
@@ -181,7 +176,7 @@ class Pair:
     def join(self) -> None:
         """Let the replica follow the primary, and the Sentinel see that it does."""
         self.replica.client.execute_command("REPLICAOF", "127.0.0.1", self.primary.port)
-        wait_until(self._joined, "the replica follows", seconds=60)
+        wait_until(self._joined, "the replica follows", seconds=150)
 
     def _joined(self) -> bool:
         found = self.sentinel.client.execute_command("SENTINEL", "REPLICAS", SERVICE)
@@ -207,7 +202,7 @@ class Pair:
     def fail_over(self) -> None:
         """Kill the primary, and wait until the replica is the new one; the old one stays away."""
         self.primary.kill()
-        wait_until(self._promoted, "the replica is the primary", seconds=60)
+        wait_until(self._promoted, "the replica is the primary", seconds=150)
         self.primary, self.replica = self.replica, self.primary
 
     def _promoted(self) -> bool:

@@ -9,7 +9,7 @@ from tests.celery.workers import MARGIN, RECOVERY
 from tests.chaos import journey
 from tests.chaos.kill_switch import arm, died_at
 
-WITHIN = RECOVERY + 3 * MARGIN
+WITHIN = RECOVERY + MARGIN
 """Seconds within which the node shows a sign of life again; much of it is for waiting in the queue."""
 
 

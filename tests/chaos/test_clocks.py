@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 GRAPHS = "tests.chaos.clock_graphs"
 OFF = ("+3600s", "-3600s")
-SLOW = 60
+SLOW = 150
 
 
 @pytest.fixture(scope="module")

@@ -118,12 +118,12 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
         home = empty.owner(Keys().prefix)
         home.kill()
         home.start()
-        wait_until(empty.whole, "the cluster is whole", seconds=60)
+        wait_until(empty.whole, "the cluster is whole", seconds=150)
         body = {"v": 1, "interrupt_id": question.id, "response": "yes", "reply_to": REPLIES}
         outbox = Outbox(empty.url)
         outbox.send("runner:responses", json.dumps(body).encode())
 
-        wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer", seconds=60)
+        wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer", seconds=150)
         assert run.result().results["c"].output == "yes"
         consistent(client.engine.store, run.id)
         assert empty.owner(REPLIES).client.xlen(REPLIES) == 1

@@ -18,8 +18,7 @@ from tests.celery.workers import LEASE, RECOVERY, Site
 from tests.chaos.load import Load, consistent
 from tests.waiting import wait_until
 
-SLOW = 90
-pytestmark = pytest.mark.timeout(300)
+SLOW = 150
 RUNS, NODES, COPIES = 34, 3, 10
 """A hundred visits of chains, each rung for ten times too often: a thousand doubles."""
 NEVER = "3600"

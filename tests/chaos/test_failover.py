@@ -17,7 +17,7 @@ from tests.chaos.transitions import SETTLED, Walk
 from tests.waiting import wait_until
 
 ROUNDS = 5
-PROGRESS = 60
+PROGRESS = 150
 """Seconds that everything may take to end after the last failover."""
 
 
@@ -178,7 +178,6 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
         client.engine.store.close()
 
 
-@pytest.mark.timeout(180)
 def test_failovers_under_load_lose_nothing_that_is_durable(pair, tmp_path):
     """Five primaries are killed while runs start and people answer: at level `replica` all of it holds."""
     pair.primary.client.flushall()

@@ -201,7 +201,7 @@ def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path):
     site = Site(server.url, tmp_path)
     try:
         worker = site.add(RUNNER_DURABILITY="fsync")
-        wait_until(lambda: not worker.alive, "the worker has ended", seconds=60)
+        wait_until(lambda: not worker.alive, "the worker has ended", seconds=150)
         assert "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off" in worker.said()
     finally:
         site.end()

@@ -14,7 +14,7 @@ from runner import Status
 from runner.store.redis.streams import HAND
 from tests.waiting import wait_until
 
-LONG = 60
+LONG = 150
 MEGA = 1 << 20
 HUGE = 8
 """Megabytes of one message."""

@@ -15,7 +15,7 @@ from tests.chaos import journey
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.hanging"}
-LONG = 60
+LONG = 150
 
 
 @pytest.fixture(scope="module")

@@ -161,7 +161,7 @@ def test_without_the_sweep_each_of_them_stays_lost(children):
         story.people.answer()
         return all(story.died(step) for step in story.steps)
 
-    wait_until(all_died, "a process died at every step", seconds=60)
+    wait_until(all_died, "a process died at every step", seconds=150)
     ends = time.monotonic() + RECOVERY + 1.5
     wait_until(lambda: time.monotonic() > ends, "the time is over in which it would come back")
     for step in story.steps:

@@ -20,7 +20,7 @@ from tests.chaos.steps import Step
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
-LONG = 60
+LONG = 150
 NODES = [Step("publish.before"), Step("claim.after"), Step("settle.before"), Step("effect.after")]
 
 

@@ -16,7 +16,7 @@ from tests.chaos.steps import WITHIN
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
-LONG = 90
+LONG = 150
 BACKLOG = 8
 QUEUE = "runner\x06\x163"
 """The list of the usual priority."""

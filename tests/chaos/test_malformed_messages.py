@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 SEED = 20
 FUZZED = 2_000
-SLOW = 90
+SLOW = 150
 QUEUE = "runner"
 ODD = [None, True, 0, -1, 1e308, 2**70, "", "x", "\x00", "a.b.1.1", [], [[]], {}, {"a": None}, [None] * 5]
 ODD += [{"__type__": "datetime", "__value__": 1}, {"__type__": "os.system", "__value__": "id"}, "[" * 900]

@@ -12,8 +12,6 @@ from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
 
-pytestmark = pytest.mark.timeout(300)
-
 EACH = 20
 FEW, MANY = 200, 500
 """So many nodes ask, each of them that many questions."""

@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.poison"}
 LIVES = 5
-LONG = 120
+LONG = 150
 
 
 @pytest.fixture(scope="module")

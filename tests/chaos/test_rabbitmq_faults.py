@@ -16,7 +16,7 @@ from tests.chaos.test_huge_messages import SLACK, malformed, memory
 from tests.rabbitmq import listen
 from tests.waiting import wait_until
 
-LONG = 90
+LONG = 150
 COUNT = 5
 KINDS = ("interrupt.asked", "interrupt.answered", "run.ended")
 TAKEN_OVER = 2.0

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 SEED = 21
 FUZZED = 300
-SLOW = 90
+SLOW = 150
 QUEUE, DEAD = "runner", "runner.dead"
 
 

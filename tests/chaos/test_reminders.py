@@ -15,7 +15,7 @@ from tests.chaos.journey import EVERY
 from tests.chaos.kill_switch import arm, died_at
 from tests.waiting import wait_until
 
-SLOW = 60
+SLOW = 150
 APPS = {"sound": "tests.chaos.kill_points:app"}
 APPS |= {name: f"tests.chaos.{name}:app" for name in ("no_sweep_app", "sweeps_twice")}
 

@@ -17,7 +17,7 @@ from tests.chaos.transitions import GRAPH, Walk
 from tests.waiting import wait_until
 
 KILLS = 30
-PROGRESS = 90
+PROGRESS = 150
 """Seconds that everything may take to end after the last kill, on a slow machine."""
 
 

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.stopping_graphs"}
-SLOW = 90
+SLOW = 150
 PAUSE = 0.05
 """Seconds between two starts: both workers together can do more."""
 

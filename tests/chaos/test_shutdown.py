@@ -21,7 +21,7 @@ LONG, SHORT, SOFT = "600", "1", "6"
 
 GRACE = {"ends": LONG, "soft": SOFT}
 SIGNAL = {"soft": signal.SIGQUIT, "cold": signal.SIGQUIT, "kept": signal.SIGQUIT}
-SLOW = 60
+SLOW = 150
 """Seconds that a loaded machine may need."""
 
 

@@ -7,7 +7,7 @@ import pytest
 from runner import Status
 from tests.waiting import wait_until
 
-SLOW = 60
+SLOW = 150
 
 
 def versioned(version: str) -> dict[str, str]:

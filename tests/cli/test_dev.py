@@ -47,11 +47,11 @@ def test_dev_runs_graphs_until_ctrl_c_and_keeps_its_data(tmp_path):
     with started(tmp_path) as (dev, ready):
         assert jsonschema_rs.is_valid(schema("dev"), ready)
         run = Client(redis_url=ready["redis_url"]).start("shop-refund", 7)
-        assert run.wait(timeout=30).status == "interrupted"
+        assert run.wait(timeout=60).status == "interrupted"
 
         dev.send_signal(signal.SIGINT)
 
-        assert dev.wait(timeout=20) == 0
+        assert dev.wait(timeout=60) == 0
         assert not is_alive(ready["worker_pid"])
         assert not socket_of(ready).exists()
     with started(tmp_path) as (dev, ready):
@@ -75,7 +75,7 @@ def test_dev_says_so_when_its_worker_ends(tmp_path):
     with started(tmp_path) as (dev, ready):
         os.kill(ready["worker_pid"], signal.SIGKILL)
 
-        assert dev.wait(timeout=20) == 1
+        assert dev.wait(timeout=60) == 1
         assert "The worker ended by itself" in (tmp_path / "dev.log").read_text()
 
 

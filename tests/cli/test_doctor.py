@@ -103,14 +103,14 @@ def test_what_a_crash_of_the_store_may_lose_is_reported(fsync, detail):
 
 def test_doctor_looks_at_a_real_store_and_worker(cli):
     """On a real site everything passes but the append-only file, which the test's store does without."""
-    wait_until(lambda: "celery@" in cli("workers", "list").stdout, "the worker is on the list")
-    done = cli("doctor", "--json")
-    checks = {check["name"]: check["result"] for check in json.loads(done.stdout)["checks"]}
 
-    assert done.exit_code == 0
-    assert checks.pop("disk") == "warn"
-    assert checks.pop("dead letters") in {"pass", "warn"}
-    assert set(checks.values()) == {"pass"}
+    def problems():
+        checks = json.loads(cli("doctor", "--json").stdout)["checks"]
+        return {check["name"]: check["result"] for check in checks if check["result"] != "pass"}
+
+    wait_until(lambda: problems().keys() <= {"disk", "dead letters"}, "the worker is on the list and in time")
+    assert cli("doctor").exit_code == 0
+    assert problems()["disk"] == "warn"
 
 
 def test_how_the_store_writes_to_disk_is_asked_of_it(shop_url):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import tomllib
@@ -20,6 +19,7 @@ from runner.cli.init import FILES
 from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.dev.supervised_process import SupervisedProcess
+from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -75,20 +75,19 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
             answer = ("--response", '{"decision": "approve"}', "--responder", "ana")
             assert call("interrupts", "respond", question["id"], *answer, url=url).returncode == 0
 
-            result = Client(redis_url=url).run(question["run_id"]).wait(30)
+            result = Client(redis_url=url).run(question["run_id"]).wait(60)
             assert result.results["pay"].output.startswith("paid 120 by transfer")
             assert call("doctor", url=url).returncode == 0
         finally:
             dev.terminate()
-            dev.wait(20)
+            dev.wait(60)
     assert not is_alive(json.loads(printed)["worker_pid"])
 
 
 @pytest.mark.slow
 def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypatch):
     """Started as the file says, in the project's folder: a worker that knows the graph, and Flower."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     monkeypatch.chdir(project)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     known = {"RUNNER_REDIS_URL": redis_url, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -106,7 +105,7 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
 
         def seen():
             """Flower sees what happens once it listens, which is not before the worker is ready."""
-            assert client.start("refund", {"order": 1042}).wait(30).status is Status.INTERRUPTED
+            assert client.start("refund", {"order": 1042}).wait(60).status is Status.INTERRUPTED
             return flower_knows("refund/look_up", port)
 
         wait_until(seen, "Flower has seen a node")
@@ -114,7 +113,7 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
 
 def flower_knows(node: str, port: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
             return f'task="{node}"' in reply.read().decode()
     except OSError:
         return False

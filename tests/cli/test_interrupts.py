@@ -65,7 +65,7 @@ def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
     done = cli(*agreed(question))
 
     assert done.exit_code == 0
-    assert Client(redis_url=shop_url).run(run_id).wait(timeout=20).status == "completed"
+    assert Client(redis_url=shop_url).run(run_id).wait(timeout=60).status == "completed"
     assert done.stdout == f"accepted\t{question}\t{run_id}\t\n"
 
 

@@ -79,7 +79,7 @@ def test_a_run_that_takes_too_long_ends_with_8_and_continues(cli, shop_url):
     assert "it continues" in done.stderr
     assert run.status == "executing"
     run.cancel("the test is over")
-    assert run.wait(timeout=20).status == "cancelled"
+    assert run.wait(timeout=60).status == "cancelled"
 
 
 def test_a_cancelled_run_ends_with_1(cli, shop_url):
@@ -395,7 +395,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
 
             watching.send_signal(signal.SIGINT)
 
-            assert watching.wait(timeout=20) == 130
+            assert watching.wait(timeout=60) == 130
             assert f"run {run.id} is still running" in watching.stderr.read()
         finally:
             watching.kill()

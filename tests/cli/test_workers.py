@@ -66,6 +66,7 @@ def test_metrics_are_prometheus_text(call, fake_store):
 
 def test_metrics_count_what_waits(cli, waiting):
     """An open question and its run are counted, and the worker is."""
+    wait_until(lambda: "celery@" in cli("workers", "list").stdout, "the worker is on the list")
     shown = dict(line.rsplit(" ", 1) for line in cli("metrics").stdout.splitlines() if line[0] != "#")
 
     assert float(shown["runner_questions_open"]) >= 1

@@ -61,7 +61,7 @@ async def test_a_run_is_started_answered_and_awaited():
     (question,) = await run.interrupts()
     receipt = await client.respond(question.id, "yes", responder="ana")
     bench.finish_all()
-    result = await run.wait(timeout=10)
+    result = await run.wait(timeout=60)
     again = await (await client.run(run.id)).again()
 
     assert receipt.status == "accepted"

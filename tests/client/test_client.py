@@ -69,7 +69,7 @@ def test_waiting_for_a_run():
 
     worker = threading.Thread(target=bench.finish_all)
     worker.start()
-    result = run.wait(timeout=20)
+    result = run.wait(timeout=60)
     worker.join()
 
     assert (result.status, result.execution_order) == (Status.INTERRUPTED, ["b"])
@@ -115,7 +115,7 @@ def test_waiting_never_returns_a_run_that_executes():
 
     bench.store.peek = answered_after
 
-    assert run.wait(timeout=10).status is Status.COMPLETED
+    assert run.wait(timeout=60).status is Status.COMPLETED
 
 
 def test_listings_are_read_page_by_page():
@@ -222,7 +222,7 @@ def test_following_a_run_until_it_ends():
     follower = threading.Thread(target=lambda: seen.extend(event.kind for event in run.events(follow=True)))
     follower.start()
     bench.finish_all()
-    follower.join(20)
+    follower.join(60)
 
     assert not follower.is_alive()
     assert seen[-1] == "run.ended"

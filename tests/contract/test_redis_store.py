@@ -455,7 +455,7 @@ def test_a_forked_process_has_connections_of_its_own(worker, store):
     run_id = worker.start(shape("a"))
     child = multiprocessing.get_context("fork").Process(target=claim_in_child, args=(store, run_id))
     child.start()
-    child.join(20)
+    child.join(60)
 
     assert child.exitcode == 0
     assert worker.statuses(run_id) == "executing: a running"
@@ -472,7 +472,7 @@ def test_threads_share_a_store(worker, store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
 
     assert sorted(getattr(each, "word", "claimed") for each in said) == ["claimed", "stale", "stale", "stale"]
 
@@ -488,7 +488,7 @@ def end_at_once(worker, store, *, look_before):
 
     def end(token):
         fits = worker.read(run_id).size + 1_000 <= limit
-        ready.wait(20)
+        ready.wait(60)
         try:
             said.append(fits and worker.settle(token, "x" * 900))
         except PayloadTooLarge:
@@ -498,7 +498,7 @@ def end_at_once(worker, store, *, look_before):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return sorted(said), worker.read(run_id).size, limit
 
 
@@ -531,7 +531,7 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
 
     assert sorted(str(receipt.status) for receipt in said) == ["accepted", *["duplicate"] * 5]
     (winner,) = store.interrupts([question.id])
@@ -555,7 +555,7 @@ def test_threads_may_come_and_go(store):
     for _ in range(130):
         thread = threading.Thread(target=lambda: said.append(store.sweep().word))
         thread.start()
-        thread.join(20)
+        thread.join(60)
 
     assert said == ["0"] * 130
 

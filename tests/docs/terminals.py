@@ -98,7 +98,7 @@ class Terminal:
     def close(self) -> None:
         """End the shell; what still runs in it is hung up on."""
         self._shell.kill()
-        self._shell.wait(20)
+        self._shell.wait(60)
         os.close(self._slave)
         os.close(self._master)
 

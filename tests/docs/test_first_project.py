@@ -13,7 +13,6 @@ PAGE = ROOT / "docs" / "how-to" / "first-project.md"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_first_project_goes_as_its_page_shows(store_server, tmp_path):
     """From an empty folder to an answered question: the commands of the page, in real terminals."""
     known = {

@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import re
 import shlex
-import socket
 import sys
 import urllib.parse
 import urllib.request
@@ -20,6 +19,7 @@ from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import Settings
 from runner.store import open_store
 from runner.store.redis.workers import WorkerRegistry
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ class Site:
     """The processes of the Procfile, each as it stands there but for its port."""
 
     def __init__(self, procfile, url: str, folder: Path, stack: ExitStack) -> None:
-        self.ports = {name: _free_port() for name in ("flower", "approvals")}
+        self.ports = {name: free_port() for name in ("flower", "approvals")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         known = {"RUNNER_REDIS_URL": url, "PATH": path, "PYTHONPATH": str(ROOT)}
         for name, command in procfile.items():
@@ -131,15 +131,10 @@ class Site:
         sent = urllib.parse.urlencode(form).encode() if form else None
         url = f"http://127.0.0.1:{self.ports[name]}/{path}"
         try:
-            with urllib.request.urlopen(url, sent, timeout=10) as reply:
+            with urllib.request.urlopen(url, sent, timeout=60) as reply:
                 return reply.read().decode()
         except OSError:
             return ""
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -163,8 +158,8 @@ def test_the_processes_of_the_procfile_work_together(site):
     site.get("approvals", "answer", id=question.id, digest=question.digest, **answer)
 
     wait_until(lambda: "accepted" in site.get("approvals"), "the receipt is on the page")
-    assert run.wait(20).status is Status.COMPLETED
+    assert run.wait(60).status is Status.COMPLETED
     assert run.result().results["letter"].output.startswith("Dear customer, we have paid")
-    assert "No open questions." in site.get("approvals")
+    wait_until(lambda: "No open questions." in site.get("approvals"), "the question is shown no more")
     assert {tuple(worker.queues) for worker in site.roster.all()} == {("letters",), ("runner",)}
     wait_until(lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node")

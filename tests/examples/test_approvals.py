@@ -170,7 +170,7 @@ def server():
 
 def request(server, method="GET", form=None, **headers):
     """Send a request, with Host and Origin as named, and return its status."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     body = urllib.parse.urlencode(form) if form else None
     connection.request(method, "/answer", body, headers)
     status = connection.getresponse().status

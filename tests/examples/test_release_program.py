@@ -53,15 +53,15 @@ def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
     """
     out = tmp_path / "NOTES.md"
     with program(str(make_repository(tmp_path)), "--commits", "1", "--out", str(out)) as running:
-        said, _ = running.communicate(timeout=50)
+        said, _ = running.communicate(timeout=150)
 
     assert running.returncode == 0, said
     assert out.read_text().endswith("- Mend the lock\n")
     assert said.count("Receipt: accepted") == 2
-    asked, answered = said.index("interrupt.asked\tnotes"), said.index("interrupt.answered\tnotes")
+    answered = said.index("interrupt.answered\tnotes")
     for node in ("tests", "wheel"):
-        assert asked < said.index(f"node.completed\t{node}") < answered
-    assert nothing_left(said)
+        assert said.index(f"node.completed\t{node}") < answered
+    wait_until(lambda: nothing_left(said), "store and worker are gone")
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_stopped_example_leaves_nothing_running(tmp_path, stop):
             said += running.stdout.readline()
         wait_until(lambda: pid.exists() and pid.read_text(), "the repository's tests run")
         running.send_signal(stop)
-        running.wait(timeout=20)
+        running.wait(timeout=60)
 
         wait_until(lambda: nothing_left(said), "store and worker are gone")
         wait_until(lambda: not is_alive(int(pid.read_text())), "the repository's tests are gone")
@@ -89,8 +89,8 @@ def test_an_example_that_fails_says_so_and_leaves_nothing_running(tmp_path):
     (tmp_path / "broken.py").write_text("def model():\n    return object()\n")
     environment = {"PYTHONPATH": str(tmp_path), "RELEASE_MODEL": "broken:model"}
     with program(str(make_repository(tmp_path)), **environment) as running:
-        said, _ = running.communicate(timeout=50)
+        said, _ = running.communicate(timeout=150)
 
     assert running.returncode == 1, said
     assert "Error: " in said
-    assert nothing_left(said)
+    wait_until(lambda: nothing_left(said), "store and worker are gone")

@@ -74,13 +74,14 @@ def test_a_waiting_run_wakes_after_a_deploy_of_other_code():
 
 
 def test_a_wait_costs_no_thread_and_no_slot():
-    """Eighty runs wait and no thread more than before is there; the next run ends at once."""
+    """Eighty runs wait and have no thread of their own; the next run ends at once."""
     bench = Bench(wired({"a": lambda ctx: ctx.interrupt("approve") if ctx.task else "done"}).build())
     bench.start("ask").finish_all()
     before = threading.active_count()
     for _ in range(80):
         bench.start("ask").finish_all()
 
-    assert threading.active_count() <= before
+    # The one thread that renews leases ends when nothing runs, and starts again.
+    assert threading.active_count() <= before + 1
     assert bench.start("").finish().status is Status.COMPLETED
     assert len(bench.store.runs(limit=100)) == 82

@@ -15,6 +15,7 @@ from runner.errors import InterruptExpired, LeaseLost, RunnerError, RunStopped, 
 from runner.execution.functions import function_node
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answer_all, answers, ident, single, wired
+from tests.waiting import wait_until
 
 
 class Decision(pydantic.BaseModel):
@@ -703,9 +704,8 @@ def test_a_node_that_runs_too_long_fails():
     told = []
 
     def slow(ctx):
-        ends = time.monotonic() + 20
         try:
-            while time.monotonic() < ends:
+            while True:
                 ctx.check()
         except RunnerError as error:
             told.append(type(error).__name__)
@@ -715,7 +715,7 @@ def test_a_node_that_runs_too_long_fails():
 
     assert result.status is Status.FAILED
     assert "execution timed out after 0.05 s" in str(result.results["a"].error)
-    assert told == ["NodeTimedOut"]
+    wait_until(lambda: told == ["NodeTimedOut"], "its code is told")
 
 
 def test_code_that_does_not_listen_is_given_up():
@@ -723,15 +723,13 @@ def test_code_that_does_not_listen_is_given_up():
     late = threading.Event()
 
     def deaf(ctx):
-        late.wait(20)
+        late.wait(60)
         return "late"
 
     bench = Bench(wired({"a": deaf, "b": ident}, a={"timeout": 0.05}).build()).start()
     with ThreadPoolExecutor() as pool:
         delivery = pool.submit(bench.engine.deliver, bench.run_id, "a", 1, 1)
-        ends = time.monotonic() + 20
-        while bench.result().status is not Status.FAILED and time.monotonic() < ends:
-            bench.store.events(bench.run_id, wait=0.01)
+        wait_until(lambda: bench.result().status is Status.FAILED, "it is given up")
         status = bench.result().results["a"].status
         late.set()
 
@@ -745,7 +743,7 @@ def test_a_call_does_not_wait_for_code_past_its_deadline():
     """In process the result is there when the timeout is over, although the code goes on."""
     late = threading.Event()
     try:
-        result = single(lambda ctx: late.wait(20), timeout=0.05)("task")
+        result = single(lambda ctx: late.wait(60), timeout=0.05)("task")
         assert not late.is_set()
     finally:
         late.set()
@@ -766,7 +764,7 @@ def test_async_code_is_ended_at_its_deadline():
     bench = Bench(single(endless, timeout=0.05)).start()
 
     assert bench.deliver() == "settled"
-    assert ended.wait(20)
+    assert ended.wait(60)
     assert "execution timed out after 0.05 s" in str(bench.result().results["a"].error)
 
 
@@ -774,15 +772,14 @@ def test_the_timeout_of_the_graph_holds_for_nodes_without_one():
     """A graph's node timeout is for every node that has none of its own."""
 
     def slow(ctx):
+        """Go on until its time is over, or for longer than the graph's timeout."""
         ends = time.monotonic() + 0.3
-        while time.monotonic() < ends:
+        while ctx.node_id == "b" or time.monotonic() < ends:
             ctx.check()
         return "done"
 
-    builder = (
-        wired({"a": slow, "b": slow}, a={"timeout": 30}).set_node_timeout(0.05).set_failure_policy("continue")
-    )
-    result = builder.build()("task")
+    nodes = wired({"a": slow, "b": slow}, a={"timeout": 300})
+    result = nodes.set_node_timeout(0.05).set_failure_policy("continue").build()("task")
 
     assert (result.results["a"].status, result.results["b"].status) == (Status.COMPLETED, Status.FAILED)
 

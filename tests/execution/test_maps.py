@@ -135,7 +135,7 @@ def test_a_map_is_not_tried_again_for_a_failed_item():
 def test_no_more_items_are_at_work_than_allowed():
     """`concurrency` bounds how many items run at the same time."""
     lock, now, most = threading.Lock(), set(), []
-    gate = threading.Barrier(3, timeout=10)
+    gate = threading.Barrier(3, timeout=60)
 
     def work(ctx):
         with lock:

@@ -66,7 +66,7 @@ class Gate:
         """Wait; a second start returns at once."""
         if not self.runs.is_set():
             self.runs.set()
-            self.open.wait(20)
+            self.open.wait(60)
             try:
                 ctx.check()
             except LeaseLost:
@@ -83,7 +83,7 @@ def test_what_a_process_gives_up_begins_elsewhere_at_once(looks):
     site = Site(gate)
     thread = threading.Thread(target=site.deliver)
     thread.start()
-    assert gate.runs.wait(20)
+    assert gate.runs.wait(60)
 
     (given,) = site.engine.leave()
 
@@ -91,7 +91,7 @@ def test_what_a_process_gives_up_begins_elsewhere_at_once(looks):
     assert site.bells.rung == [f"{site.run_id}.a.1.1"] * 2
     site.deliver()
     gate.open.set()
-    thread.join(20)
+    thread.join(60)
     assert site.said == ["settled", "stale"]
     assert gate.lost
     assert site.kinds().count("node.completed") == 1
@@ -113,13 +113,13 @@ def test_where_the_store_is_away_a_lease_is_not_renewed_any_more():
     site = Site(gate, Away())
     thread = threading.Thread(target=site.deliver)
     thread.start()
-    assert gate.runs.wait(20)
+    assert gate.runs.wait(60)
 
     assert site.engine.leave() == []
 
     assert site.engine.running() == []
     gate.open.set()
-    thread.join(20)
+    thread.join(60)
     assert site.said == ["stale"]
 
 

@@ -27,7 +27,7 @@ PARAMETERS = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
 
 @pytest.fixture(scope="module")
 def server():
-    return McpServer(PARAMETERS, call_timeout=20)
+    return McpServer(PARAMETERS, call_timeout=60)
 
 
 def call(name, **arguments):
@@ -105,7 +105,7 @@ def test_a_server_ends_with_its_process():
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=50
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=150
     )
 
     pid = int(done.stdout)

@@ -87,7 +87,7 @@ def test_a_question_is_shown_while_other_tools_run():
     @tool
     def slow() -> str:
         """Wait until the question is out."""
-        return "seen" if shown.wait(20) else "never shown"
+        return "seen" if shown.wait(60) else "never shown"
 
     replies = ([use("ask", "call_0", topic="sky"), use("slow", "call_1")], results)
     asking = Watched(lambda: StrandsAgent(lambda: agent(*replies, tools=(ask, slow))))

@@ -49,7 +49,7 @@ def test_a_node_may_take_the_first_edge():
     gate = threading.Event()
 
     def late(ctx):
-        gate.wait(20)
+        gate.wait(60)
         return "late"
 
     def quick(ctx):

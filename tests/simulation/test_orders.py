@@ -19,8 +19,6 @@ from tests.simulation.world import World, in_memory
 
 MOST = 10_000
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def names(ctx):
     """Tell who came before."""

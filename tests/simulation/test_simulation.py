@@ -26,8 +26,6 @@ ON_REDIS = range(1, 101)
 REGRESSIONS = (24, 119, 191)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def holds(seed: int, make=in_memory) -> None:
     history = drawn(seed)

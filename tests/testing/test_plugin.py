@@ -30,10 +30,10 @@ def test_in_process(run_graph, clock):
 
 def test_on_a_worker(runner_worker):
     run = runner_worker("shop").start("shop", "tea")
-    asked = run.wait(20)
+    asked = run.wait(60)
     assert asked.status is Status.INTERRUPTED
     assert run.respond(answer(asked, 3))[0].status == "accepted"
-    assert run.wait(20).results["ask"].output == 3
+    assert run.wait(60).results["ask"].output == 3
 
 def test_the_worker_is_shared(runner_worker, runner_store):
     assert runner_worker("shop") is runner_worker("shop")
@@ -61,7 +61,7 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=55,
+        timeout=150,
     )
 
 
@@ -105,7 +105,7 @@ import runner.testing.plugin
 print(sorted(set(sys.modules) - before))
 """
     done = subprocess.run(
-        [sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
 
     assert done.stdout == "['runner.testing', 'runner.testing.plugin']\n"
