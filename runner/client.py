@@ -432,7 +432,7 @@ def _open(**urls: str) -> Store:
     from runner.settings import Settings  # noqa: PLC0415 - see above
     from runner.store import open_store  # noqa: PLC0415 - see above
 
-    settings = Settings(**urls)  # type: ignore[arg-type]
+    settings = Settings(**urls)
     return open_store(
         settings.redis_url,
         lease=settings.lease,

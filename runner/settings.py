@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -19,9 +20,18 @@ from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import cluster, sentinels
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+STORES = frozenset({"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"})
+"""The schemes of `redis_url`."""
+
 DAY = 86_400.0
 CENTURY = 36_525 * DAY
 """The longest time that can be set: none is endless."""
+
+LEAST = 500
+"""Bytes below which a limit would refuse everything."""
+
+MOST = 512 * 2**20
+"""Bytes of the largest value that Redis stores."""
 
 
 class Settings(BaseSettings):
@@ -36,15 +46,15 @@ class Settings(BaseSettings):
     graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
     lease: float = Field(
         default=30.0,
-        gt=0,
-        le=CENTURY,
+        ge=1,
+        le=DAY,
         description="seconds a worker may be silent before its node runs again",
     )
     sweep_interval: float = Field(
-        default=5.0, gt=0, le=CENTURY, description="seconds between two looks at what is due"
+        default=5.0, ge=0.1, le=DAY, description="seconds between two looks at what is due"
     )
     retention: float = Field(
-        default=7 * DAY, gt=0, le=CENTURY, description="seconds that a finished run is kept"
+        default=7 * DAY, ge=1, le=CENTURY, description="seconds that a finished run is kept"
     )
     shutdown_grace: float = Field(
         default=600.0,
@@ -55,14 +65,19 @@ class Settings(BaseSettings):
     early_answer: float = Field(
         default=60.0,
         ge=0,
-        le=CENTURY,
+        le=DAY,
         description="seconds that an answer waits for a question not asked yet",
     )
     max_result: int = Field(
-        default=MAX_RESULT, gt=0, description="bytes of one result, message, task or invocation state"
+        default=MAX_RESULT,
+        ge=LEAST,
+        le=MOST,
+        description="bytes of one result, message, task or invocation state",
     )
-    max_state: int = Field(default=MAX_STATE, gt=0, description="bytes of what a node keeps to go on with")
-    max_run: int = Field(default=MAX_RUN, gt=0, description="bytes of a run with all runs inside it")
+    max_state: int = Field(
+        default=MAX_STATE, ge=LEAST, le=MOST, description="bytes of what a node keeps to go on with"
+    )
+    max_run: int = Field(default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it")
     durability: Literal["fast", "fsync", "replica"] = Field(
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )
@@ -74,6 +89,27 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         default="text", description="how a worker writes its log: as text, or a JSON document a line"
     )
+
+    def __init__(self, **values: Any) -> None:
+        """Read the settings; those passed here count more than all others.
+
+        Raises:
+            UsageError: a value can't be used; the message names the setting and the value.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UsageError(f"invalid setting {_first_problem(error)}.") from None
+
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _check_url(cls, url: str, field: ValidationInfo) -> str:
+        scheme, separator, _ = url.partition("://")
+        if field.field_name == "redis_url" and not (separator and scheme in STORES):
+            raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
+        if url and not separator:
+            raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
+        return url
 
     @field_validator("graphs", "on_end", mode="before")
     @classmethod
@@ -114,6 +150,14 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put pyproject.toml after the environment."""
         return init_settings, env_settings, dotenv_settings, PyprojectTomlConfigSettingsSource(settings_cls)
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Name the first setting that is wrong; the value of a URL is left out, since it may hold a password."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"]).upper()
+    value = "" if name.endswith("_URL") else f", not {first['input']!r}"
+    return f"RUNNER_{name}: {first['msg']}{value}"
 
 
 def as_broker(redis_url: str) -> str:

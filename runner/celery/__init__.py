@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from runner.celery.external_tasks import CeleryTask
+from runner.errors import UsageError
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -29,5 +33,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from runner.celery.application import make_app  # noqa: PLC0415 - see above
 
-    app = globals()["app"] = make_app()
+    try:
+        app = globals()["app"] = make_app()
+    except UsageError as error:
+        if click.get_current_context(silent=True) is None:
+            raise
+        # Celery's command would print the traceback of a wrong setting.
+        sys.exit(f"Error: {error}")
     return app

@@ -17,7 +17,6 @@ from celery.apps import worker
 from celery.concurrency import get_implementation
 from kombu import Queue
 from kombu.utils.objects import cached_property
-from pydantic import ValidationError
 
 from runner.celery import kombu_fixes, tasks
 from runner.celery.amqp import AmqpIntake, Relay
@@ -80,7 +79,7 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
         kind = {"x-queue-type": "quorum"} if is_amqp(conf.broker_url) else None
         for name in queues_of(registry):
             app.amqp.queues.select_add(Queue(name, routing_key=name, queue_arguments=kind))
-    except (RunnerError, ValidationError) as error:
+    except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")

@@ -64,8 +64,6 @@ def command_error(error: BaseException) -> CommandError:
         return CommandError(Exit.USAGE, error.format_message(), _help_hint(error))
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return CommandError(Exit.STOPPED, "Interrupted before the command finished.")
-    if type(error).__module__.startswith("pydantic"):
-        return CommandError(Exit.USAGE, f"Invalid setting: {_settings_problem(error)}")
     if isinstance(error, UnicodeEncodeError):
         return CommandError(Exit.USAGE, "An argument contains bytes that are not valid UTF-8.")
     code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.INTERNAL_ERROR)
@@ -76,16 +74,6 @@ def command_error(error: BaseException) -> CommandError:
 def _help_hint(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path} --help`." if context is not None else ""
-
-
-def _settings_problem(error: BaseException) -> str:
-    """Pydantic's own text has many lines; the first problem is enough."""
-    problems = getattr(error, "errors", None)
-    if not callable(problems):
-        return str(error).partition("\n")[0]
-    first = problems(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"]).upper()
-    return f"RUNNER_{name}: {first['msg']} (got {first['input']!r})."
 
 
 def exit_of_run(status: str) -> Exit:

@@ -136,18 +136,6 @@ def test_no_part_of_a_question_is_too_large(options, what):
     assert f"{what} of interrupt 'ok?' has" in str(result.results["a"].result)
 
 
-@pytest.mark.parametrize("given", ["inf", "1e12", "nan", "-1"])
-@pytest.mark.parametrize(
-    "name", ["LEASE", "SWEEP_INTERVAL", "RETENTION", "SHUTDOWN_GRACE", "EARLY_ANSWER"], ids=str.lower
-)
-def test_times_are_set_within_a_century(monkeypatch, name, given):
-    """A store can't write longer times: who sets one is told at once, not when a run ends."""
-    monkeypatch.setenv(f"RUNNER_{name}", given)
-
-    with pytest.raises(ValueError, match=name.lower()):
-        Settings()
-
-
 def test_the_limit_is_a_setting(monkeypatch):
     """RUNNER_MAX_RESULT is in bytes; without it the limit is ten million."""
     assert Settings().max_result == 10_000_000

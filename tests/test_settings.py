@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runner import Client
+from runner.errors import UsageError
+from runner.settings import Settings
+
+TIMES = ("LEASE", "SWEEP_INTERVAL", "RETENTION", "SHUTDOWN_GRACE", "EARLY_ANSWER")
+
+
+@pytest.mark.parametrize("value", ["inf", "1e12", "nan", "-1", "soon"])
+@pytest.mark.parametrize("name", TIMES, ids=str.lower)
+def test_times_are_set_within_a_century(monkeypatch, name, value):
+    """A store can't write longer times: who sets one is told at once, not when a run ends."""
+    monkeypatch.setenv(f"RUNNER_{name}", value)
+
+    with pytest.raises(UsageError, match=rf"^invalid setting RUNNER_{name}: .*, not '{value}'\.$"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("LEASE", "1e-9", "greater than or equal to 1, not '1e-9'"),
+        ("LEASE", "1e6", "less than or equal to 86400, not '1e6'"),
+        ("SWEEP_INTERVAL", "0", "greater than or equal to 0.1, not '0'"),
+        ("RETENTION", "0.001", "greater than or equal to 1, not '0.001'"),
+        ("MAX_RESULT", "1", "greater than or equal to 500, not '1'"),
+        ("MAX_STATE", "1e99", "not '1e99'"),
+        ("MAX_RUN", "10MB", "not '10MB'"),
+        ("DURABILITY", "fsinc", "Input should be 'fast', 'fsync' or 'replica', not 'fsinc'"),
+        ("LOG_FORMAT", "jsn", "Input should be 'text' or 'json', not 'jsn'"),
+        ("EVENTS", "maybe", "not 'maybe'"),
+        ("REDIS_URL", "localhost:6379", "give a URL such as redis://localhost:6379/0."),
+        ("REDIS_URL", "http://:secret@localhost", "give a URL such as redis://localhost:6379/0."),
+        ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(monkeypatch, name, value, says):
+    """In one line that names the setting and its bounds; no value of a URL is shown, for its password."""
+    monkeypatch.setenv(f"RUNNER_{name}", value)
+
+    with pytest.raises(UsageError) as refused:
+        Client()
+
+    assert str(refused.value).startswith(f"invalid setting RUNNER_{name}: ")
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program", [["runner.cli", "runs", "list"], ["celery", "--app", "runner.celery", "worker"]]
+)
+def test_the_programs_refuse_such_a_setting_in_one_line(program):
+    """Neither the command line nor a worker begins with it, and neither writes a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", *program],
+        env={**os.environ, "RUNNER_LEASE": "1e-9"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+    assert done.returncode
+    assert done.stderr.splitlines() == [
+        "Error: invalid setting RUNNER_LEASE: Input should be greater than or equal to 1, not '1e-9'."
+    ]
