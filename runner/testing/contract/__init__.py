@@ -75,6 +75,6 @@ class StoreContract(
         raise NotImplementedError("a contract needs a fixture `store` that gives the store under test.")
 
     @pytest.fixture
-    def worker(self, store: Store) -> ManualWorker:
+    def worker(self, store: Store, clock: ManualClock) -> ManualWorker:
         """A worker whose calls the tests make by hand."""
-        return ManualWorker(store)
+        return ManualWorker(store, clock)

@@ -15,7 +15,7 @@ class ChildContract:
 
     def _family(self, worker: ManualWorker) -> tuple[str, str]:
         """Start a run and, for its first node, a child run."""
-        parent = worker.start(shape("a"))
+        parent = worker.start("a")
         return parent, self._child(worker, worker.claim(parent, "a").token)
 
     def _child(self, worker: ManualWorker, token: Token) -> str:
@@ -79,7 +79,7 @@ class ChildContract:
 
     def test_a_cancel_goes_down(self, worker: ManualWorker, store: Store) -> None:
         """Cancelling a run cancels its children, one that executes and one that waits."""
-        parent = worker.start(shape("a b", entries=["a", "b"]))
+        parent = worker.start("a b")
         waits = self._child(worker, worker.claim(parent, "a").token)
         runs = self._child(worker, worker.claim(parent, "b").token)
         worker.park(waits, "x")
@@ -148,22 +148,21 @@ class ChildContract:
         assert events[7].data == {"fraction": 0.5}
         assert {event.node for event in store.events(middle)} == {"", "x"}
 
-    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: ManualWorker) -> None:
         """A question left open when a node delegates is withdrawn: no answer wakes it beside its child."""
-        parent = worker.start(shape("a"))
+        parent = worker.start("a")
         token = worker.claim(parent, "a").token
-        question = worker.question(token)
-        store.ask(token, [question], None)
+        question = worker.ask(token)
         child = self._child(worker, token)
 
-        assert [str(receipt.status) for receipt in worker.answer(question)] == ["superseded"]
+        assert worker.answer(question) == ["superseded"]
         assert worker.statuses(parent) == "executing: a waiting"
         worker.run(child, "x")
         assert worker.statuses(parent) == "executing: a ready"
 
     def test_a_repeated_delegation_starts_one_child(self, worker: ManualWorker, store: Store) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
-        parent = worker.start(shape("a"))
+        parent = worker.start("a")
         token = worker.claim(parent, "a").token
         start = Start("00child", "inner", None, None, parent=token)
         store.publish([INNER])
@@ -175,7 +174,7 @@ class ChildContract:
 
     def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
         """A node that delegates after its run was stopped is cancelled."""
-        parent = worker.start(shape("a"))
+        parent = worker.start("a")
         token = worker.claim(parent, "a").token
         store.publish([INNER])
         store.cancel(parent, "enough")
@@ -187,7 +186,7 @@ class ChildContract:
 
     def test_events_of_a_retried_family_keep_their_numbers(self, worker: ManualWorker, store: Store) -> None:
         """The events of a retry in all runs inside a root have consecutive numbers at the root."""
-        root = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
+        root = worker.start(shape("a b", policy="continue"))
         runs = [root]
         for node in "ab":
             inner = worker.start(shape("m", name="middle"), parent=worker.claim(root, node).token)
@@ -213,7 +212,7 @@ class ChildContract:
         worker.fail(worker.claim(child, "x").token)
         token = worker.claim(parent, "a").token
         store.retry(token, 0, {"v": 1}, None)
-        store.sweep()
+        worker.sweep()
 
         claim = worker.claim(parent, "a", attempt=2)
         assert (claim.child, claim.record.child) == (None, "")

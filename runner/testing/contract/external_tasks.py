@@ -5,7 +5,6 @@ from __future__ import annotations
 from runner.definition.model import MapSpec, item_id
 from runner.store.interface import Claim, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, shape, word_of
-from runner.testing.in_process import ManualClock
 
 WORK = "work.1"
 
@@ -21,13 +20,13 @@ class ExternalTaskContract:
         return claim
 
     def test_a_node_waits_for_another_system_and_its_run_executes(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store
     ) -> None:
         """No time rings a node whose work was sent without a timeout; the report does, and comes with it."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         self._hand(worker, run_id)
         assert worker.statuses(run_id) == "executing: a waiting"
-        clock.advance(100_000)
+        worker.clock.advance(100_000)
         assert store.sweep().word == "0"
 
         reply = store.report(run_id, "a", 1, WORK, {"result": [1]})
@@ -41,7 +40,7 @@ class ExternalTaskContract:
 
     def test_only_the_first_report_counts(self, worker: ManualWorker, store: Store) -> None:
         """A repeated report changes nothing; one of other work, another visit or another run is refused."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         self._hand(worker, run_id)
         assert store.report(run_id, "a", 1, "other", 1).word == "stale"
         assert store.report(run_id, "a", 2, WORK, 1).word == "stale"
@@ -56,23 +55,20 @@ class ExternalTaskContract:
 
     def test_a_large_report_comes_whole(self, worker: ManualWorker, store: Store) -> None:
         """What another system reports may be as large as any other value."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         self._hand(worker, run_id)
         large = {"result": "x" * 100_000}
         store.report(run_id, "a", 1, WORK, large)
         assert worker.claim(run_id, "a").report == large
 
-    def test_work_that_may_not_have_been_sent_is_sent_again(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_work_that_may_not_have_been_sent_is_sent_again(self, worker: ManualWorker, store: Store) -> None:
         """A worker that is lost between waiting and sending leaves a node that is rung after a lease."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         first = worker.claim(run_id, "a")
         store.hand(first.token, WORK)
         assert store.hand(first.token, WORK).word == "handed"
         assert store.hand(first.token, "other").word == "stale"
-        clock.advance(30)
-        assert rung(store.sweep()) == ["a.1.1"]
+        assert worker.sweep(after=30) == ["a.1.1"]
 
         claim = worker.claim(run_id, "a")
         assert (claim.record.handed, claim.record.late, claim.report) == (WORK, False, None)
@@ -80,13 +76,12 @@ class ExternalTaskContract:
         assert store.hand(claim.token, WORK).word == "handed"
 
     def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store
     ) -> None:
         """A node that would wait for what was reported meanwhile goes on at once."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         store.hand(worker.claim(run_id, "a").token, WORK)
-        clock.advance(30)
-        store.sweep()
+        worker.sweep(after=30)
         claim = worker.claim(run_id, "a")
         reply = store.report(run_id, "a", 1, WORK, "done")
         assert (reply.word, rung(reply)) == ("reported", [])
@@ -96,28 +91,25 @@ class ExternalTaskContract:
         assert store.hand(claim.token, WORK).word == "ready"
         assert worker.claim(run_id, "a").report == "done"
 
-    def test_work_that_takes_too_long_rings_its_node(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_work_that_takes_too_long_rings_its_node(self, worker: ManualWorker, store: Store) -> None:
         """After the timeout the node learns that the work is late; its next attempt knows nothing of it."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         self._hand(worker, run_id, timeout_ms=50_000)
-        clock.advance(49)
+        worker.clock.advance(49)
         assert store.sweep().word == "0"
-        clock.advance(1)
-        assert rung(store.sweep()) == ["a.1.1"]
+        assert worker.sweep(after=1) == ["a.1.1"]
 
         claim = worker.claim(run_id, "a")
         assert claim.record.late
         assert store.retry(claim.token, 0, {"v": 1}, None).word == "retrying"
         assert store.report(run_id, "a", 1, WORK, "too late").word == "stale"
-        store.sweep()
+        worker.sweep()
         again = worker.claim(run_id, "a", attempt=2)
         assert (again.record.handed, again.record.late, again.report) == ("", False, None)
 
     def test_a_cancelled_run_rings_for_who_can_revoke(self, worker: ManualWorker, store: Store) -> None:
         """The node ends with its run; its doorbell names the work that may stop."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         self._hand(worker, run_id)
         reply = store.cancel(run_id, "enough")
         assert "a.1.1" in rung(reply)
@@ -131,7 +123,7 @@ class ExternalTaskContract:
 
     def test_a_stopping_run_hands_nothing_out(self, worker: ManualWorker, store: Store) -> None:
         """A node of a run that was stopped is cancelled where it would wait."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         claim = worker.claim(run_id, "a")
         store.cancel(run_id, "enough")
         assert store.hand(claim.token, WORK).word == "cancelled"

@@ -7,7 +7,6 @@ from runner.definition.policies import Limit
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape, word_of
-from runner.testing.in_process import ManualClock
 
 LEASE = 30
 
@@ -38,14 +37,12 @@ class LimitContract:
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
         return rung(worker.store.settle(claim.token, settlement, worker.nonce()))  # type: ignore[attr-defined]
 
-    def test_a_place_goes_to_the_one_that_waits_longest(
-        self, worker: ManualWorker, clock: ManualClock
-    ) -> None:
+    def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
         """A node without a place stays ready; each place that becomes free rings the first in the queue."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "b")
         self._refused(worker, run_id, "c")
-        clock.advance(1)
+        worker.clock.advance(1)
         self._refused(worker, run_id, "a")
         assert worker.statuses(run_id) == "executing: a ready, b running, c ready"
 
@@ -65,8 +62,7 @@ class LimitContract:
 
     def test_who_waits_for_a_person_has_no_place(self, worker: ManualWorker) -> None:
         """A parked node returns its place, and must find one again when it has its answer."""
-        run_id = worker.start(crowd(ONE))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(crowd(ONE))
         self._refused(worker, run_id, "b")
         question = worker.question(token)
         assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
@@ -79,8 +75,7 @@ class LimitContract:
 
     def test_who_is_tried_again_later_has_no_place(self, worker: ManualWorker) -> None:
         """Between two attempts a node has none."""
-        run_id = worker.start(crowd(ONE))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(crowd(ONE))
         self._refused(worker, run_id, "b")
 
         assert rung(worker.store.retry(token, 5_000, failure(), None)) == ["b.1.1"]
@@ -105,39 +100,34 @@ class LimitContract:
 
     def test_who_is_held_has_no_place(self, worker: ManualWorker) -> None:
         """A node that waits for migration has none."""
-        run_id = worker.start(crowd(ONE))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(crowd(ONE))
         self._refused(worker, run_id, "b")
 
         assert rung(worker.store.hold(token)) == ["b.1.1"]
 
-    def test_the_place_of_a_lost_worker_is_free_with_its_lease(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_the_place_of_a_lost_worker_is_free_with_its_lease(self, worker: ManualWorker) -> None:
         """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
         run_id = worker.start(crowd(ONE))
         worker.claim(run_id, "a")
-        clock.advance(LEASE - 1)
+        worker.clock.advance(LEASE - 1)
         self._refused(worker, run_id, "b")
-        clock.advance(1)
+        worker.clock.advance(1)
 
-        assert "b.1.1" in rung(store.sweep())
+        assert "b.1.1" in worker.sweep()
         self._refused(worker, run_id, "a", attempt=2)
         worker.claim(run_id, "b")
 
-    def test_a_place_kept_for_one_that_does_not_come_goes_on(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker: ManualWorker) -> None:
         """A kept place lapses after a lease, and every waiting node is rung again."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "a")
         self._refused(worker, run_id, "b")
-        clock.advance(0.01)
+        worker.clock.advance(0.01)
         self._refused(worker, run_id, "c")
         assert self._end(worker, first) == ["b.1.1"]
-        clock.advance(LEASE)
+        worker.clock.advance(LEASE)
 
-        assert set(rung(store.sweep())) == {"b.1.1", "c.1.1"}
+        assert set(worker.sweep()) == {"b.1.1", "c.1.1"}
         worker.claim(run_id, "c")
         self._refused(worker, run_id, "b")
 
@@ -204,7 +194,7 @@ class LimitContract:
         """Of two limits a node that lacks one does not block the other's later places for ever."""
         left, right = Limit("l", concurrency=1), Limit("r", concurrency=1)
         limits = {"a": [left], "b": [right], "c": [left, right]}
-        run_id = worker.start(shape("a b c", entries=["a", "b", "c"], limits=limits))
+        run_id = worker.start(shape("a b c", limits=limits))
         one, two = worker.claim(run_id, "a"), worker.claim(run_id, "b")
         self._refused(worker, run_id, "c")
         assert self._end(worker, one) == ["c.1.1"]
@@ -213,25 +203,21 @@ class LimitContract:
         assert self._end(worker, two) == ["c.1.1"]
         worker.claim(run_id, "c")
 
-    def test_a_rate_gives_each_execution_its_time(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_rate_gives_each_execution_its_time(self, worker: ManualWorker) -> None:
         """Executions begin one after another; each waits for its own time and is not judged again."""
         run_id = worker.start(crowd(SLOW))
         worker.claim(run_id, "a")
         assert [self._refused(worker, run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
         assert worker.statuses(run_id) == "executing: a running, b retrying, c retrying"
-        clock.advance(5)
-        assert rung(store.sweep()) == ["b.1.1"]
+        assert worker.sweep(after=5) == ["b.1.1"]
         worker.claim(run_id, "b")
-        clock.advance(5)
-        assert rung(store.sweep()) == ["c.1.1"]
+        assert worker.sweep(after=5) == ["c.1.1"]
         worker.claim(run_id, "c")
 
-    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker, clock: ManualClock) -> None:
+    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker) -> None:
         """After a rest one execution begins at once, and the next one in its time."""
         run_id = worker.start(crowd(SLOW))
-        clock.advance(60)
+        worker.clock.advance(60)
         worker.claim(run_id, "a")
 
         assert self._refused(worker, run_id, "b").delay_ms == 5_000

@@ -11,10 +11,11 @@ from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, M
 from runner.definition.policies import Limit
 from runner.definition.topology import topology
 from runner.records.codec import JSON
-from runner.records.interrupts import Address, Answer, Interrupt, Receipt
+from runner.records.interrupts import Address, Answer, Interrupt
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
+from runner.testing.in_process import ManualClock
 
 
 def shape(
@@ -30,7 +31,7 @@ def shape(
     limits: Mapping[str, Sequence[Limit]] | None = None,
     **settings: Any,
 ) -> Topology:
-    """Build a graph from text like "a>b b>c d"; the first node is the entry unless `entries` are named."""
+    """Build a graph from text like "a>b b>c d"; it starts at `entries`, or where no edge leads to."""
     pairs = [tuple(part.split(">")) for part in edges.split()]
     names = list(dict.fromkeys(node for pair in pairs for node in pair))
     nodes = {
@@ -46,7 +47,8 @@ def shape(
         for node in names
     }
     links = tuple(EdgeSpec(pair[0], pair[1]) for pair in pairs if len(pair) == 2)
-    starts = tuple(entries) or (names[0],)
+    targets = {link.target for link in links}
+    starts = tuple(entries or [node for node in names if node not in targets] or names[:1])
     return topology(
         Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **settings)
     )
@@ -60,8 +62,8 @@ def failure(message: str = "broken") -> VisitEntry:
 class ManualWorker:
     """Does by hand what an engine does; every request has a nonce of its own."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, clock: ManualClock | None = None) -> None:
+        self.store, self.clock = store, clock or ManualClock()
         self._runs: dict[str, Topology] = {}
         self._count = itertools.count(1)
 
@@ -69,8 +71,9 @@ class ManualWorker:
         """Make a text that no other request has."""
         return f"nonce{next(self._count)}"
 
-    def start(self, graph: Topology, task: JSON = "task", **options: Any) -> str:
-        """Publish a graph and begin a run of it."""
+    def start(self, graph: Topology | str, task: JSON = "task", **options: Any) -> str:
+        """Publish a graph, perhaps of a text that `shape` takes, and begin a run of it."""
+        graph = shape(graph) if isinstance(graph, str) else graph
         self.store.publish([graph])
         start = Start(f"00run{next(self._count):04d}", graph.graph_id, graph.fingerprint, task, **options)
         reply = self.store.start(start, self.nonce())
@@ -83,6 +86,16 @@ class ManualWorker:
         claim = self.store.claim(run_id, node, visit, attempt, self.nonce())
         assert isinstance(claim, Claim), claim
         return claim
+
+    def begin(self, graph: Topology | str, *, node: str = "a", **options: Any) -> tuple[str, Token]:
+        """Begin a run, and claim a node of it."""
+        run_id = self.start(graph, **options)
+        return run_id, self.claim(run_id, node).token
+
+    def sweep(self, *, after: float = 0) -> list[str]:
+        """Let seconds pass, sweep, and name the visits that are rung."""
+        self.clock.advance(after)
+        return rung(self.store.sweep())
 
     def know(self, run_id: str, graph: Topology) -> None:
         """Take note of a run that was begun in another way."""
@@ -119,6 +132,12 @@ class ManualWorker:
         """Build a question of a visit."""
         return Address(token.run_id, token.node, token.visit).ask(name, scope="function", **options)
 
+    def ask(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
+        """Publish a question of a running visit."""
+        question = self.question(token, name, **options)
+        assert self.store.ask(token, [question], None).word == "asked"
+        return question
+
     def park(
         self, run_id: str, node: str, *names: str, visit: int = 1, attempt: int = 1, **options: Any
     ) -> list[Interrupt]:
@@ -128,10 +147,10 @@ class ManualWorker:
         assert self.store.park(token, questions, None).word == "waiting"
         return questions
 
-    def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[Receipt]:
-        """Answer questions as one set."""
+    def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[str]:
+        """Answer questions as one set, and name the status of each receipt."""
         answers = [Answer(question.id, response, **options) for question in questions]
-        return self.store.answer(answers, self.nonce())[0]
+        return [str(receipt.status) for receipt in self.store.answer(answers, self.nonce())[0]]
 
     def read(self, run_id: str) -> RunSnapshot:
         """Read a run that exists."""

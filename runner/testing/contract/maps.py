@@ -8,7 +8,6 @@ from runner.definition.model import MapSpec, Topology
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, shape, word_of
-from runner.testing.in_process import ManualClock
 
 
 def of_map(window: int | None = None, *, stops: bool = True, edges: str = "m>z", **options: Any) -> Topology:
@@ -64,8 +63,7 @@ class MapContract:
 
     def test_a_list_that_comes_too_late_is_no_list(self, worker: ManualWorker, store: Store) -> None:
         """A claim that has parked its map adds no items to it; the next one does."""
-        run_id = worker.start(of_map())
-        token = worker.claim(run_id, "m").token
+        run_id, token = worker.begin(of_map(), node="m")
         question = worker.question(token)
         store.park(token, [question], None)
         assert store.expand(token, ["late"]).word == "expanded"
@@ -151,7 +149,7 @@ class MapContract:
         worker.run(run_id, "m[0]")
         worker.fail(worker.claim(run_id, "m[1]").token)
         assert store.retry(worker.claim(run_id, "m").token, 0, {"v": 1}, None).word == "retrying"
-        store.sweep()
+        worker.sweep()
         again = worker.claim(run_id, "m", attempt=2)
 
         assert again.map == MapRecord(1, 3)
@@ -169,14 +167,13 @@ class MapContract:
 
     def test_a_long_list_is_begun_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """No step begins more than some hundred items; time begins the rest, and a repeat changes nothing."""
-        run_id = worker.start(of_map())
-        token = worker.claim(run_id, "m").token
+        run_id, token = worker.begin(of_map(), node="m")
         bells = rung(store.expand(token, list(range(1201))))
 
         assert bells == [f"m[{index}].1.1" for index in range(500)]
         assert store.expand(token, list(range(1201))).word == "expanded"
         for _ in range(2):
-            bells += rung(store.sweep())
+            bells += worker.sweep()
         assert bells == [f"m[{index}].1.1" for index in range(1201)]
         assert worker.claim(run_id, "m[1200]").task == 1200
         assert self._map(worker, run_id) == MapRecord(1, 1201, 1201, active=1201)
@@ -184,13 +181,13 @@ class MapContract:
     def test_a_stopped_map_cancels_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """A stop cancels some hundred idle items at once; time cancels the rest, and then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(), *range(700))
-        store.sweep()
+        worker.sweep()
         assert worker.fail(worker.claim(run_id, "m[0]").token) == "settled"
 
         snapshot = worker.read(run_id)
         assert (snapshot.nodes["m"].status, snapshot.nodes["m"].busy) == (Status.WAITING, True)
         assert snapshot.record.status is Status.EXECUTING
-        assert rung(store.sweep()) == ["m.1.1"]
+        assert worker.sweep() == ["m.1.1"]
         assert self._map(worker, run_id) == MapRecord(1, 700, 700, failed=1, stopped=True, swept=700)
 
     def test_cancelling_a_run_cancels_items(self, worker: ManualWorker, store: Store) -> None:
@@ -203,13 +200,12 @@ class MapContract:
         assert worker.settle(running) == "settled"
         assert worker.read(run_id).record.status is Status.CANCELLED
 
-    def test_a_lost_item_is_run_again(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+    def test_a_lost_item_is_run_again(self, worker: ManualWorker, store: Store) -> None:
         """An item whose worker is gone becomes ready for another one, in its place."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
         worker.claim(run_id, "m[0]")
-        clock.advance(31)
 
-        assert rung(store.sweep()) == ["m[0].1.2"]
+        assert worker.sweep(after=31) == ["m[0].1.2"]
         assert self._map(worker, run_id) == MapRecord(1, 2, 1, active=1)
 
     def test_a_child_run_does_the_work_of_an_item(self, worker: ManualWorker, store: Store) -> None:
@@ -221,14 +217,11 @@ class MapContract:
         assert worker.read(child).record.status is Status.CANCELLED
         assert worker.statuses(run_id) == "executing: m ready, m[0] cancelled, m[1] failed"
 
-    def test_only_the_holder_of_a_map_expands_it(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_only_the_holder_of_a_map_expands_it(self, worker: ManualWorker, store: Store) -> None:
         """A worker that lost its map can't add items to it, and a map without items can't go on with some."""
         run_id = worker.start(of_map())
         late = worker.claim(run_id, "m").token
-        clock.advance(31)
-        store.sweep()
+        worker.sweep(after=31)
         again = worker.claim(run_id, "m", attempt=2).token
 
         assert store.expand(late, [1]).word == "stale"

@@ -13,7 +13,6 @@ from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Settlement, Store
 from runner.testing.contract.manual_worker import ManualWorker, failure, shape
-from runner.testing.in_process import ManualClock
 
 INNER = shape("x", name="g/a")
 
@@ -21,13 +20,11 @@ INNER = shape("x", name="g/a")
 class ReadingContract:
     """What can be seen of runs."""
 
-    def test_runs_are_listed_newest_first(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_runs_are_listed_newest_first(self, worker: ManualWorker, store: Store) -> None:
         """A listing can be limited, and cut to one status, which changes as runs do."""
         graph = shape("a")
         first = worker.start(graph, tags={"team": "a"})
-        clock.advance(1)
+        worker.clock.advance(1)
         second, third = worker.start(graph), worker.start(graph)
         worker.run(second, "a")
         worker.park(third, "a")
@@ -35,20 +32,20 @@ class ReadingContract:
         assert [run.run_id for run in store.runs()] == [third, second, first]
         assert [run.run_id for run in store.runs(limit=2)] == [third, second]
         assert list(store.runs(RunQuery(Status.EXECUTING))) == [
-            RunSummary(first, "g", Status.EXECUTING, clock.now - 1000, {"team": "a"}, graph.fingerprint)
+            RunSummary(
+                first, "g", Status.EXECUTING, worker.clock.now - 1000, {"team": "a"}, graph.fingerprint
+            )
         ]
         assert [run.run_id for run in store.runs(RunQuery(Status.COMPLETED))] == [second]
         assert [run.run_id for run in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
 
-    def test_open_questions_are_listed_oldest_first(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_open_questions_are_listed_oldest_first(self, worker: ManualWorker, store: Store) -> None:
         """The list of open questions spans all runs and can be limited."""
         graph = shape("a")
         questions = []
         for _ in range(3):
             questions += worker.park(worker.start(graph), "a")
-            clock.advance(1)
+            worker.clock.advance(1)
 
         assert [question.id for question in store.open_interrupts()] == [
             question.id for question in questions
@@ -56,10 +53,10 @@ class ReadingContract:
         first = store.open_interrupts(limit=2)
         assert [question.id for question in first] == [question.id for question in questions[:2]]
 
-    def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker, clock: ManualClock) -> None:
+    def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
-        run_id = worker.start(shape("a>b"), {"t": 1}, given={"g": 2})
-        clock.advance(2)
+        run_id = worker.start("a>b", {"t": 1}, given={"g": 2})
+        worker.clock.advance(2)
         worker.run(run_id, "a", "b")
 
         snapshot = worker.read(run_id)
@@ -74,8 +71,7 @@ class ReadingContract:
     def test_large_values_are_read_as_they_were_written(self, worker: ManualWorker, store: Store) -> None:
         """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
-        run_id = worker.start(shape("a>b"), task, given=task)
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b", task=task, given=task)
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
         store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
 
@@ -98,7 +94,7 @@ class ReadingContract:
 
     def test_a_peek_is_the_record_of_a_read(self, worker: ManualWorker, store: Store) -> None:
         """Reading a run's own record costs no reading of its nodes, and returns the same."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         worker.park(run_id, "a")
 
         assert store.peek(run_id) == worker.read(run_id).record
@@ -109,12 +105,10 @@ class ReadingContract:
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
-    def test_events_are_complete_and_in_order(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_events_are_complete_and_in_order(self, worker: ManualWorker, store: Store) -> None:
         """A run's events are complete, in order, and have the store's time."""
-        run_id = worker.start(shape("a>b a>c"))
-        clock.advance(1)
+        run_id = worker.start("a>b a>c")
+        worker.clock.advance(1)
         worker.run(run_id, "a", edges="10")
         worker.answer(*worker.park(run_id, "b"))
         worker.run(run_id, "b")
@@ -143,30 +137,27 @@ class ReadingContract:
         """An answer that is an empty list, text or number is in its event like any other."""
         responses: list[JSON] = [[], {}, "", 0, False]
         for response in responses:
-            run_id = worker.start(shape("a"))
+            run_id = worker.start("a")
             worker.answer(*worker.park(run_id, "a"), response=response)
             (event,) = [event for event in store.events(run_id) if event.kind == "interrupt.answered"]
             assert event.data == {"response": response}
 
     def test_the_kind_of_an_event_is_a_plain_text(self, worker: ManualWorker, store: Store) -> None:
         """Both stores return the same type, for events of the store and for those of nodes."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
 
         assert {type(event.kind) for event in store.events(run_id)} == {str}
 
-    def test_events_carry_what_they_are_about(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
-        run_id = worker.start(shape("a b c", entries=["a", "b", "c"]))
+        run_id = worker.start("a b c")
         (question,) = worker.park(run_id, "a", reason={"sum": 5}, assignees=["ann"], expires_in=60)
         worker.answer(question, response={"fine": True}, responder="ann")
         worker.settle(worker.claim(run_id, "a").token, {"paid": 5})
         store.retry(worker.claim(run_id, "b").token, 700, failure(), None)
         worker.settle(worker.claim(run_id, "c").token, "x" * 2000)
-        clock.advance(1)
-        store.sweep()
+        worker.sweep(after=1)
         worker.fail(worker.claim(run_id, "b", attempt=2).token)
 
         details = [
@@ -189,7 +180,7 @@ class ReadingContract:
 
     def test_events_can_be_read_on_from_any_position(self, worker: ManualWorker, store: Store) -> None:
         """A reader passes the last position it has and gets what came after."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         worker.run(run_id, "a")
         everything = store.events(run_id)
 
@@ -200,7 +191,7 @@ class ReadingContract:
 
     def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
         """What a node emits stands among the run's events, with its data."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         store.emit(run_id, "progress", "a", 1, {"fraction": 0.5})
         store.emit("00none", "progress", "a", 1, None)
 
@@ -209,7 +200,7 @@ class ReadingContract:
 
     def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         for number in range(11_500):
             store.emit(run_id, "progress", "a", 1, number)
 
@@ -221,7 +212,7 @@ class ReadingContract:
 
     def test_a_reader_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
         """A waiting reader gets an event as soon as there is one, and nothing when its time is over."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         last = store.events(run_id)[-1].position
         assert store.events(run_id, last, wait=0.01) == []
         kinds: list[str] = []
@@ -239,7 +230,7 @@ class ReadingContract:
     def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
         """Changing what was read, or what was passed in, changes nothing that is stored."""
         task = {"list": [1]}
-        run_id = worker.start(shape("a"), task)
+        run_id = worker.start("a", task)
         task["list"].append(2)
         worker.read(run_id).task["list"].append(3)
 
@@ -257,16 +248,14 @@ class ReadingContract:
                 return pages
             cursor = page.next
 
-    def test_runs_are_found_by_what_is_known_of_them(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_runs_are_found_by_what_is_known_of_them(self, worker: ManualWorker, store: Store) -> None:
         """Status, graph, tags and time of start each cut the listing, and all of them together."""
         one, other = shape("a", name="one"), shape("a", name="other")
         first = worker.start(one, tags={"team": "red", "n": "1"})
-        clock.advance(1)
-        began = clock.now
+        worker.clock.advance(1)
+        began = worker.clock.now
         second = worker.start(other, tags={"team": "red"})
-        clock.advance(1)
+        worker.clock.advance(1)
         third = worker.start(one, tags={"team": "blue", "n": "1"})
         worker.run(third, "a")
 
@@ -284,14 +273,12 @@ class ReadingContract:
         ]:
             assert self._runs(store, query) == [run_id], query
 
-    def test_a_listing_of_runs_goes_on_where_it_was(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_listing_of_runs_goes_on_where_it_was(self, worker: ManualWorker, store: Store) -> None:
         """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
         graph = shape("a")
         # Several of one millisecond: the time alone would not say where a page ended.
         runs = [worker.start(graph) for _ in range(5)]
-        clock.advance(1)
+        worker.clock.advance(1)
         runs += [worker.start(graph) for _ in range(4)]
         runs.reverse()
         query = RunQuery(Status.EXECUTING)
@@ -309,17 +296,17 @@ class ReadingContract:
         assert ([run.run_id for run in rest], rest.next) == ([runs[6], runs[8]], None)
 
     def test_open_questions_are_found_by_what_is_known_of_them(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store
     ) -> None:
         """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
         graph = shape("a", name="g")
         run = worker.start(graph)
         (mine,) = worker.park(run, "a", "ok?", assignees=["ann", "ben"])
-        clock.advance(1)
+        worker.clock.advance(1)
         parent = worker.start(graph)
         child = worker.start(INNER, parent=worker.claim(parent, "a").token)
         (inner,) = worker.park(child, "x", "sum?")
-        clock.advance(1)
+        worker.clock.advance(1)
         other = worker.start(shape("a", name="other"))
         (last,) = worker.park(other, "a", "ok?", assignees=["ben"])
 
@@ -333,7 +320,7 @@ class ReadingContract:
             (InterruptQuery(name="ok?"), [mine, last]),
             (InterruptQuery(assignee="ben"), [mine, last]),
             (InterruptQuery(assignee="ann", graph="other"), []),
-            (InterruptQuery(until=clock.now - 1000), [mine]),
+            (InterruptQuery(until=worker.clock.now - 1000), [mine]),
         ]:
             page = store.open_interrupts(query)
             assert [question.id for question in page] == [question.id for question in questions], query

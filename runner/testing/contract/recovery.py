@@ -10,7 +10,6 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
 from runner.store.interface import Fork, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
-from runner.testing.in_process import ManualClock
 
 NEW = "00new"
 
@@ -20,7 +19,7 @@ class RecoveryContract:
 
     def test_a_failed_node_runs_again_in_its_run(self, worker: ManualWorker, store: Store) -> None:
         """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
-        run_id = worker.start(shape("a>b b>c"))
+        run_id = worker.start("a>b b>c")
         worker.run(run_id, "a")
         token = worker.claim(run_id, "b").token
         worker.fail(token)
@@ -42,7 +41,7 @@ class RecoveryContract:
 
     def test_what_a_node_kept_is_there_when_it_runs_again(self, worker: ManualWorker, store: Store) -> None:
         """Documents, messages and answers of the visit survive its failure and the retry."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         (question,) = worker.park(run_id, "a")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
@@ -57,7 +56,7 @@ class RecoveryContract:
 
     def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
         """A node that was cancelled while it waited runs again and opens the same question."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         (question,) = worker.park(run_id, "b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
@@ -67,13 +66,13 @@ class RecoveryContract:
         token = worker.claim(run_id, "b", 1, 2).token
         assert store.park(token, [question], None).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [question.id]
-        assert [str(receipt.status) for receipt in worker.answer(question)] == ["accepted"]
+        assert worker.answer(question) == ["accepted"]
 
     def test_a_node_that_ran_without_the_failed_one_runs_once_more(
         self, worker: ManualWorker, store: Store
     ) -> None:
         """Under continue a node behind the failed one has a new visit when that has completed at last."""
-        run_id = worker.start(shape("a>c b>c", entries=["a", "b"], policy="continue"))
+        run_id = worker.start(shape("a>c b>c", policy="continue"))
         worker.fail(worker.claim(run_id, "a").token)
         worker.run(run_id, "b")
         token = worker.claim(run_id, "c").token
@@ -95,7 +94,7 @@ class RecoveryContract:
 
     def test_one_of_several_failed_nodes_may_be_named(self, worker: ManualWorker, store: Store) -> None:
         """Under continue the others stay failed; under fail_fast they would stop the run at once."""
-        run_id = worker.start(shape("a b", entries=["a", "b"], policy="continue"))
+        run_id = worker.start(shape("a b", policy="continue"))
         worker.fail(worker.claim(run_id, "a").token)
         worker.fail(worker.claim(run_id, "b").token)
 
@@ -103,8 +102,7 @@ class RecoveryContract:
         worker.settle(worker.claim(run_id, "a", 1, 2).token)
         assert worker.statuses(run_id) == "failed: a completed, b failed"
 
-        run_id = worker.start(shape("a b", entries=["a", "b"], version="2"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(shape("a b", version="2"))
         worker.fail(worker.claim(run_id, "b").token)
         worker.fail(token)
         with pytest.raises(ConflictError, match="b failed, too"):
@@ -112,7 +110,7 @@ class RecoveryContract:
 
     def test_what_can_not_be_retried_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """A run that goes on or has completed, and a node that has completed, stay as they are."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         with pytest.raises(ConflictError, match="has not ended"):
             write_retry(store, run_id)
         worker.run(run_id, "a")
@@ -128,7 +126,7 @@ class RecoveryContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """Two retries of one run are one: a repeated request gets the first reply, another one is refused."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         worker.fail(worker.claim(run_id, "a").token)
         again = plan_retry(store, run_id)
 
@@ -158,7 +156,7 @@ class RecoveryContract:
         worker.settle(claim.token, "b2", "10")
         assert [name for name, _, _ in worker.claim(run_id, "a", 3).inputs] == ["b"]
 
-    def test_limits_start_over(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+    def test_limits_start_over(self, worker: ManualWorker, store: Store) -> None:
         """A run that reached its limit of executions or of time has the same limit again."""
         run_id = worker.start(shape("a>b b>c", max_node_executions=2))
         worker.run(run_id, "a", "b")
@@ -168,16 +166,13 @@ class RecoveryContract:
 
         run_id = worker.start(shape("a>b", execution_timeout=60.0))
         worker.park(run_id, "a")
-        clock.advance(61)
-        store.sweep()
+        worker.sweep(after=61)
         assert worker.statuses(run_id) == "failed: a cancelled"
         write_retry(store, run_id)
         worker.park(run_id, "a", visit=1, attempt=2)
-        clock.advance(59)
-        store.sweep()
+        worker.sweep(after=59)
         assert worker.statuses(run_id) == "interrupted: a waiting"
-        clock.advance(2)
-        store.sweep()
+        worker.sweep(after=2)
         assert worker.statuses(run_id) == "failed: a cancelled"
 
     def test_a_child_run_goes_on_with_its_parent(self, worker: ManualWorker, store: Store) -> None:
@@ -205,7 +200,7 @@ class RecoveryContract:
 
     def test_an_old_doorbell_of_a_retried_node_is_stale(self, worker: ManualWorker, store: Store) -> None:
         """Only the new attempt may be claimed."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         worker.fail(worker.claim(run_id, "a").token)
         write_retry(store, run_id)
 
@@ -215,8 +210,9 @@ class RecoveryContract:
         """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
         mapped = NodeSpec("m", None, "map", map=MapSpec("function"))
         nodes = {"m": mapped, "z": NodeSpec("z", None, "function")}
-        run_id = worker.start(topology(Definition("g", nodes, (EdgeSpec("m", "z"),), ("m",))))
-        token = worker.claim(run_id, "m").token
+        run_id, token = worker.begin(
+            topology(Definition("g", nodes, (EdgeSpec("m", "z"),), ("m",))), node="m"
+        )
         assert store.expand(token, ["x", "y", "z"]).word == "expanded"
         worker.run(run_id, "m[0]")
         worker.fail(worker.claim(run_id, "m[1]").token)
@@ -240,7 +236,7 @@ class RecoveryContract:
 
     def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
-        run_id = worker.start(shape("a>b b>c a>d", entries=["a"]), tags={"team": "red"})
+        run_id = worker.start("a>b b>c a>d", tags={"team": "red"})
         worker.run(run_id, "a", "b", "c", "d")
         before = worker.read(run_id)
 
@@ -276,7 +272,7 @@ class RecoveryContract:
 
     def test_a_run_that_waits_may_be_forked(self, worker: ManualWorker, store: Store) -> None:
         """What had not completed starts again in the new run, and asks questions of its own."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         worker.run(run_id, "a")
         (question,) = worker.park(run_id, "b")
 
@@ -304,8 +300,7 @@ class RecoveryContract:
 
     def test_what_nodes_keep_is_copied(self, worker: ManualWorker, store: Store) -> None:
         """A completed node whose visits are all kept has its document and messages in the new run."""
-        run_id = worker.start(shape("a>b"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b")
         store.save(token, saved(1, "one", "two"))
         worker.settle(token, "a")
         worker.run(run_id, "b")
@@ -316,7 +311,7 @@ class RecoveryContract:
 
     def test_what_can_not_be_forked_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """A node that has not run, and one or a visit that there is none of, are refused."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         with pytest.raises(UsageError, match="has not run yet"):
             self.fork(store, run_id, "b")
         with pytest.raises(NotFoundError, match="no node"):
@@ -328,7 +323,7 @@ class RecoveryContract:
 
     def test_a_choice_that_read_a_result_depends_on_it(self, worker: ManualWorker, store: Store) -> None:
         """A node whose conditions read the node that starts again is not kept."""
-        run_id = worker.start(shape("a b>c d", entries=["a", "b", "d"]))
+        run_id = worker.start("a b>c d")
         worker.run(run_id, "a", "d")
         token = worker.claim(run_id, "b").token
         worker.settle(token, "b", note={"reads": [["a", 1]]}, reads=[("a", 1, "completed")])
@@ -338,7 +333,7 @@ class RecoveryContract:
 
     def test_a_fork_of_a_failed_run_goes_on(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast what failed starts again, under continue it is kept unless it depends."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         worker.run(run_id, "a")
         worker.fail(worker.claim(run_id, "b").token)
         store.fork(self.fork(store, run_id, "a"))

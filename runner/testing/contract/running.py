@@ -6,7 +6,6 @@ from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import Status
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
-from runner.testing.in_process import ManualClock
 
 
 class RunningContract:
@@ -14,7 +13,7 @@ class RunningContract:
 
     def test_a_start_rings_every_entry_point(self, store: Store) -> None:
         """A new run's entry points are ready, and their doorbells name the queue to ring."""
-        graph = shape("a>c b>c", entries=["a", "b"])
+        graph = shape("a>c b>c")
         store.publish([graph])
 
         reply = store.start(Start("00run", "g", None, "task"), "n")
@@ -116,7 +115,7 @@ class RunningContract:
 
     def test_a_visit_is_claimed_once(self, worker: ManualWorker, store: Store) -> None:
         """A second claim, or one for another visit or attempt, is stale."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
 
         for visit, attempt in ((2, 1), (1, 2), (0, 0)):
             assert word_of(store.claim(run_id, "a", visit, attempt, "early")) == "stale"
@@ -125,7 +124,7 @@ class RunningContract:
 
     def test_a_repeated_claim_gets_the_same_claim(self, worker: ManualWorker, store: Store) -> None:
         """A claim whose reply was lost can be repeated with its nonce."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
 
         assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
 
@@ -133,11 +132,11 @@ class RunningContract:
         """A claim for a run that does not exist is refused as unknown."""
         assert word_of(store.claim("00none", "a", 1, 1, "n")) == "unknown"
 
-    def test_a_run_remembers_when_it_began(self, worker: ManualWorker, clock: ManualClock) -> None:
+    def test_a_run_remembers_when_it_began(self, worker: ManualWorker) -> None:
         """A run has the time of the store's clock at which it was started, and its tags."""
-        began = clock.now
-        run_id = worker.start(shape("a"), tags={"team": "a"})
-        clock.advance(5)
+        began = worker.clock.now
+        run_id = worker.start("a", tags={"team": "a"})
+        worker.clock.advance(5)
 
         snapshot = worker.read(run_id)
 
@@ -145,27 +144,26 @@ class RunningContract:
 
     def test_a_node_without_successors_ends_the_run(self, worker: ManualWorker, store: Store) -> None:
         """The last settle of a run ends it, and rings nothing."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         worker.run(run_id, "a")
         reply = store.claim(run_id, "b", 1, 1, "n")
         assert isinstance(reply, Claim)
 
         assert worker.settle(reply.token, {"done": True}) == "settled"
         assert worker.read(run_id).record.status is Status.COMPLETED
-        assert rung(store.sweep()) == []
+        assert worker.sweep() == []
 
     def test_what_a_node_keeps_comes_back_with_its_next_claim(
         self, worker: ManualWorker, store: Store
     ) -> None:
         """A document replaces the older one; messages are kept as deltas."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
 
         assert store.save(token, saved(1, "one", "two", "three")).word == "saved"
         assert store.save(token, saved(2, "zwei", keep=1)).word == "saved"
         assert store.save(token, saved(3, {"n": 3}, keep=9)).word == "saved"
         store.retry(token, 0, failure(), None)
-        store.sweep()
+        worker.sweep()
         claim = worker.claim(run_id, "a", attempt=2)
 
         assert claim.document == {"v": 1, "step": 3}
@@ -174,22 +172,18 @@ class RunningContract:
 
     def test_messages_can_be_cut_to_none(self, worker: ManualWorker, store: Store) -> None:
         """A node that keeps no message any more has an empty list."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
         store.save(token, saved(1, "one"))
 
         store.save(token, Saved({"v": 1}))
 
         assert worker.read(run_id).messages == {"a": []}
 
-    def test_a_stale_worker_writes_nothing(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A worker that lost the lease is refused by every method, and leaves no trace."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         old = worker.claim(run_id, "a").token
-        clock.advance(31)
-        store.sweep()
+        worker.sweep(after=31)
         worker.claim(run_id, "a", attempt=2)
         before = worker.read(run_id)
 
@@ -204,7 +198,7 @@ class RunningContract:
 
     def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: ManualWorker, store: Store) -> None:
         """A late doorbell or worker may name a node that a run had before it was moved."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         for node in ("gone", "gone[3]"):
             token = Token(run_id, node, 1, 1)
             assert word_of(store.claim(run_id, node, 1, 1, worker.nonce())) == "stale"
@@ -219,8 +213,7 @@ class RunningContract:
 
     def test_a_settled_node_rings_the_next(self, worker: ManualWorker, store: Store) -> None:
         """The transition that ends a visit makes its successors ready and names their doorbells."""
-        run_id = worker.start(shape("a>b a>c"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b a>c")
         settlement = Settlement(Status.COMPLETED, "11", [1, 2.5, None], {"v": 1})
 
         reply = store.settle(token, settlement, "n")
@@ -232,8 +225,7 @@ class RunningContract:
 
     def test_a_repeated_settle_changes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
-        run_id = worker.start(shape("a>b"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b")
         settlement = Settlement(Status.COMPLETED, "1", "out", {"v": 1})
         store.settle(token, settlement, "same")
         before = worker.read(run_id)
@@ -244,7 +236,7 @@ class RunningContract:
 
     def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
         """A node with join "all" is ready when each edge has arrived and one of them is live."""
-        run_id = worker.start(shape("a>c b>c", entries=["a", "b"]))
+        run_id = worker.start("a>c b>c")
         worker.run(run_id, "a", edges="0")
         assert worker.statuses(run_id) == "executing: a completed, b ready"
         worker.run(run_id, "b")
@@ -252,14 +244,14 @@ class RunningContract:
 
     def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
         """A node with join "any" is ready at its first live edge, and later ones change nothing."""
-        run_id = worker.start(shape("a>c b>c", entries=["a", "b"], any_join=["c"]))
+        run_id = worker.start(shape("a>c b>c", any_join=["c"]))
         worker.run(run_id, "a", "c", "b")
         assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
         assert list(worker.read(run_id).order) == ["a", "c", "b"]
 
     def test_a_dead_path_is_skipped_to_its_end(self, worker: ManualWorker) -> None:
         """A node all of whose edges are dead is skipped, and so is what only it leads to."""
-        run_id = worker.start(shape("a>b a>x b>c x>c c>d"))
+        run_id = worker.start("a>b a>x b>c x>c c>d")
         worker.run(run_id, "a", edges="00")
         assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
 
@@ -267,8 +259,7 @@ class RunningContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """A settle is refused when a result that its conditions read, or missed, is another now."""
-        run_id = worker.start(shape("a>c b", entries=["a", "b"]))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>c b")
         seen = [record.ended for record, _, _ in store.fetch(run_id, ["b", "c"])]
         assert seen == [(0, ""), (0, "")]
 
@@ -278,11 +269,9 @@ class RunningContract:
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
-    def test_conditions_refused_too_often_make_others_wait(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_conditions_refused_too_often_make_others_wait(self, worker: ManualWorker, store: Store) -> None:
         """A node that insists locks the run's settles for a second, so that its next try is not refused."""
-        run_id = worker.start(shape("a b c d", entries=["a", "b", "c", "d"]))
+        run_id = worker.start("a b c d")
         first, other, dead, last = (worker.claim(run_id, node).token for node in "abcd")
         stale = Settlement(Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True)
 
@@ -292,12 +281,12 @@ class RunningContract:
         assert worker.settle(other) == "settled"
 
         assert store.settle(dead, stale, "n2").word == "changed"
-        clock.advance(1)
+        worker.clock.advance(1)
         assert worker.settle(last) == "settled"
 
     def test_fetch_gives_the_latest_results(self, worker: ManualWorker, store: Store) -> None:
         """A condition reads a node's record, output and entry; None where there is none yet."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         worker.run(run_id, "a")
 
         (done, output, entry), (waiting, *nothing) = store.fetch(run_id, ["a", "b"])
@@ -307,7 +296,7 @@ class RunningContract:
 
     def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker: ManualWorker, store: Store) -> None:
         """A live back edge gives the header a new visit, which gets the source's output."""
-        run_id = worker.start(shape("a>b b>a b>c"))
+        run_id = worker.start("a>b b>a b>c")
         worker.run(run_id, "a")
         assert worker.settle(worker.claim(run_id, "b").token, "again", edges="10") == "settled"
         claim = worker.claim(run_id, "a", visit=2)
@@ -325,7 +314,7 @@ class RunningContract:
 
     def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
         """A visit's result is its own, even when its end begins the next visit in the same step."""
-        run_id = worker.start(shape("a>a"))
+        run_id = worker.start("a>a")
         worker.settle(worker.claim(run_id, "a").token, "one")
         worker.settle(worker.claim(run_id, "a", visit=2).token, "two", edges="0")
 
@@ -343,32 +332,27 @@ class RunningContract:
         assert record.status is Status.FAILED
         assert record.reason == 'max_node_executions (2) reached before "a"'
 
-    def test_a_retry_is_a_new_attempt_later(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_retry_is_a_new_attempt_later(self, worker: ManualWorker, store: Store) -> None:
         """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
 
         assert store.retry(token, 2_000, failure("once"), saved(1)).word == "retrying"
         assert worker.read(run_id).entries["a", 1]["error"]["message"] == "once"
-        assert rung(store.sweep()) == []
-        clock.advance(2)
-        assert rung(store.sweep()) == ["a.1.2"]
+        assert worker.sweep() == []
+        assert worker.sweep(after=2) == ["a.1.2"]
         assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
 
     def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is put back without an error keeps its attempt."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         store.retry(worker.claim(run_id, "a").token, 0, None, None)
 
-        assert rung(store.sweep()) == ["a.1.1"]
+        assert worker.sweep() == ["a.1.1"]
         assert worker.read(run_id).entries == {}
 
     def test_a_repeated_retry_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
         """A retry whose reply was lost can be repeated, and counts once."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
 
         assert store.retry(token, 0, failure(), None).word == "retrying"
         assert store.retry(token, 0, failure(), None).word == "retrying"
@@ -377,10 +361,9 @@ class RunningContract:
     def test_events_have_the_beginning_of_a_long_error(self, worker: ManualWorker, store: Store) -> None:
         """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
-            run_id = worker.start(shape("a"))
-            token = worker.claim(run_id, "a").token
+            run_id, token = worker.begin("a")
             store.retry(token, 0, failure(message), None)
-            store.sweep()
+            worker.sweep()
             token = worker.claim(run_id, "a", attempt=2).token
             store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
 
@@ -390,15 +373,14 @@ class RunningContract:
 
     def test_a_held_node_makes_its_run_need_migration(self, worker: ManualWorker, store: Store) -> None:
         """A held node keeps its run open, and a repeated hold gets the same word."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
 
         assert [store.hold(token).word, store.hold(token).word] == ["held", "held"]
         assert worker.statuses(run_id) == "needs_migration: a waiting"
 
     def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         (question,) = worker.park(run_id, "a")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
@@ -423,7 +405,7 @@ class RunningContract:
             "t": '\x00\u2028\U0001f600\\/"',
             "n": [0, -0.5, 1e300, 2**63 - 1, True, None],
         }
-        run_id = worker.start(shape("a>b"), odd, given={"odd": odd}, tags={"ü": "|"})
+        run_id = worker.start("a>b", odd, given={"odd": odd}, tags={"ü": "|"})
         claim = worker.claim(run_id, "a")
         store.save(claim.token, Saved(odd, 0, [odd, [], "", None]))
         worker.settle(claim.token, odd)
@@ -455,7 +437,7 @@ class RunningContract:
 
     def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
         """The messages after the first few are appended, values are set and deleted; then both stay."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
         document = saved(1, "old", "one", {"two": 2})
         assert worker.settle(worker.claim(run_id, "a").token, saved=document, session=first) == "settled"
@@ -470,7 +452,7 @@ class RunningContract:
 
     def test_a_settle_that_is_repeated_adds_once(self, worker: ManualWorker, store: Store) -> None:
         """The network may double the request: the session has the exchange once."""
-        token = worker.claim(worker.start(shape("a")), "a").token
+        _, token = worker.begin("a")
         document, more = saved(1, "one"), Remembered("ann", 0, {"n": 1})
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, document, session=more)
         for _ in range(2):
@@ -478,14 +460,11 @@ class RunningContract:
 
         assert store.session("ann") == Session(["one"], {"n": 1})
 
-    def test_a_stale_worker_adds_nothing(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_stale_worker_adds_nothing(self, worker: ManualWorker, store: Store) -> None:
         """Only the worker that holds the node writes its session."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         old = worker.claim(run_id, "a").token
-        clock.advance(31)
-        store.sweep()
+        worker.sweep(after=31)
         worker.claim(run_id, "a", attempt=2)
 
         assert worker.settle(old, saved=saved(1, "one"), session=Remembered("ann", 0)) == "stale"
@@ -495,8 +474,7 @@ class RunningContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """A settle that is refused leaves the session alone; the one that counts writes it once."""
-        run_id = worker.start(shape("a b", entries="ab"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(shape("a b", entries="ab"))
         more = Remembered("ann", 0)
         reads = [("b", 1, "completed")]
 
@@ -508,15 +486,14 @@ class RunningContract:
 
     def test_a_failed_node_adds_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A node that fails has no exchange to add."""
-        token = worker.claim(worker.start(shape("a")), "a").token
+        _, token = worker.begin("a")
         store.settle(token, Settlement(Status.FAILED, "", None, failure(), saved(1, "one")), "nonce")
 
         assert store.session("ann") == Session()
 
     def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
         """Forgetting deletes messages and state; a later write begins an empty session."""
-        run_id = worker.start(shape("a>b"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b")
         worker.settle(token, saved=saved(1, "one"), session=Remembered("ann", 0, {"n": 1}))
 
         assert store.forget_session("ann")
@@ -527,8 +504,7 @@ class RunningContract:
 
     def test_a_visit_left_behind_is_rung_for_at_once(self, worker: ManualWorker, store: Store) -> None:
         """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
-        run_id = worker.start(shape("a>b"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a>b")
         store.save(token, saved(1))
 
         reply = store.leave(token)
@@ -541,8 +517,7 @@ class RunningContract:
 
     def test_a_leave_is_refused_or_repeated(self, worker: ManualWorker, store: Store) -> None:
         """A leave whose reply was lost can be repeated; after another worker's claim it does nothing."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
 
         assert [store.leave(token).word, store.leave(token).word] == ["left", "left"]
         assert len(rung(store.leave(token))) == 0
@@ -552,8 +527,7 @@ class RunningContract:
 
     def test_a_node_left_while_its_run_stops_is_cancelled(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is released in a run that stops is not begun again, and ends the run."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin("a")
         store.cancel(run_id, "enough")
 
         assert [store.leave(token).word, store.leave(token).word] == ["cancelled", "cancelled"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status
 from runner.store.interface import Settlement, Store
-from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
-from runner.testing.in_process import ManualClock
+from runner.testing.contract.manual_worker import ManualWorker, failure, saved, shape, word_of
 
 
 class StoppingContract:
@@ -14,7 +13,7 @@ class StoppingContract:
 
     def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
-        run_id = worker.start(shape("a b c d", entries=["a", "b", "c", "d"]))
+        run_id = worker.start("a b c d")
         (question,) = worker.park(run_id, "b")
         store.retry(worker.claim(run_id, "c").token, 5_000, failure(), None)
 
@@ -30,8 +29,7 @@ class StoppingContract:
 
     def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
         """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
-        run_id = worker.start(shape("a b>c", entries=["a", "b"]))
-        token = worker.claim(run_id, "b").token
+        run_id, token = worker.begin("a b>c", node="b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "executing: a failed, b running"
 
@@ -42,8 +40,7 @@ class StoppingContract:
 
     def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
-        token = worker.claim(run_id, "b").token
+        run_id, token = worker.begin("a b", node="b")
         worker.fail(worker.claim(run_id, "a").token)
 
         assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
@@ -57,7 +54,7 @@ class StoppingContract:
 
     def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
-        run_id = worker.start(shape("a>c b>d c>e d>e", entries=["a", "b"], policy="continue"))
+        run_id = worker.start(shape("a>c b>d c>e d>e", policy="continue"))
         (question,) = worker.park(run_id, "b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
@@ -68,20 +65,20 @@ class StoppingContract:
 
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         (question,) = worker.park(run_id, "a")
 
         assert store.cancel(run_id, "not wanted").word == "cancelled"
 
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
         assert worker.read(run_id).record.reason == "not wanted"
-        assert [str(receipt.status) for receipt in worker.answer(question)] == ["superseded"]
+        assert worker.answer(question) == ["superseded"]
         assert store.cancel(run_id, "again").word == "already"
         assert store.cancel("00none", "?").word == "unknown"
 
     def test_a_repeated_cancel_gets_its_first_reply(self, worker: ManualWorker, store: Store) -> None:
         """The same request again is "cancelled" whatever has happened since; another one is "already"."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
         assert store.cancel(run_id, "enough", "two").word == "already"
         assert store.cancel(run_id, "enough").word == "already"
@@ -92,7 +89,7 @@ class StoppingContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """The renewal of its lease returns that, and what the node does then ends the run."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         one, two = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
         store.cancel(run_id, "enough")
 
@@ -104,21 +101,18 @@ class StoppingContract:
 
     def test_a_cancelled_run_claims_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A doorbell that was on its way when the run was cancelled is stale."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         store.cancel(run_id, "enough")
 
-        assert rung(store.sweep()) == []
+        assert worker.sweep() == []
         assert word_of(store.claim(run_id, "a", 1, 1, "n")) == "stale"
 
-    def test_a_lost_worker_of_a_stopping_run_ends_it(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_lost_worker_of_a_stopping_run_ends_it(self, worker: ManualWorker) -> None:
         """The loss of the last running node ends a run that stops."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         worker.claim(run_id, "b")
         worker.fail(worker.claim(run_id, "a").token)
-        clock.advance(31)
-        store.sweep()
+        worker.sweep(after=31)
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
@@ -138,8 +132,7 @@ class StoppingContract:
 
     def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
         """Only completed visits have an output and count in the order of execution."""
-        run_id = worker.start(shape("a", policy="continue"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(shape("a", policy="continue"))
         store.settle(token, Settlement(Status.FAILED, "", "ignored", failure()), "n")
 
         snapshot = worker.read(run_id)

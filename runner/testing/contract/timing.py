@@ -8,11 +8,10 @@ import pytest
 
 from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec, Topology
 from runner.definition.topology import topology
-from runner.records.interrupts import Address, Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.run import Status
 from runner.store.interface import Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
-from runner.testing.in_process import ManualClock
 
 LEASE = 30
 
@@ -43,140 +42,116 @@ def route(token: Token, name: str = "ok?") -> Interrupt:
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
-    def test_a_lost_doorbell_is_rung_again(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_lost_doorbell_is_rung_again(self, worker: ManualWorker) -> None:
         """A ready visit that no worker claims is rung after a lease, then twice as long, up to 5 minutes."""
-        worker.start(shape("a"))
+        worker.start("a")
         waits = []
         for _ in range(5):
-            began = clock.now
-            while not rung(store.sweep()):
-                clock.advance(1)
-            waits.append((clock.now - began) // 1000)
+            began = worker.clock.now
+            while not worker.sweep():
+                worker.clock.advance(1)
+            waits.append((worker.clock.now - began) // 1000)
 
         assert waits == [30, 60, 120, 240, 300]
 
-    def test_a_lost_lease_is_a_new_attempt(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_lost_lease_is_a_new_attempt(self, worker: ManualWorker) -> None:
         """A visit whose worker went silent is rung again as a new attempt, and keeps what was saved."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         lost = worker.claim(run_id, "a").token.fence
-        clock.advance(LEASE - 0.001)
-        assert rung(store.sweep()) == []
-        clock.advance(0.001)
+        assert worker.sweep(after=LEASE - 0.001) == []
 
-        assert rung(store.sweep()) == ["a.1.2"]
+        assert worker.sweep(after=0.001) == ["a.1.2"]
         assert worker.claim(run_id, "a", attempt=2).token.fence > lost
 
-    def test_a_renewed_lease_is_kept(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+    def test_a_renewed_lease_is_kept(self, worker: ManualWorker, store: Store) -> None:
         """A worker that renews in time keeps its visit; one that lost it learns that."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        run_id = worker.start("a b")
         held, lost = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
-        clock.advance(20)
+        worker.clock.advance(20)
         assert store.renew([held]) == ["ok"]
-        clock.advance(20)
 
-        assert rung(store.sweep()) == ["b.1.2"]
+        assert worker.sweep(after=20) == ["b.1.2"]
         assert store.renew([held, lost]) == ["ok", "stale"]
         assert store.renew([]) == []
         worker.settle(held)
         assert store.renew([held]) == ["stale"]
 
-    def test_a_node_that_kills_its_workers_fails(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_node_that_kills_its_workers_fails(self, worker: ManualWorker) -> None:
         """Five leases lost in a row fail the node with an error that names the cause."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         for attempt in range(1, 6):
             worker.claim(run_id, "a", attempt=attempt)
-            clock.advance(LEASE)
-            store.sweep()
+            worker.sweep(after=LEASE)
 
         assert worker.statuses(run_id) == "failed: a failed"
         assert "five times" in worker.read(run_id).entries["a", 1]["error"]["message"]
         assert worker.read(run_id).record.reason == 'node "a" failed'
 
-    def test_a_wait_resets_the_crash_budget(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_wait_resets_the_crash_budget(self, worker: ManualWorker, store: Store) -> None:
         """Only leases lost in a row count: a node that came as far as to wait starts over."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         for attempt in range(1, 5):
             worker.claim(run_id, "a", attempt=attempt)
-            clock.advance(LEASE)
-            store.sweep()
+            worker.sweep(after=LEASE)
         token = worker.claim(run_id, "a", attempt=5).token
         question = worker.question(token)
         store.park(token, [question], None)
         worker.answer(question)
         worker.claim(run_id, "a", attempt=5)
-        clock.advance(LEASE)
 
-        assert rung(store.sweep()) == ["a.1.6"]
+        assert worker.sweep(after=LEASE) == ["a.1.6"]
 
-    def test_an_unanswered_question_expires(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_an_unanswered_question_expires(self, worker: ManualWorker, store: Store) -> None:
         """When its time is over the node goes on and finds the question expired."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         (question,) = worker.park(run_id, "a", expires_in=60)
-        clock.advance(60)
-        (late,) = worker.answer(question)
-        assert late.status is ReceiptStatus.EXPIRED
+        worker.clock.advance(60)
+        assert worker.answer(question) == ["expired"]
 
-        assert rung(store.sweep()) == ["a.1.1"]
+        assert worker.sweep() == ["a.1.1"]
         assert [answer.status for answer in worker.claim(run_id, "a").answers] == [InterruptStatus.EXPIRED]
-        assert [receipt.status for receipt in worker.answer(question)] == [ReceiptStatus.EXPIRED]
+        assert worker.answer(question) == ["expired"]
         assert not store.open_interrupts()
 
-    def test_an_answered_question_does_not_expire(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_an_answered_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
         """An answer in time stops the clock of its question."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         (question,) = worker.park(run_id, "a", expires_in=60)
         worker.answer(question)
         token = worker.claim(run_id, "a").token
-        clock.advance(20)
+        worker.clock.advance(20)
         store.renew([token])
-        clock.advance(20)
+        worker.clock.advance(20)
         store.renew([token])
-        clock.advance(25)
+        worker.clock.advance(25)
 
         assert store.sweep().word == "0"
         assert [question.status for question in worker.read(run_id).interrupts] == [InterruptStatus.ANSWERED]
 
-    def test_a_run_past_its_deadline_fails(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_run_past_its_deadline_fails(self, worker: ManualWorker, store: Store) -> None:
         """A run that takes too long makes nothing ready any more and fails when what runs has ended."""
-        run_id = worker.start(shape("a>b", execution_timeout=90.5))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(shape("a>b", execution_timeout=90.5))
         for _ in range(4):
-            clock.advance(25)
+            worker.clock.advance(25)
             store.renew([token])
-            store.sweep()
+            worker.sweep()
 
         assert worker.statuses(run_id) == "executing: a running"
         assert worker.settle(token) == "settled"
         assert worker.statuses(run_id) == "failed: a completed"
         assert worker.read(run_id).record.reason == "execution timeout of 90.5 s reached"
 
-    def test_a_run_in_time_has_no_deadline_left(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_run_in_time_has_no_deadline_left(self, worker: ManualWorker, store: Store) -> None:
         """The deadline of a run that has ended is forgotten."""
         run_id = worker.start(shape("a", execution_timeout=5))
         worker.run(run_id, "a")
-        clock.advance(10)
+        worker.clock.advance(10)
 
         assert store.sweep().word == "0"
 
     def test_a_sweep_does_no_more_than_its_limit(self, worker: ManualWorker, store: Store) -> None:
         """A sweep handles so many timers and returns how many; the next ones do the rest."""
-        graph = shape("a b c", entries=["a", "b", "c"])
+        graph = shape("a b c")
         run_id = worker.start(graph)
         for node in "abc":
             store.retry(worker.claim(run_id, node).token, 0, failure(), None)
@@ -189,28 +164,23 @@ class TimingContract:
             ("0", []),
         ]
 
-    def test_a_claimed_doorbell_is_not_rung_again(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_a_claimed_doorbell_is_not_rung_again(self, worker: ManualWorker, store: Store) -> None:
         """A claim stops the ringing; what a late sweep finds changes nothing."""
-        run_id = worker.start(shape("a"))
-        clock.advance(29)
+        run_id = worker.start("a")
+        worker.clock.advance(29)
         token = worker.claim(run_id, "a").token
-        clock.advance(2)
+        worker.clock.advance(2)
 
         assert store.sweep().word == "0"
         worker.settle(token)
         assert worker.read(run_id).record.status is Status.COMPLETED
 
-    def test_an_expiry_can_fail_the_node(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_an_expiry_can_fail_the_node(self, worker: ManualWorker, store: Store) -> None:
         """With "fail" the node fails without running again; its error has the reason, and its run stops."""
-        run_id = worker.start(shape("a>b"))
+        run_id = worker.start("a>b")
         worker.park(run_id, "a", **FAIL)
-        clock.advance(60)
 
-        assert rung(store.sweep()) == []
+        assert worker.sweep(after=60) == []
         assert worker.statuses(run_id) == "failed: a failed"
         snapshot = worker.read(run_id)
         error = snapshot.entries["a", 1]["error"]
@@ -220,26 +190,23 @@ class TimingContract:
         assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
         assert store.sweep().word == "0"
 
-    def test_under_continue_an_expiry_fails_its_branch_only(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_under_continue_an_expiry_fails_its_branch_only(self, worker: ManualWorker, store: Store) -> None:
         """Other branches go on, as they do beside any failed node."""
-        run_id = worker.start(shape("a>c b>d", entries=["a", "b"], policy="continue"))
+        run_id = worker.start(shape("a>c b>d", policy="continue"))
         worker.park(run_id, "a", **FAIL)
         token = worker.claim(run_id, "b").token
-        clock.advance(29)
+        worker.clock.advance(29)
         store.renew([token])
-        clock.advance(29)
+        worker.clock.advance(29)
         store.renew([token])
-        clock.advance(2)
-        store.sweep()
+        worker.sweep(after=2)
         worker.settle(token)
         worker.run(run_id, "d")
 
         assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
 
     def test_an_item_whose_question_expires_fails_in_its_map(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store
     ) -> None:
         """A map that goes on without failed items collects the others."""
         graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
@@ -247,22 +214,17 @@ class TimingContract:
         store.expand(worker.claim(run_id, "m").token, ["x", "y"])
         worker.park(run_id, "m[0]", **FAIL)
         worker.run(run_id, "m[1]")
-        clock.advance(60)
 
-        assert rung(store.sweep()) == ["m.1.1"]
+        assert worker.sweep(after=60) == ["m.1.1"]
         assert worker.claim(run_id, "m").map.failed == 1  # type: ignore[union-attr] # it has items
 
-    def test_an_expiry_can_lead_elsewhere(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_an_expiry_can_lead_elsewhere(self, worker: ManualWorker, store: Store) -> None:
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""
-        run_id = worker.start(routed("a>b", "a~late", "a~later", "late>c", "b>c"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(routed("a>b", "a~late", "a~later", "late>c", "b>c"))
         interrupt = route(token)
         store.park(token, [interrupt], None)
-        clock.advance(60)
 
-        assert rung(store.sweep()) == ["late.1.1"]
+        assert worker.sweep(after=60) == ["late.1.1"]
         assert worker.statuses(run_id) == "executing: a completed, b skipped, late ready, later skipped"
         details = {"interrupt_id": interrupt.id, "name": "ok?", "reason": {"sum": 5}, "assignees": []}
         claim = worker.claim(run_id, "late")
@@ -274,8 +236,7 @@ class TimingContract:
 
     def test_an_answer_in_time_never_takes_that_edge(self, worker: ManualWorker, store: Store) -> None:
         """The edge is dead for a node that completes, whatever its worker settles for the others."""
-        run_id = worker.start(routed("a>b", "a~late"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(routed("a>b", "a~late"))
         interrupt = route(token)
         store.park(token, [interrupt], None)
         worker.answer(interrupt)
@@ -284,46 +245,39 @@ class TimingContract:
         assert worker.statuses(run_id) == "executing: a completed, b ready, late skipped"
         assert store.sweep().word == "0"
 
-    def test_a_route_may_lead_back(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+    def test_a_route_may_lead_back(self, worker: ManualWorker, store: Store) -> None:
         """An edge for expired questions may repeat a loop: the next visit asks once more."""
         run_id = worker.start(routed("late>a", "a~late", "a>b"))
         worker.run(run_id, "late")
         token = worker.claim(run_id, "a").token
         store.park(token, [route(token)], None)
-        clock.advance(60)
 
-        assert rung(store.sweep()) == ["late.2.1"]
+        assert worker.sweep(after=60) == ["late.2.1"]
         assert next(iter(worker.claim(run_id, "late", visit=2).inputs))[0] == "a"
 
     @pytest.mark.parametrize("ends", ["fail", {"route": "late"}])
     def test_a_node_at_work_ends_when_it_waits(
-        self, worker: ManualWorker, store: Store, clock: ManualClock, ends: object
+        self, worker: ManualWorker, store: Store, ends: object
     ) -> None:
         """A running worker may finish; meanwhile answers are refused, and none is lost."""
-        run_id = worker.start(routed("a>b", "a~late"))
-        token = worker.claim(run_id, "a").token
+        run_id, token = worker.begin(routed("a>b", "a~late"))
         interrupt = question(token, expires_in=20, on_expire=ends)
         store.ask(token, [interrupt], None)
-        clock.advance(20)
-        assert rung(store.sweep()) == []
+        assert worker.sweep(after=20) == []
         assert worker.statuses(run_id) == "executing: a running"
-        assert [receipt.status for receipt in worker.answer(interrupt)] == [ReceiptStatus.EXPIRED]
+        assert worker.answer(interrupt) == ["expired"]
         assert store.park(token, [interrupt], None).word == "waiting"
-        clock.advance(LEASE)
-        store.sweep()
+        worker.sweep(after=LEASE)
 
         status = "completed" if ends != "fail" else "failed"
         assert worker.read(run_id).nodes["a"].status == status
 
-    def test_other_questions_end_with_the_node(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_other_questions_end_with_the_node(self, worker: ManualWorker, store: Store) -> None:
         """One expiry ends the node: what else it asked is withdrawn, and its workers are refused."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         first, second, third = worker.park(run_id, "a", "x", "y", "z", **FAIL)
         worker.answer(first)
-        clock.advance(60)
-        store.sweep()
+        worker.sweep(after=60)
 
         statuses = {question.id: question.status for question in worker.read(run_id).interrupts}
         assert sorted([statuses[second.id], statuses[third.id]]) == ["expired", "withdrawn"]
@@ -332,7 +286,7 @@ class TimingContract:
         assert not store.open_interrupts()
 
     def test_a_question_asked_again_says_anew_what_time_does(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
+        self, worker: ManualWorker, store: Store
     ) -> None:
         """A question that was withdrawn with its wait and is asked once more has only its new options."""
         run_id = worker.start(shape("a", resume_each=["a"]))
@@ -344,19 +298,16 @@ class TimingContract:
         worker.answer(other)
         token = worker.claim(run_id, "a").token
         store.park(token, [worker.question(token, "y", expires_in=60)], None)
-        clock.advance(60)
 
-        assert rung(store.sweep()) == ["a.1.1"]
+        assert worker.sweep(after=60) == ["a.1.1"]
         assert store.sweep().word == "0"
 
-    def test_reminders_are_told_until_an_answer(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_reminders_are_told_until_an_answer(self, worker: ManualWorker, store: Store) -> None:
         """Each is an event with its count, shown on the question; an answer ends them."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         (interrupt,) = worker.park(run_id, "a", remind_every=10)
         for _ in range(3):
-            clock.advance(10)
+            worker.clock.advance(10)
             assert store.sweep().word == "1"
         (reminded,) = store.open_interrupts()
         assert reminded.reminded == 3
@@ -366,43 +317,36 @@ class TimingContract:
         ]
         worker.answer(interrupt)
         assert worker.claim(run_id, "a").answers[0].reminded == 3
-        clock.advance(10)
+        worker.clock.advance(10)
         assert store.sweep().word == "0"
 
-    def test_reminders_come_when_they_should(
-        self, worker: ManualWorker, store: Store, clock: ManualClock
-    ) -> None:
+    def test_reminders_come_when_they_should(self, worker: ManualWorker, store: Store) -> None:
         """Times count from the question; after an outage one reminder stands for all that were missed."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         worker.park(run_id, "a", remind_after=[5, 20, 25, 40])
-        began, seen = clock.now, []
+        began, seen = worker.clock.now, []
         for seconds in (5, 10, 12, 10, 10):
-            clock.advance(seconds)
+            worker.clock.advance(seconds)
             if store.sweep().word != "0":
-                seen.append((clock.now - began) // 1000)
+                seen.append((worker.clock.now - began) // 1000)
 
         assert seen == [5, 27, 47]
         assert store.sweep().word == "0"
 
-    def test_reminders_end(self, worker: ManualWorker, store: Store, clock: ManualClock) -> None:
+    def test_reminders_end(self, worker: ManualWorker, store: Store) -> None:
         """One question reminds a hundred times, no more: a run keeps some thousands of events."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         worker.park(run_id, "a", remind_every=1)
         for _ in range(120):
-            clock.advance(1)
-            store.sweep()
+            worker.sweep(after=1)
 
         assert store.open_interrupts()[0].reminded == 100
 
     @pytest.mark.parametrize("how", ["withdrawn", "cancelled", "expired", "settled"])
-    def test_a_closed_question_does_not_remind(
-        self, worker: ManualWorker, store: Store, clock: ManualClock, how: str
-    ) -> None:
+    def test_a_closed_question_does_not_remind(self, worker: ManualWorker, store: Store, how: str) -> None:
         """Whatever closes a question ends its reminders."""
-        run_id = worker.start(shape("a"))
-        token = worker.claim(run_id, "a").token
-        interrupt = worker.question(token, remind_every=15, expires_in=20 if how == "expired" else None)
-        store.ask(token, [interrupt], None)
+        run_id, token = worker.begin("a")
+        interrupt = worker.ask(token, remind_every=15, expires_in=20 if how == "expired" else None)
         if how == "settled":
             worker.settle(token)
         else:
@@ -411,10 +355,8 @@ class TimingContract:
             store.withdraw(interrupt.id, "", reask=False)
         if how == "cancelled":
             store.cancel(run_id, "")
-        clock.advance(20)
-        store.sweep()
-        clock.advance(8)
-        store.sweep()
+        worker.sweep(after=20)
+        worker.sweep(after=8)
 
         assert "interrupt.reminded a" not in worker.kinds(run_id)
         assert store.sweep().word == "0"
