@@ -175,7 +175,7 @@ class RunSizes:
         (question,) = worker.park(run_id, "a")
         store.max_run = 1
 
-        assert [each.status for each in worker.answer(question, response=MUCH)] == ["accepted"]
+        assert worker.answer(question, response=MUCH) == ["accepted"]
         assert worker.statuses(run_id) == "executing: a ready, b ready"
         assert worker.claim(run_id, "a").answers[0].response == MUCH
 

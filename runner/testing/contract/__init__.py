@@ -17,32 +17,24 @@ import pytest
 
 PARTS = (
     "asking",
-    "children",
-    "ending",
-    "external_tasks",
+    "delegation",
     "limits",
     "manual_worker",
-    "maps",
     "reading",
     "recovery",
-    "running",
-    "stopping",
+    "runs",
     "timing",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from runner.store.interface import Store
 from runner.testing.contract.asking import AskingContract
-from runner.testing.contract.children import ChildContract
-from runner.testing.contract.ending import EndingContract
-from runner.testing.contract.external_tasks import ExternalTaskContract
+from runner.testing.contract.delegation import DelegationContract
 from runner.testing.contract.limits import LimitContract
 from runner.testing.contract.manual_worker import ManualWorker
-from runner.testing.contract.maps import MapContract
 from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.recovery import RecoveryContract
-from runner.testing.contract.running import RunningContract
-from runner.testing.contract.stopping import StoppingContract
+from runner.testing.contract.runs import RunContract
 from runner.testing.contract.timing import TimingContract
 from runner.testing.in_process import ManualClock
 
@@ -50,15 +42,11 @@ __all__ = ["ManualWorker", "StoreContract"]
 
 
 class StoreContract(
-    RunningContract,
+    RunContract,
     AskingContract,
     TimingContract,
-    StoppingContract,
-    EndingContract,
-    ChildContract,
-    MapContract,
+    DelegationContract,
     LimitContract,
-    ExternalTaskContract,
     RecoveryContract,
     ReadingContract,
 ):

@@ -333,19 +333,6 @@ class AskingContract:
         assert worker.answer(question, digest="sha256:other") == ["rejected"]
         assert worker.answer(question, digest=question.digest) == ["accepted"]
 
-    def test_a_question_that_settles_unanswered_is_withdrawn(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A node that ends closes its open questions."""
-        run_id, token = worker.begin("a")
-        question: Interrupt = worker.question(token, expires_in=60)
-        store.ask(token, [question], None)
-        worker.settle(token)
-
-        assert [question.status for question in worker.read(run_id).interrupts] == [InterruptStatus.WITHDRAWN]
-        assert worker.answer(question) == ["superseded"]
-        assert not store.open_interrupts()
-
     def test_a_withdrawn_question_wakes_its_node(self, worker: ManualWorker, store: Store) -> None:
         """The node goes on, and its claim has the withdrawal with its reason."""
         run_id = worker.start("a")

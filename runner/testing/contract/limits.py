@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runner.definition.model import Topology
 from runner.definition.policies import Limit
 from runner.records.run import Status
-from runner.store.interface import Reply, Settlement, Start, Store
+from runner.store.interface import Reply, Settlement, Start, Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape, word_of
-
-LEASE = 30
-
 
 ONE = Limit("one", concurrency=1)
 
@@ -26,117 +25,97 @@ def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
 class LimitContract:
     """Concurrency and rates."""
 
-    def _refused(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> Reply:
-        reply = worker.store.claim(run_id, node, 1, attempt, worker.nonce())
-        assert isinstance(reply, Reply), reply
-        assert reply.word == "limited"
-        return reply
-
-    def _end(self, worker: ManualWorker, claim: object) -> list[str]:
-        """Complete a claimed visit and name whom its end rings."""
-        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
-        return rung(worker.store.settle(claim.token, settlement, worker.nonce()))  # type: ignore[attr-defined]
-
     def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
         """A node without a place stays ready; each place that becomes free rings the first in the queue."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "b")
-        self._refused(worker, run_id, "c")
+        worker.limited(run_id, "c")
         worker.clock.advance(1)
-        self._refused(worker, run_id, "a")
+        worker.limited(run_id, "a")
         assert worker.statuses(run_id) == "executing: a ready, b running, c ready"
 
-        assert self._end(worker, first) == ["c.1.1"]
-        self._refused(worker, run_id, "a")
-        assert self._end(worker, worker.claim(run_id, "c")) == ["a.1.1"]
-        assert self._end(worker, worker.claim(run_id, "a")) == []
+        assert worker.end(first.token) == ["c.1.1"]
+        worker.limited(run_id, "a")
+        assert worker.end(worker.claim(run_id, "c").token) == ["a.1.1"]
+        assert worker.end(worker.claim(run_id, "a").token) == []
 
     def test_a_wait_for_a_place_is_told_once(self, worker: ManualWorker) -> None:
         """A node that finds no place has one event of that, however often it is refused."""
         run_id = worker.start(crowd(ONE))
         worker.claim(run_id, "a")
         for _ in range(3):
-            self._refused(worker, run_id, "b")
+            worker.limited(run_id, "b")
 
         assert worker.kinds(run_id).count("node.limited b") == 1
 
     def test_who_waits_for_a_person_has_no_place(self, worker: ManualWorker) -> None:
         """A parked node returns its place, and must find one again when it has its answer."""
         run_id, token = worker.begin(crowd(ONE))
-        self._refused(worker, run_id, "b")
+        worker.limited(run_id, "b")
         question = worker.question(token)
         assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
-        other = worker.claim(run_id, "b")
+        other = worker.claim(run_id, "b").token
         worker.answer(question)
-        self._refused(worker, run_id, "a")
+        worker.limited(run_id, "a")
 
-        assert self._end(worker, other) == ["a.1.1"]
+        assert worker.end(other) == ["a.1.1"]
         worker.claim(run_id, "a")
 
-    def test_who_is_tried_again_later_has_no_place(self, worker: ManualWorker) -> None:
-        """Between two attempts a node has none."""
-        run_id, token = worker.begin(crowd(ONE))
-        self._refused(worker, run_id, "b")
-
-        assert rung(worker.store.retry(token, 5_000, failure(), None)) == ["b.1.1"]
-
-    def test_a_child_runs_parent_has_no_place(self, worker: ManualWorker) -> None:
-        """A node whose work a child run does has none: limit the nodes of the child."""
-        run_id = worker.start(crowd(ONE))
-        worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
-
-        worker.claim(run_id, "b")
+    def test_who_does_not_run_has_no_place(self, worker: ManualWorker, store: Store) -> None:
+        """Not between two attempts, nor held for migration, nor while a child run does its work."""
+        ways: dict[str, Callable[[Token], Reply]] = {
+            "retried": lambda token: store.retry(token, 5_000, failure(), None),
+            "held": store.hold,
+            "handed": lambda token: store.hand(token, "work"),
+        }
+        for name, leave in ways.items():
+            run_id, token = worker.begin(crowd(Limit(name, concurrency=1), name=name))
+            worker.limited(run_id, "b")
+            assert rung(leave(token))[0] == "b.1.1"
 
     def test_who_waited_is_rung_before_a_child_run(self, worker: ManualWorker) -> None:
         """A node that starts a child run returns its place to the next in line, before the child has one."""
         run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
         token = worker.claim(run_id, "a").token
-        self._refused(worker, run_id, "b")
+        worker.limited(run_id, "b")
         worker.store.publish([inner])
 
         start = Start("00child", "inner", inner.fingerprint, "task", parent=token)
 
         assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
 
-    def test_who_is_held_has_no_place(self, worker: ManualWorker) -> None:
-        """A node that waits for migration has none."""
-        run_id, token = worker.begin(crowd(ONE))
-        self._refused(worker, run_id, "b")
-
-        assert rung(worker.store.hold(token)) == ["b.1.1"]
-
     def test_the_place_of_a_lost_worker_is_free_with_its_lease(self, worker: ManualWorker) -> None:
         """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
         run_id = worker.start(crowd(ONE))
         worker.claim(run_id, "a")
-        worker.clock.advance(LEASE - 1)
-        self._refused(worker, run_id, "b")
+        worker.clock.advance(30 - 1)
+        worker.limited(run_id, "b")
         worker.clock.advance(1)
 
         assert "b.1.1" in worker.sweep()
-        self._refused(worker, run_id, "a", attempt=2)
+        worker.limited(run_id, "a", attempt=2)
         worker.claim(run_id, "b")
 
     def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker: ManualWorker) -> None:
         """A kept place lapses after a lease, and every waiting node is rung again."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "a")
-        self._refused(worker, run_id, "b")
+        worker.limited(run_id, "b")
         worker.clock.advance(0.01)
-        self._refused(worker, run_id, "c")
-        assert self._end(worker, first) == ["b.1.1"]
-        worker.clock.advance(LEASE)
+        worker.limited(run_id, "c")
+        assert worker.end(first.token) == ["b.1.1"]
+        worker.clock.advance(30)
 
         assert set(worker.sweep()) == {"b.1.1", "c.1.1"}
         worker.claim(run_id, "c")
-        self._refused(worker, run_id, "b")
+        worker.limited(run_id, "b")
 
     def test_a_cancelled_run_leaves_the_queue(self, worker: ManualWorker, store: Store) -> None:
         """No run is passed over for a node that will not come: a place goes to the next run."""
         one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
         claim = worker.claim(one, "a")
-        self._refused(worker, other, "a")
-        self._refused(worker, last, "a")
+        worker.limited(other, "a")
+        worker.limited(last, "a")
         store.cancel(other, "enough")
 
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
@@ -147,9 +126,9 @@ class LimitContract:
         """A place that is kept for a node goes to the next one when its run is cancelled."""
         one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
         claim = worker.claim(one, "a")
-        self._refused(worker, other, "a")
-        self._refused(worker, last, "a")
-        self._end(worker, claim)
+        worker.limited(other, "a")
+        worker.limited(last, "a")
+        worker.end(claim.token)
 
         assert [bell.run_id for bell in store.cancel(other, "enough").doorbells] == [last]
 
@@ -174,7 +153,7 @@ class LimitContract:
             assert words == dict.fromkeys(together.split()[1:], "limited") | dict.fromkeys(
                 apart.split(), "claimed"
             )
-            self._end(worker, first)
+            worker.end(first.token)
 
     def test_another_tenant_has_places_of_its_own(self, worker: ManualWorker) -> None:
         """Runs with another value of the tag do not wait; a child run has the value of the outermost."""
@@ -187,8 +166,8 @@ class LimitContract:
         parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
         child = worker.start(crowd(limit, names="a", name="inner"), parent=worker.claim(parent, "p").token)
 
-        self._refused(worker, same, "a")
-        self._refused(worker, child, "a")
+        worker.limited(same, "a")
+        worker.limited(child, "a")
 
     def test_a_node_takes_all_places_or_waits(self, worker: ManualWorker) -> None:
         """Of two limits a node that lacks one does not block the other's later places for ever."""
@@ -196,18 +175,18 @@ class LimitContract:
         limits = {"a": [left], "b": [right], "c": [left, right]}
         run_id = worker.start(shape("a b c", limits=limits))
         one, two = worker.claim(run_id, "a"), worker.claim(run_id, "b")
-        self._refused(worker, run_id, "c")
-        assert self._end(worker, one) == ["c.1.1"]
-        self._refused(worker, run_id, "c")
+        worker.limited(run_id, "c")
+        assert worker.end(one.token) == ["c.1.1"]
+        worker.limited(run_id, "c")
 
-        assert self._end(worker, two) == ["c.1.1"]
+        assert worker.end(two.token) == ["c.1.1"]
         worker.claim(run_id, "c")
 
     def test_a_rate_gives_each_execution_its_time(self, worker: ManualWorker) -> None:
         """Executions begin one after another; each waits for its own time and is not judged again."""
         run_id = worker.start(crowd(SLOW))
         worker.claim(run_id, "a")
-        assert [self._refused(worker, run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
+        assert [worker.limited(run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
         assert worker.statuses(run_id) == "executing: a running, b retrying, c retrying"
         assert worker.sweep(after=5) == ["b.1.1"]
         worker.claim(run_id, "b")
@@ -220,7 +199,7 @@ class LimitContract:
         worker.clock.advance(60)
         worker.claim(run_id, "a")
 
-        assert self._refused(worker, run_id, "b").delay_ms == 5_000
+        assert worker.limited(run_id, "b").delay_ms == 5_000
 
     def test_a_repeated_claim_is_refused_once(self, worker: ManualWorker, store: Store) -> None:
         """The network doubled a claim that a rate put off: the execution keeps its one time."""
@@ -229,11 +208,11 @@ class LimitContract:
         words = [word_of(store.claim(run_id, "b", 1, 1, "same")) for _ in range(2)]
 
         assert words == ["limited", "limited"]
-        assert self._refused(worker, run_id, "c").delay_ms == 10_000
+        assert worker.limited(run_id, "c").delay_ms == 10_000
 
     def test_an_execution_has_one_time_by_several_rates(self, worker: ManualWorker) -> None:
         """It begins when all rates allow it."""
         run_id = worker.start(crowd(SLOW, Limit("slower", rate=1, per=60)))
         worker.claim(run_id, "a")
 
-        assert self._refused(worker, run_id, "b").delay_ms == 60_000
+        assert worker.limited(run_id, "b").delay_ms == 60_000

@@ -97,6 +97,13 @@ class ManualWorker:
         self.clock.advance(after)
         return rung(self.store.sweep())
 
+    def limited(self, run_id: str, node: str, attempt: int = 1) -> Reply:
+        """Try to claim a visit that a limit delays."""
+        reply = self.store.claim(run_id, node, 1, attempt, self.nonce())
+        assert isinstance(reply, Reply), reply
+        assert reply.word == "limited"
+        return reply
+
     def know(self, run_id: str, graph: Topology) -> None:
         """Take note of a run that was begun in another way."""
         self._runs[run_id] = graph
@@ -117,6 +124,10 @@ class ManualWorker:
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, **decided, **(note or {})}
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **options)
         return self.store.settle(token, settlement, self.nonce()).word
+
+    def end(self, token: Token) -> list[str]:
+        """Complete a visit without an edge, and name the visits that are rung."""
+        return rung(self.store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce()))
 
     def fail(self, token: Token) -> str:
         """Fail a visit."""

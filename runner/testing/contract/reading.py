@@ -20,48 +20,15 @@ INNER = shape("x", name="g/a")
 class ReadingContract:
     """What can be seen of runs."""
 
-    def test_runs_are_listed_newest_first(self, worker: ManualWorker, store: Store) -> None:
-        """A listing can be limited, and cut to one status, which changes as runs do."""
-        graph = shape("a")
-        first = worker.start(graph, tags={"team": "a"})
-        worker.clock.advance(1)
-        second, third = worker.start(graph), worker.start(graph)
-        worker.run(second, "a")
-        worker.park(third, "a")
-
-        assert [run.run_id for run in store.runs()] == [third, second, first]
-        assert [run.run_id for run in store.runs(limit=2)] == [third, second]
-        assert list(store.runs(RunQuery(Status.EXECUTING))) == [
-            RunSummary(
-                first, "g", Status.EXECUTING, worker.clock.now - 1000, {"team": "a"}, graph.fingerprint
-            )
-        ]
-        assert [run.run_id for run in store.runs(RunQuery(Status.COMPLETED))] == [second]
-        assert [run.run_id for run in store.runs(RunQuery(Status.INTERRUPTED))] == [third]
-
-    def test_open_questions_are_listed_oldest_first(self, worker: ManualWorker, store: Store) -> None:
-        """The list of open questions spans all runs and can be limited."""
-        graph = shape("a")
-        questions = []
-        for _ in range(3):
-            questions += worker.park(worker.start(graph), "a")
-            worker.clock.advance(1)
-
-        assert [question.id for question in store.open_interrupts()] == [
-            question.id for question in questions
-        ]
-        first = store.open_interrupts(limit=2)
-        assert [question.id for question in first] == [question.id for question in questions[:2]]
-
     def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
-        run_id = worker.start("a>b", {"t": 1}, given={"g": 2})
+        run_id = worker.start("a>b", {"t": 1}, given={"g": 2}, trace="00-1-2-01")
         worker.clock.advance(2)
         worker.run(run_id, "a", "b")
 
         snapshot = worker.read(run_id)
 
-        assert snapshot.record.status is Status.COMPLETED
+        assert (snapshot.record.status, snapshot.record.trace) == (Status.COMPLETED, "00-1-2-01")
         assert (snapshot.task, snapshot.given) == ({"t": 1}, {"g": 2})
         assert snapshot.ended_at - snapshot.created_at == 2000
         assert list(snapshot.order) == ["a", "b"]
@@ -142,13 +109,6 @@ class ReadingContract:
             (event,) = [event for event in store.events(run_id) if event.kind == "interrupt.answered"]
             assert event.data == {"response": response}
 
-    def test_the_kind_of_an_event_is_a_plain_text(self, worker: ManualWorker, store: Store) -> None:
-        """Both stores return the same type, for events of the store and for those of nodes."""
-        run_id = worker.start("a")
-        store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
-
-        assert {type(event.kind) for event in store.events(run_id)} == {str}
-
     def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
         run_id = worker.start("a b c")
@@ -192,11 +152,12 @@ class ReadingContract:
     def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
         """What a node emits stands among the run's events, with its data."""
         run_id = worker.start("a")
-        store.emit(run_id, "progress", "a", 1, {"fraction": 0.5})
+        store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
         store.emit("00none", "progress", "a", 1, None)
 
         event = store.events(run_id)[-1]
         assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
+        assert {type(event.kind) for event in store.events(run_id)} == {str}
 
     def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
@@ -272,6 +233,9 @@ class ReadingContract:
             (RunQuery(tags={"team": "re"}), []),
         ]:
             assert self._runs(store, query) == [run_id], query
+        (summary,) = store.runs(RunQuery(until=began))
+        tags = {"team": "red", "n": "1"}
+        assert summary == RunSummary(first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint)
 
     def test_a_listing_of_runs_goes_on_where_it_was(self, worker: ManualWorker, store: Store) -> None:
         """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""

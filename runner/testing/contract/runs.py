@@ -1,14 +1,23 @@
-"""The contract of one visit: starts, claims, results, joins, loops, retries, holds, sessions, shutdowns."""
+"""The contract of runs: starts, claims, results, joins, loops, retries, holds, sessions, stops and ends."""
 
 from __future__ import annotations
 
+from runner.definition.model import AFTER_GRAPH
+from runner.operations.recovery import write_retry
+from runner.records.interrupts import InterruptStatus
+from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered, Saved, Session
-from runner.records.run import Status
+from runner.records.run import RunRecord, Status
+from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
 
+TASK = "shop.done"
 
-class RunningContract:
+INNER = shape("x", name="inner")
+
+
+class RunContract:
     """What becomes of a started run and of its claimed visits."""
 
     def test_a_start_rings_every_entry_point(self, store: Store) -> None:
@@ -25,18 +34,6 @@ class RunningContract:
             Doorbell("00run", "b", 1, 1, "runner", 5, "g"),
         ]
 
-    def test_a_run_keeps_the_trace_of_its_caller(self, store: Store) -> None:
-        """What traces of the run's nodes begin with is in its record; without a trace it is empty."""
-        store.publish([shape("a")])
-        store.start(Start("00traced", "g", None, "task", trace="00-1-2-01"), "n")
-        store.start(Start("00other", "g", None, "task"), "n")
-        records = [store.peek("00traced"), store.peek("00other")]
-        snapshot = store.read("00traced")
-
-        assert [record.trace for record in records if record] == ["00-1-2-01", ""]
-        assert snapshot is not None
-        assert snapshot.record.trace == "00-1-2-01"
-
     def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
         """A run of a graph, or of a shape, that was not published is refused."""
         assert store.start(Start("00run", "g", None, None), "n").word == "unknown_graph"
@@ -45,21 +42,15 @@ class RunningContract:
         assert store.read("00run") is None
 
     def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
-        """The same key for the same graph returns the first run, and rings nothing."""
-        store.publish([shape("a"), shape("a", name="other")])
-        store.start(Start("00one", "g", None, None, idempotency_key="k"), "n1")
-
-        second = store.start(Start("00two", "g", None, None, idempotency_key="k"), "n2")
-        assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
-        assert store.start(Start("00two", "other", None, None, idempotency_key="k"), "n3").word == "started"
-
-    def test_an_idempotency_key_is_of_one_graph(self, store: Store) -> None:
-        """However graphs and keys are named, a key of one graph never returns the run of another."""
+        """The same key for the same graph returns the first run and rings nothing, however both are named."""
         store.publish([shape("a", name="g:h"), shape("a", name="g")])
         store.start(Start("00one", "g:h", None, None, idempotency_key="k"), "n1")
 
-        assert store.start(Start("00two", "g", None, None, idempotency_key="h:k"), "n2").word == "started"
-        assert store.start(Start("00new", "g:h", None, None, idempotency_key="k"), "n3").run_id == "00one"
+        second = store.start(Start("00two", "g:h", None, None, idempotency_key="k"), "n2")
+        assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
+        for key in ("k", "h:k"):
+            start = Start(f"00{key[0]}", "g", None, None, idempotency_key=key)
+            assert store.start(start, key).word == "started"
 
     def test_a_repeated_start_begins_once(self, store: Store) -> None:
         """A start that is sent twice gets the same word and begins one run."""
@@ -132,16 +123,6 @@ class RunningContract:
         """A claim for a run that does not exist is refused as unknown."""
         assert word_of(store.claim("00none", "a", 1, 1, "n")) == "unknown"
 
-    def test_a_run_remembers_when_it_began(self, worker: ManualWorker) -> None:
-        """A run has the time of the store's clock at which it was started, and its tags."""
-        began = worker.clock.now
-        run_id = worker.start("a", tags={"team": "a"})
-        worker.clock.advance(5)
-
-        snapshot = worker.read(run_id)
-
-        assert (snapshot.created_at, snapshot.ended_at, snapshot.tags) == (began, 0, {"team": "a"})
-
     def test_a_node_without_successors_ends_the_run(self, worker: ManualWorker, store: Store) -> None:
         """The last settle of a run ends it, and rings nothing."""
         run_id = worker.start("a>b")
@@ -169,14 +150,7 @@ class RunningContract:
         assert claim.document == {"v": 1, "step": 3}
         assert list(claim.messages) == ["one", "zwei", {"n": 3}]
         assert worker.read(run_id).messages == {"a": ["one", "zwei", {"n": 3}]}
-
-    def test_messages_can_be_cut_to_none(self, worker: ManualWorker, store: Store) -> None:
-        """A node that keeps no message any more has an empty list."""
-        run_id, token = worker.begin("a")
-        store.save(token, saved(1, "one"))
-
-        store.save(token, Saved({"v": 1}))
-
+        store.save(claim.token, Saved({"v": 1}))
         assert worker.read(run_id).messages == {"a": []}
 
     def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
@@ -430,11 +404,6 @@ class RunningContract:
         assert snapshot.messages == {name: [name] for name in names}
         assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
 
-    def test_a_session_without_runs_is_empty(self, store: Store) -> None:
-        """Reading it is no error, and makes nothing."""
-        assert store.session("ann") == Session()
-        assert not store.forget_session("ann")
-
     def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
         """The messages after the first few are appended, values are set and deleted; then both stay."""
         run_id = worker.start("a>b")
@@ -450,49 +419,24 @@ class RunningContract:
         assert session == Session(["one", {"two": 2}, "three"], {"n": {"deep": [1]}, "": None})
         assert store.session("bob") == Session()
 
-    def test_a_settle_that_is_repeated_adds_once(self, worker: ManualWorker, store: Store) -> None:
-        """The network may double the request: the session has the exchange once."""
-        _, token = worker.begin("a")
-        document, more = saved(1, "one"), Remembered("ann", 0, {"n": 1})
-        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, document, session=more)
-        for _ in range(2):
-            assert store.settle(token, settlement, "nonce").word == "settled"
-
-        assert store.session("ann") == Session(["one"], {"n": 1})
-
-    def test_a_stale_worker_adds_nothing(self, worker: ManualWorker, store: Store) -> None:
-        """Only the worker that holds the node writes its session."""
-        run_id = worker.start("a")
-        old = worker.claim(run_id, "a").token
+    def test_only_the_settle_that_counts_adds_to_a_session(self, worker: ManualWorker, store: Store) -> None:
+        """A stale visit adds nothing, nor does a settle that is refused; a repeated one adds once."""
+        more = Remembered("ann", 0, {"n": 1})
+        run_id, stale = worker.begin("a b")
         worker.sweep(after=31)
-        worker.claim(run_id, "a", attempt=2)
-
-        assert worker.settle(old, saved=saved(1, "one"), session=Remembered("ann", 0)) == "stale"
-        assert store.session("ann") == Session()
-
-    def test_conditions_that_must_be_asked_again_add_nothing_yet(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A settle that is refused leaves the session alone; the one that counts writes it once."""
-        run_id, token = worker.begin(shape("a b", entries="ab"))
-        more = Remembered("ann", 0)
+        token = worker.claim(run_id, "a", attempt=2).token
+        assert worker.settle(stale, saved=saved(1, "stale"), session=more) == "stale"
         reads = [("b", 1, "completed")]
-
-        assert worker.settle(token, saved=saved(1, "one"), session=more, reads=reads) == "changed"
+        assert worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
         assert store.session("ann") == Session()
-        worker.run(run_id, "b")
-        assert worker.settle(token, saved=saved(1, "one"), session=more, reads=reads) == "settled"
-        assert store.session("ann").messages == ["one"]
 
-    def test_a_failed_node_adds_nothing(self, worker: ManualWorker, store: Store) -> None:
-        """A node that fails has no exchange to add."""
-        _, token = worker.begin("a")
-        store.settle(token, Settlement(Status.FAILED, "", None, failure(), saved(1, "one")), "nonce")
-
-        assert store.session("ann") == Session()
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more)
+        assert [store.settle(token, settlement, "same").word for _ in range(2)] == ["settled"] * 2
+        assert store.session("ann") == Session(["one"], {"n": 1})
 
     def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
         """Forgetting deletes messages and state; a later write begins an empty session."""
+        assert not store.forget_session("ann")
         run_id, token = worker.begin("a>b")
         worker.settle(token, saved=saved(1, "one"), session=Remembered("ann", 0, {"n": 1}))
 
@@ -532,3 +476,288 @@ class RunningContract:
 
         assert [store.leave(token).word, store.leave(token).word] == ["cancelled", "cancelled"]
         assert worker.statuses(run_id) == "cancelled: a cancelled"
+
+    # -- failures and cancels ------------------------------------------------------------------------
+
+    def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
+        """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
+        run_id = worker.start("a b c d")
+        (question,) = worker.park(run_id, "b")
+        store.retry(worker.claim(run_id, "c").token, 5_000, failure(), None)
+
+        assert worker.fail(worker.claim(run_id, "a").token) == "settled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
+        assert [interrupt.status for interrupt in store.interrupts([question.id]) if interrupt] == [
+            InterruptStatus.WITHDRAWN
+        ]
+        assert worker.read(run_id).entries["a", 1] == failure()
+        assert worker.read(run_id).record.reason == 'node "a" failed'
+        assert "interrupt.withdrawn b" in worker.kinds(run_id)
+
+    def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
+        """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
+        run_id, token = worker.begin("a b>c", node="b")
+        worker.fail(worker.claim(run_id, "a").token)
+        assert worker.statuses(run_id) == "executing: a failed, b running"
+
+        assert worker.settle(token, "late") == "settled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed"
+        assert worker.read(run_id).outputs["b", 1] == "late"
+
+    def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
+        """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
+        run_id, token = worker.begin("a b", node="b")
+        worker.fail(worker.claim(run_id, "a").token)
+
+        assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
+        both = [worker.question(token, "one"), worker.question(token, "two")]
+        assert store.park(token, both, saved(1)).word == "cancelled"
+        assert store.park(token, both, saved(1)).word == "cancelled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
+        assert {question.status for question in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
+        assert not store.open_interrupts()
+
+    def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
+        """Under continue only the failed branch dies; the run goes to its end and has then failed."""
+        run_id = worker.start(shape("a>c b>d c>e d>e", policy="continue"))
+        (question,) = worker.park(run_id, "b")
+        worker.fail(worker.claim(run_id, "a").token)
+        assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
+        worker.answer(question)
+        worker.run(run_id, "b", "d", "e")
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed, e completed"
+
+    def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
+        """A cancelled run ends at once when nothing runs; its reason can be read."""
+        run_id = worker.start("a b")
+        (question,) = worker.park(run_id, "a")
+
+        assert store.cancel(run_id, "not wanted").word == "cancelled"
+
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
+        assert worker.sweep() == []
+        assert word_of(store.claim(run_id, "b", 1, 1, "n")) == "stale"
+        assert worker.read(run_id).record.reason == "not wanted"
+        assert worker.answer(question) == ["superseded"]
+        assert store.cancel(run_id, "again").word == "already"
+        assert store.cancel("00none", "?").word == "unknown"
+
+    def test_a_repeated_cancel_gets_its_first_reply(self, worker: ManualWorker, store: Store) -> None:
+        """The same request again is "cancelled" whatever has happened since; another one is "already"."""
+        run_id = worker.start("a")
+        assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
+        assert store.cancel(run_id, "enough", "two").word == "already"
+        assert store.cancel(run_id, "enough").word == "already"
+        ended = [event.kind for event in store.events(run_id)].count("run.ended")
+        assert ended == 1
+
+    def test_a_running_node_learns_that_its_run_is_cancelled(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The renewal of its lease returns that, and what the node does then ends the run."""
+        run_id = worker.start("a b")
+        one, two = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
+        store.cancel(run_id, "enough")
+
+        assert store.renew([one, two]) == ["cancelled", "cancelled"]
+        assert store.retry(one, 0, failure(), None).word == "cancelled"
+        assert worker.statuses(run_id) == "executing: a cancelled, b running"
+        assert worker.settle(two) == "settled"
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
+
+    def test_a_lost_worker_of_a_stopping_run_ends_it(self, worker: ManualWorker) -> None:
+        """The loss of the last running node ends a run that stops."""
+        run_id = worker.start("a b")
+        worker.claim(run_id, "b")
+        worker.fail(worker.claim(run_id, "a").token)
+        worker.sweep(after=31)
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
+
+    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker: ManualWorker, store: Store) -> None:
+        """A stop of a run with very many nodes is done by several sweeps, and then complete."""
+        names = [f"n{number:04d}" for number in range(1201)]
+        run_id = worker.start(shape(" ".join(names), entries=names))
+
+        assert store.cancel(run_id, "enough").word == "cancelled"
+        first = worker.read(run_id)
+        cancelled = sorted(name for name, record in first.nodes.items() if record.status is Status.CANCELLED)
+        assert cancelled == names[:500]
+        assert first.record.status is Status.EXECUTING
+        assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
+        final = worker.read(run_id).record
+        assert (final.status, final.active) == (Status.CANCELLED, 0)
+
+    def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
+        """Only completed visits have an output and count in the order of execution."""
+        run_id, token = worker.begin(shape("a", policy="continue"))
+        store.settle(token, Settlement(Status.FAILED, "", "ignored", failure()), "n")
+
+        snapshot = worker.read(run_id)
+        assert (snapshot.outputs, list(snapshot.order)) == ({}, [])
+        assert snapshot.record.status is Status.FAILED
+
+    # -- ended runs: the task that is called then, and removal ---------------------------------------
+
+    def last_of(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> list[str]:
+        """Fail the last node of a run, and name what that rings."""
+        token = worker.claim(run_id, node, 1, attempt).token
+        return rung(
+            worker.store.settle(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
+        )
+
+    def record(self, worker: ManualWorker, run_id: str) -> RunRecord:
+        """Read a run's record, which is the same in both ways of reading."""
+        record = worker.store.peek(run_id)
+        assert record is not None
+        assert worker.read(run_id).record == record
+        return record
+
+    def test_a_run_that_ends_rings_for_its_end(self, worker: ManualWorker, store: Store) -> None:
+        """The step that ends a run rings its first node's queue for the node @end, and counts the end."""
+        run_id, token = worker.begin("a", on_end=TASK)
+        before = self.record(worker, run_id)
+        reply = store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
+
+        assert (before.on_end, before.ends, before.untold) == (TASK, 0, 0)
+        assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "runner", 5, "g")]
+        after = self.record(worker, run_id)
+        assert (after.status, after.on_end, after.ends, after.untold) == (Status.COMPLETED, TASK, 1, 1)
+
+    def test_a_cancelled_run_rings_for_its_end(self, worker: ManualWorker, store: Store) -> None:
+        """A cancel that ends a run rings for its end, too."""
+        run_id = worker.start("a", on_end=TASK)
+
+        assert rung(store.cancel(run_id, "enough")) == [f"{CALLBACK_NODE}.1.1"]
+
+    def test_a_run_that_time_ends_rings_for_its_end(self, worker: ManualWorker) -> None:
+        """A run that its execution timeout ends rings for its end, too."""
+        run_id = worker.start(shape("a", execution_timeout=5.0), on_end=TASK)
+        worker.park(run_id, "a")
+
+        assert worker.sweep(after=6) == [f"{CALLBACK_NODE}.1.1"]
+        assert self.record(worker, run_id).status is Status.FAILED
+
+    def test_the_last_event_comes_before_the_end(self, worker: ManualWorker, store: Store) -> None:
+        """A graph's own last node runs first; only then has the run ended."""
+        run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]), on_end=TASK)
+
+        assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
+        token = worker.claim(run_id, AFTER_GRAPH).token
+        reply = store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
+        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
+
+    def test_an_end_that_was_not_reported_rings_again(self, worker: ManualWorker) -> None:
+        """A lost doorbell or worker costs a lease; each further doorbell comes after twice the time."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+        rings = []
+        for seconds in (29, 1, 59, 1, 119, 1):
+            worker.clock.advance(seconds)
+            rings.append(worker.sweep())
+
+        assert rings == [[], [f"{CALLBACK_NODE}.1.1"]] * 3
+        assert self.record(worker, run_id).untold == 4
+
+    def test_an_end_that_was_reported_rings_no_more(self, worker: ManualWorker, store: Store) -> None:
+        """An end that was reported is rung for no more; a repeated report changes nothing."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+
+        assert [store.end_reported(run_id, 1).word for _ in range(2)] == ["end_reported", "end_reported"]
+        worker.clock.advance(3600)
+        assert (store.sweep().word, worker.sweep()) == ("0", [])
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).untold) == (1, 0)
+
+    def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
+        """An end that has not come, or of a run that is not there, is stale."""
+        run_id = worker.start("a", on_end=TASK)
+        assert store.end_reported(run_id, 1).word == "stale"
+        self.last_of(worker, run_id, "a")
+
+        assert [store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))] == [
+            "stale"
+        ] * 3
+        assert self.record(worker, run_id).untold == 1
+
+    def test_a_retried_run_reports_its_next_end(self, worker: ManualWorker, store: Store) -> None:
+        """A retry drops the end that was not reported yet; the next end has a number of its own."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+        write_retry(store, run_id)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).untold) == (1, 0)
+
+        assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
+
+        assert store.end_reported(run_id, 1).word == "stale"
+        assert self.record(worker, run_id).untold == 1
+        assert store.end_reported(run_id, 2).word == "end_reported"
+        worker.clock.advance(3600)
+        assert store.sweep().word == "0"
+
+    def test_the_first_start_of_a_key_says_whom_to_tell(self, worker: ManualWorker, store: Store) -> None:
+        """A start that meets an existing run changes nothing of it."""
+        run_id = worker.start("a", on_end=TASK, idempotency_key="k")
+        again = store.start(Start("00two", "g", None, None, idempotency_key="k", on_end="other"), "n")
+
+        assert (again.word, again.run_id) == ("exists", run_id)
+        assert self.record(worker, run_id).on_end == TASK
+
+    def test_a_removed_run_is_gone(self, worker: ManualWorker, store: Store) -> None:
+        """Nothing finds it any more: not its id, no listing, no question's id."""
+        run_id = worker.start("a", tags={"team": "red"})
+        (question,) = worker.park(run_id, "a")
+        worker.answer(question)
+        worker.run(run_id, "a")
+
+        assert store.remove(run_id).word == "removed"
+        assert (store.read(run_id), store.peek(run_id)) == (None, None)
+        assert store.interrupts([question.id]) == [None]
+        assert list(store.events(run_id)) == []
+        for query in (
+            RunQuery(),
+            RunQuery(Status.COMPLETED),
+            RunQuery(graph="g"),
+            RunQuery(tags={"team": "red"}),
+        ):
+            assert list(store.runs(query)) == []
+        assert store.remove(run_id).word == "unknown"
+
+    def test_a_removed_run_leaves_its_idempotency_key(self, worker: ManualWorker, store: Store) -> None:
+        """A start with the key of a run that was removed begins a new one."""
+        run_id = worker.start("a", idempotency_key="k")
+        worker.run(run_id, "a")
+        store.remove(run_id)
+
+        again = store.start(Start("00later", "g", None, "task", idempotency_key="k"), worker.nonce())
+        assert (again.word, again.run_id) == ("started", "00later")
+
+    def test_a_run_that_goes_on_is_not_removed(self, worker: ManualWorker, store: Store) -> None:
+        """A run that executes, waits or has an end to report is kept."""
+        executing, waiting = worker.start("a"), worker.start("a")
+        worker.park(waiting, "a")
+        untold = worker.start("a", on_end="shop.done")
+        worker.run(untold, "a")
+
+        assert {store.remove(run_id).word for run_id in (executing, waiting, untold)} == {"goes_on"}
+        assert all(store.peek(run_id) for run_id in (executing, waiting, untold))
+        store.end_reported(untold, 1)
+        assert store.remove(untold).word == "removed"
+
+    def test_the_runs_inside_go_with_the_outermost(self, worker: ManualWorker, store: Store) -> None:
+        """A run inside another is removed with it, by the sweep, and never alone."""
+        parent = worker.start("a")
+        child = worker.start(INNER, parent=worker.claim(parent, "a").token)
+        inmost = worker.start(INNER, parent=worker.claim(child, "x").token)
+        for run_id, node in ((inmost, "x"), (child, "x"), (parent, "a")):
+            worker.run(run_id, node)
+
+        assert store.remove(child).word == "inside"
+        assert store.remove(parent).word == "removed"
+        worker.sweep()
+        assert [store.peek(run_id) for run_id in (parent, child, inmost)] == [None, None, None]
+        assert list(store.runs()) == []
