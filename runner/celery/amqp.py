@@ -27,6 +27,7 @@ from runner.celery.engines import outbox_of
 from runner.celery.intake import is_away, reader_name
 from runner.errors import BrokerError, ConflictError, StoreError
 from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
 from runner.store.redis.streams import Notice, NoticeReader
 
@@ -188,7 +189,9 @@ class AmqpIntake(Background):
     def _judge(self, received: ReceivedMessage) -> Verdict:
         if compression := received.message.headers.get(COMPRESSION):
             return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
-        sent = InboxMessage(received.id, f"{received.queue}/{received.id}", received.body, received.age)
+        traceparent = traceparent_of(received.message.headers.get("traceparent"))
+        key = f"{received.queue}/{received.id}"
+        sent = InboxMessage(received.id, key, received.body, received.age, traceparent)
         if received.queue == STARTS:
             return judge_start(self.engine, sent, self.settings.on_end)
         patience = self.settings.early_answer if len(self._early) < EARLY_LIMIT else 0

@@ -262,8 +262,10 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     raise UsageError("the body is no Celery message: a list of arguments, named arguments and options.")
 
 
-def message_of(task_id: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-    """Return the JSON message for the stream from what was sent to a task.
+def message_of(
+    args: tuple[object, ...], kwargs: Mapping[str, object], defaults: Mapping[str, object]
+) -> bytes:
+    """Return the JSON message for the stream from what was sent to a task, and fields that it may lack.
 
     Raises:
         UsageError: it can't be one; the error says why.
@@ -272,8 +274,7 @@ def message_of(task_id: str, args: tuple[object, ...], kwargs: Mapping[str, obje
     if positional:
         raise UsageError("positional arguments; send keyword arguments only")
     try:
-        # With the task's id as its key, a task that Celery delivers twice is one message.
-        return pydantic_core.to_json({"v": 1, "idempotency_key": task_id, **named})
+        return pydantic_core.to_json({"v": 1, **defaults, **named})
     except pydantic_core.PydanticSerializationError as error:
         raise UsageError(str(error)) from error
 

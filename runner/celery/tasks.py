@@ -29,6 +29,7 @@ from runner.errors import (
 from runner.execution.engine import Delivery
 from runner.records import codec, failures
 from runner.records.failures import ErrorRecord
+from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
 from runner.store.redis.keys import RESPONSES, STARTS
 
@@ -181,8 +182,13 @@ def start(self: Any, *args: object, **message: object) -> None:
 
 def _put_on_stream(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
     outbox = outbox_of(settings_of(task.app).redis_url)
+    # With the task's id as its key, a task that Celery delivers twice is one message.
+    defaults = {"idempotency_key": task.request.id}
+    traceparent = traceparent_of(task.request.get("traceparent"))
+    if traceparent and stream == STARTS:
+        defaults["traceparent"] = traceparent
     try:
-        body = message_of(task.request.id, args, message)
+        body = message_of(args, message, defaults)
     except UsageError as error:
         outbox.bury(task.name, body_text(message), str(error))
         return

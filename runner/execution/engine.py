@@ -106,8 +106,11 @@ class Engine:
         tags: Mapping[str, str] | None = None,
         run_id: str | None = None,
         on_end: str = "",
+        trace: str = "",
     ) -> str:
         """Start a run and return its id; the same idempotency key returns the same run.
+
+        `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
@@ -115,7 +118,14 @@ class Engine:
         """
         run_id = run_id or ids.run_id()
         reply = self._starter.run(
-            run_id, graph_id, task, state=invocation_state, key=idempotency_key, tags=tags, on_end=on_end
+            run_id,
+            graph_id,
+            task,
+            state=invocation_state,
+            key=idempotency_key,
+            tags=tags,
+            on_end=on_end,
+            trace=trace,
         )
         return self.ring(reply).run_id or run_id
 

@@ -46,6 +46,7 @@ class RunStarter:
         key: str | None,
         tags: Mapping[str, str] | None,
         on_end: str = "",
+        trace: str = "",
     ) -> Reply:
         """Start a run.
 
@@ -67,7 +68,7 @@ class RunStarter:
             tags=codec.pack(checked_tags(tags or {}), "tags"),
             idempotency_key=None if key is None else validation.checked(key, "the idempotency key"),
             on_end=checked(on_end),
-            trace=callers_trace(),
+            trace=trace or callers_trace(),
         )
         reply = self._write(start, plan)
         if reply.word == "unknown_graph":

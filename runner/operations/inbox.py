@@ -33,12 +33,16 @@ class Disposition(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
-    """A message as received; `age` returns how many seconds ago it was sent, by the store's clock."""
+    """A message as received; `age` returns how many seconds ago it was sent, by the store's clock.
+
+    `traceparent` is that of its headers, or "".
+    """
 
     id: str
     key: str
     body: bytes | None
     age: Callable[[], float]
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = (
             idempotency_key=message.idempotency_key or sent.key,
             tags=message.tags,
             on_end=message.on_end or "",
+            trace=message.traceparent or sent.traceparent,
         )
     except UsageError as error:
         status = ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED

@@ -8,6 +8,7 @@ another `v`, a duplicate key, NaN or bytes that are not JSON are refused with th
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,6 +23,9 @@ from runner.records.validation import MAX_TEXT
 
 REPLIES = "runner:replies:"
 """Prefix of the name of every reply stream, so that a reply can't be written to a queue or a run."""
+
+TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+"""The form of a span's address in W3C Trace Context."""
 
 Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
 
@@ -78,6 +82,11 @@ class StartMessage(Message):
         max_length=MAX_TEXT,
         description="the Celery task to call when the run has ended: its name, or name@queue",
     )
+    traceparent: str | None = Field(
+        default=None,
+        pattern=TRACEPARENT,
+        description="the span that the run belongs to, as the W3C header of that name has it",
+    )
     reply_to: str | None = ReplyTo
 
 
@@ -110,6 +119,11 @@ def read(kind: type[Known], body: bytes) -> Known:
             f"{'.'.join(map(str, problem['loc'])) or 'the message'}: {problem['msg']}" for problem in problems
         ]
         raise UsageError("; ".join(reasons)) from error
+
+
+def traceparent_of(header: object) -> str:
+    """Return the value of a header `traceparent`, or "" if it is none: a broken trace stops no run."""
+    return header if isinstance(header, str) and re.fullmatch(TRACEPARENT, header) else ""
 
 
 def receipt(message_id: str, result: Receipt) -> ReceiptMessage:

@@ -244,6 +244,36 @@ def test_celery_programs_answer_and_start_by_name(threads, stranger):
     assert threads.client.run(started["run_id"]).wait(60).status is Status.COMPLETED
 
 
+SPAN = f"00-{'a' * 32}-{'b' * 16}-01"
+"""A span of the program that sends a start."""
+
+
+@pytest.mark.parametrize(
+    ("header", "field", "trace"), [(SPAN, None, SPAN), ("00-nonsense", None, ""), ("", SPAN, SPAN)]
+)
+def test_the_run_of_a_celery_task_continues_its_sender_s_trace(threads, stranger, header, field, trace):
+    """The header that OpenTelemetry's instrumentation writes is enough; a broken one stops nothing."""
+    message = {"graph": "chain", "task": "go", "reply_to": "runner:replies:traced"}
+    stranger.send_task(
+        "runner.start",
+        kwargs={**message, **({"traceparent": field} if field else {})},
+        queue="runner",
+        headers={"traceparent": header} if header else {},
+    )
+    run_id = threads.receipt("runner:replies:traced")["run_id"]
+
+    assert threads.client.engine.store.peek(run_id).trace == trace
+
+
+def test_the_run_of_a_message_continues_its_sender_s_trace(threads):
+    """A message on the stream has a field for it."""
+    body = {"v": 1, "graph": "chain", "task": "go", "reply_to": "runner:replies:traced", "traceparent": SPAN}
+    threads.send(json.dumps(body), "runner:starts")
+    run_id = threads.receipt("runner:replies:traced")["run_id"]
+
+    assert threads.client.engine.store.peek(run_id).trace == SPAN
+
+
 def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     """What Celery programs send wrongly is kept with its reason, too."""
     stranger.send_task("runner.respond", args=["a"], kwargs={"shade": "blue"}, queue="runner")

@@ -74,6 +74,7 @@ def test_a_start_is_read_with_every_field():
         "invocation_state": {"user": "ann"},
         "tags": {"team": "a"},
         "on_end": "shop.done@shop",
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
         "reply_to": "runner:replies:mine",
     }
 
