@@ -35,13 +35,12 @@ def list_letters(context: CommandContext, limit: int) -> None:
     Without a terminal: id, time (UTC), source and reason, separated by tabs.
     """
     letters, output = _letters(context).all(limit), context.output
-    if output.as_json:
-        output.data({"letters": letters})
-    elif output.is_terminal:
-        rows = [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters]
-        output.table(("LETTER", "TIME", "SOURCE", "REASON"), rows, "No dead letters.")
-    else:
-        output.lines((item.id, stamp(item.at), _source(item), item.reason) for item in letters)
+    shown = [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters]
+    output.present(
+        {"letters": letters},
+        lambda: output.table(("LETTER", "TIME", "SOURCE", "REASON"), shown, "No dead letters."),
+        ((item.id, stamp(item.at), _source(item), item.reason) for item in letters),
+    )
 
 
 @dead.command()
@@ -54,12 +53,8 @@ def show(context: CommandContext, letter_id: str) -> None:
     """
     letter, output = _letters(context).get(letter_id), context.output
     parts = [(name, value) for name, value in document(letter).items() if value]
-    if output.is_terminal and not output.as_json:
-        from rich.text import Text
-
-        output.show(Text("\n".join(f"{name}  {visible(str(value))}" for name, value in parts)))
-    else:
-        output.write(letter, parts)
+    text = "\n".join(f"{name}  {visible(str(value))}" for name, value in parts)
+    output.present(letter, lambda: output.show_text(text), parts)
 
 
 @dataclass(frozen=True, slots=True)

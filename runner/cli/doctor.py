@@ -167,36 +167,35 @@ def examine(facts: Facts) -> list[Check]:
     return [result for check in CHECKS for result in check(facts)]
 
 
+def _check(name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN) -> Iterator[Check]:
+    """Yield what is wrong and how to fix it, or `detail` where nothing is; nothing where there is neither."""
+    if problem:
+        yield Check(result, name, problem, fix)
+    elif detail:
+        yield Check(PASS, name, detail)
+
+
 def _settings(facts: Facts) -> Iterator[Check]:
-    if facts.unknown_settings:
-        yield Check(WARN, "settings", "; ".join(facts.unknown_settings), "Correct the name, or remove it.")
+    yield from _check("settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it.")
     larger = [f"RUNNER_MAX_{name.upper()}" for name, size in facts.sizes.items() if size > facts.sizes["run"]]
-    if larger:
-        detail = f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
-        yield Check(WARN, "settings", detail, "Raise RUNNER_MAX_RUN, or lower the others.")
+    problem = larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
+    yield from _check("settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others.")
 
 
 def _version(facts: Facts) -> Iterator[Check]:
-    if facts.vitals.version < OLDEST_VERSION:
-        yield Check(FAIL, "version", facts.vitals.server, "Install Redis 6.2 or newer, or Valkey.")
-    else:
-        yield Check(PASS, "version", facts.vitals.server)
+    server = facts.vitals.server
+    problem = server if facts.vitals.version < OLDEST_VERSION else ""
+    yield from _check("version", server, problem, "Install Redis 6.2 or newer, or Valkey.", FAIL)
 
 
 def _eviction(facts: Facts) -> Iterator[Check]:
     policy = facts.vitals.policy
-    if policy == "noeviction":
-        yield Check(PASS, "eviction", policy)
-        return
     # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting runs.
     result = WARN if policy.startswith("volatile") or not policy else FAIL
     lost = "ended runs are deleted early" if result == WARN else "runs that wait for people are deleted"
-    yield Check(
-        result,
-        "eviction",
-        f"maxmemory-policy is {policy or 'unknown'}: when memory is full, {lost}",
-        "Set maxmemory-policy noeviction.",
-    )
+    problem = f"maxmemory-policy is {policy or 'unknown'}: when memory is full, {lost}"
+    problem = "" if policy == "noeviction" else problem
+    yield from _check("eviction", policy, problem, "Set maxmemory-policy noeviction.", result)
 
 
 def _disk(facts: Facts) -> Iterator[Check]:
@@ -222,40 +221,29 @@ def _durability(facts: Facts) -> Iterator[Check]:
 def _memory(facts: Facts) -> Iterator[Check]:
     used, limit = facts.vitals.memory, facts.vitals.memory_limit
     detail = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
-    if limit and used > FULL * limit:
-        fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
-        yield Check(WARN, "memory", detail, fix)
-    else:
-        yield Check(PASS, "memory", detail)
+    fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
+    yield from _check("memory", detail, detail if limit and used > FULL * limit else "", fix)
 
 
 def _password(facts: Facts) -> Iterator[Check]:
-    if facts.is_open_to_network:
-        yield Check(
-            WARN,
-            "password",
-            "the store is on another machine and its URL has no password: any client can change runs",
-            "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL.",
-        )
+    problem = "the store is on another machine and its URL has no password: any client can change runs"
+    fix = "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
+    yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
 
 
 def _clocks(facts: Facts) -> Iterator[Check]:
     skews = {"this machine": facts.clock - facts.vitals.now}
     skews |= {worker.name: worker.ahead for worker in facts.alive}
     wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW)
-    if wrong:
-        detail = f"differ from the store's: {wrong}"
-        yield Check(WARN, "clocks", detail, "Run a time service (NTP) on all machines.")
-    else:
-        yield Check(PASS, "clocks", "agree with the store's")
+    problem = wrong and f"differ from the store's: {wrong}"
+    yield from _check(
+        "clocks", "agree with the store's", problem, "Run a time service (NTP) on all machines."
+    )
 
 
 def _broker(facts: Facts) -> Iterator[Check]:
-    if facts.broker:
-        yield Check(FAIL, "broker", facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.")
-    else:
-        detail = "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
-        yield Check(PASS, "broker", detail)
+    detail = "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
+    yield from _check("broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL)
 
 
 def _workers(facts: Facts) -> Iterator[Check]:
@@ -267,34 +255,24 @@ def _workers(facts: Facts) -> Iterator[Check]:
         return
     busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
     detail = f"{len(alive)} alive, {busy} of {slots} slots busy{others}"
-    fix = "`runner workers list` names them; their nodes run again on other workers." if gone else ""
-    yield Check(WARN if gone else PASS, "workers", detail, fix)
+    fix = "`runner workers list` names them; their nodes run again on other workers."
+    yield from _check("workers", detail, detail if gone else "", fix)
 
 
 def _stopping(facts: Facts) -> Iterator[Check]:
-    hanging = facts.names_of("hangs")
-    if hanging:
-        yield Check(
-            WARN,
-            "stopping",
-            f"should have stopped by now: {', '.join(hanging)}; their nodes run again on other workers",
-            "End those processes (kill -9), and set a timeout on the nodes that they name in their logs.",
-        )
+    names = ", ".join(facts.names_of("hangs"))
+    problem = names and f"should have stopped by now: {names}; their nodes run again on other workers"
+    fix = "End those processes (kill -9), and set a timeout on the nodes that they name in their logs."
+    yield from _check("stopping", "", problem, fix)
 
 
 def _graphs(facts: Facts) -> Iterator[Check]:
     published = sorted(name for name in facts.graphs if "/" not in name)
     served = {name for worker in facts.alive for name in worker.graphs}
-    unserved = [name for name in published if name not in served]
-    if unserved:
-        yield Check(
-            WARN,
-            "graphs",
-            f"no worker has {_names(unserved)}: their runs don't continue",
-            "Start a worker whose RUNNER_GRAPHS names their modules.",
-        )
-    else:
-        yield Check(PASS, "graphs", _names(published) or "none yet")
+    unserved = _names([name for name in published if name not in served])
+    problem = unserved and f"no worker has {unserved}: their runs don't continue"
+    fix = "Start a worker whose RUNNER_GRAPHS names their modules."
+    yield from _check("graphs", _names(published) or "none yet", problem, fix)
 
 
 def _deploy(facts: Facts) -> Iterator[Check]:
@@ -302,113 +280,78 @@ def _deploy(facts: Facts) -> Iterator[Check]:
     for worker in facts.alive:
         for name, fingerprint in worker.graphs.items():
             fingerprints.setdefault(name, set()).add(fingerprint)
-    differing = sorted(name for name, known in fingerprints.items() if len(known) > 1)
-    outdated = sorted(
-        name for name, known in fingerprints.items() if facts.graphs.get(name, "") not in {*known, ""}
+    differing = _names(sorted(name for name, known in fingerprints.items() if len(known) > 1))
+    outdated = _names(
+        sorted(name for name, known in fingerprints.items() if facts.graphs.get(name, "") not in {*known, ""})
     )
-    if outdated:
-        yield Check(
-            WARN,
-            "deploy",
-            f"no worker has the store's version of {_names(outdated)}: its runs are put back on the queue",
-            "Start a worker that has it; or, if the workers' version is right, restart them.",
-        )
-    if differing:
-        yield Check(
-            WARN,
-            "deploy",
-            f"workers have different versions of {_names(differing)}",
-            "Finish the deploy: restart the workers that have the older graph.",
-        )
+    yield from _check(
+        "deploy",
+        "",
+        outdated and f"no worker has the store's version of {outdated}: its runs are put back on the queue",
+        "Start a worker that has it; or, if the workers' version is right, restart them.",
+    )
+    problem = differing and f"workers have different versions of {differing}"
+    fix = "Finish the deploy: restart the workers that have the older graph."
+    yield from _check("deploy", "", problem, fix)
 
 
 def _queues(facts: Facts) -> Iterator[Check]:
     served = {queue for worker in facts.alive for queue in worker.queues}
-    unserved = {queue for worker in facts.alive for queue in worker.wants} - served
-    if unserved:
-        yield Check(
-            FAIL,
-            "queues",
-            f"no worker serves {_names(sorted(unserved))}",
-            "Start a worker for them, for example `runner worker -- --queues NAME`.",
-        )
-    elif served:
-        yield Check(PASS, "queues", _names(sorted(served)))
+    unserved = _names(sorted({queue for worker in facts.alive for queue in worker.wants} - served))
+    problem = unserved and f"no worker serves {unserved}"
+    fix = "Start a worker for them, for example `runner worker -- --queues NAME`."
+    yield from _check("queues", _names(sorted(served)), problem, fix, FAIL)
 
 
 def _sweep(facts: Facts) -> Iterator[Check]:
     overdue = facts.vitals.overdue
-    if overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000:
-        yield Check(
-            WARN,
-            "sweep",
-            f"late by {span(overdue)}: retries, expiries and lost work wait",
-            "Start a worker, or read its log: every worker sweeps.",
-        )
-    else:
-        yield Check(PASS, "sweep", "nothing is late")
+    is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
+    problem = f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
+    fix = "Start a worker, or read its log: every worker sweeps."
+    yield from _check("sweep", "nothing is late", problem, fix)
 
 
 def _intervals(facts: Facts) -> Iterator[Check]:
-    slow = [worker.name for worker in facts.alive if worker.sweep_interval > worker.lease > 0]
-    if slow:
-        fix = "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE."
-        yield Check(WARN, "intervals", f"{_names(slow)} sweep less often than a lease lasts", fix)
-    leases = {worker.lease for worker in facts.alive}
-    if len(leases) > 1:
-        detail = f"workers differ: {', '.join(f'{lease:g} s' for lease in sorted(leases))}"
-        yield Check(WARN, "leases", detail, "Set the same RUNNER_LEASE for all.")
+    slow = _names([worker.name for worker in facts.alive if worker.sweep_interval > worker.lease > 0])
+    problem = slow and f"{slow} sweep less often than a lease lasts"
+    yield from _check("intervals", "", problem, "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE.")
+    leases = sorted({worker.lease for worker in facts.alive})
+    differ = f"workers differ: {', '.join(f'{lease:g} s' for lease in leases)}" if len(leases) > 1 else ""
+    yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
 
 
 def _messages(facts: Facts) -> Iterator[Check]:
     unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
-    accepting = [worker.name for worker in facts.alive if any(kind in unsafe for kind in worker.accepts)]
-    if accepting:
-        yield Check(
-            FAIL,
-            "messages",
-            f"{_names(accepting)} accept pickle or yaml: a client of the broker can run code there",
-            'Set accept_content = ["json"] on the Celery app.',
-        )
-    elif facts.alive:
-        yield Check(PASS, "messages", "JSON only")
+    names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
+    problem = names and f"{names} accept pickle or yaml: a client of the broker can run code there"
+    fix = 'Set accept_content = ["json"] on the Celery app.'
+    yield from _check("messages", "JSON only" if facts.alive else "", problem, fix, FAIL)
 
 
 def _visibility(facts: Facts) -> Iterator[Check]:
-    short = [worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease]
-    if short:
-        yield Check(
-            WARN,
-            "visibility",
-            f"the broker of {_names(short)} redelivers messages before a lease is over",
-            "Set visibility_timeout in broker_transport_options above RUNNER_LEASE.",
-        )
+    short = _names([worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease])
+    problem = short and f"the broker of {short} redelivers messages before a lease is over"
+    fix = "Set visibility_timeout in broker_transport_options above RUNNER_LEASE."
+    yield from _check("visibility", "", problem, fix)
 
 
 def _events(facts: Facts) -> Iterator[Check]:
-    silent = [worker.name for worker in facts.alive if not worker.events]
-    if silent:
-        detail = f"{_names(silent)} send none: Flower shows nothing"
-        yield Check(WARN, "events", detail, "Set RUNNER_EVENTS=true.")
-    elif facts.alive:
-        yield Check(PASS, "events", "on; Flower shows them")
+    silent = _names([worker.name for worker in facts.alive if not worker.events])
+    problem = silent and f"{silent} send none: Flower shows nothing"
+    detail = "on; Flower shows them" if facts.alive else ""
+    yield from _check("events", detail, problem, "Set RUNNER_EVENTS=true.")
 
 
 def _letters(facts: Facts) -> Iterator[Check]:
-    if facts.letters:
-        yield Check(WARN, "dead letters", str(facts.letters), "Read them with `runner dead list`.")
-    else:
-        yield Check(PASS, "dead letters", "none")
+    problem = str(facts.letters) if facts.letters else ""
+    yield from _check("dead letters", "none", problem, "Read them with `runner dead list`.")
 
 
 def _timers(facts: Facts) -> Iterator[Check]:
-    if facts.vitals.failing:
-        yield Check(
-            FAIL,
-            "timers",
-            f"retries, expiries and lost work of {_names(facts.vitals.failing)} can't be applied",
-            "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended.",
-        )
+    names = _names(facts.vitals.failing)
+    problem = names and f"retries, expiries and lost work of {names} can't be applied"
+    fix = "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
+    yield from _check("timers", "", problem, fix, FAIL)
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (

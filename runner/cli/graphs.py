@@ -124,12 +124,9 @@ def show(context: CommandContext, name: str) -> None:
 
     context.load_graphs()
     view = _view(registry.get(name))
-    if context.output.is_terminal and not context.output.as_json:
-        context.output.show(_tree(view))
-        return
     nodes = [("node", node.id, node.kind, node.join, node.queue) for node in view.nodes]
     edges = [("edge", edge.source, edge.target, edge.kind) for edge in view.edges]
-    context.output.write(view, [*nodes, *edges])
+    context.output.present(view, lambda: context.output.show(_tree(view)), [*nodes, *edges])
 
 
 def _view(plan: Plan) -> GraphView:

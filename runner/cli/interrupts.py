@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +90,11 @@ def list_interrupts(
         cursor,
     )
     questions = [question_of(interrupt) for interrupt in page]
-    if output.as_json:
-        output.data({"interrupts": questions, "next": page.next})
-        return
-    if output.is_terminal:
-        _show_list(output, questions)
-    else:
-        output.lines(_row(question) for question in questions)
+    output.present(
+        {"interrupts": questions, "next": page.next},
+        lambda: _show_list(output, questions),
+        map(_row, questions),
+    )
     output.next_page(page.next)
 
 
@@ -118,13 +116,9 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     from runner.cli.json_views import question_of
 
     question, output = question_of(context.client.interrupt(interrupt_id)), context.output
-    if output.as_json:
-        output.data(question)
-    elif output.is_terminal:
-        _show_whole(output, question)
-    else:
-        parts = document(question).items()
-        output.lines((name, compact(value)) for name, value in parts if value not in (None, "", []))
+    parts = document(question).items()
+    rows = ((name, compact(value)) for name, value in parts if value not in (None, "", []))
+    output.present(question, lambda: _show_whole(output, question), rows)
 
 
 def _answer_of(text: str) -> Any:
@@ -186,25 +180,22 @@ def respond(
       runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
       runner interrupts respond ID --edit
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    if edit and response is not None:
-        raise click.UsageError("Write the answer with --response or with --edit: one of the two.")
     options = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
+    if edit:
+        if response is not None:
+            raise click.UsageError("Write the answer with --response or with --edit: one of the two.")
+        return _respond_with_editor(context, interrupt_id, options)
     if response is not None:
         return _respond(context, interrupt_id, response, options)
-    if edit:
-        return _respond_with_editor(context, interrupt_id, options)
     if not (sys.stdin.isatty() and context.output.is_terminal):
         raise click.UsageError("Without a terminal, write the answer with --response or with --edit.")
     return _respond_with_form(context, interrupt_id, options)
 
 
 def _respond(context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]) -> Exit:
-    receipt = context.client.respond(interrupt_id, answer, **options)
-    if context.output.is_terminal and not context.output.as_json:
-        _show_receipt(context.output, receipt)
-    else:
-        row = (receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)
-        context.output.write(receipt, [row])
+    receipt, output = context.client.respond(interrupt_id, answer, **options), context.output
+    row = (receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)
+    output.present(receipt, lambda: _show_receipt(output, receipt), [row])
     code, digest = exit_of_receipt(receipt), options["digest"]
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
     if code is Exit.USAGE and digest is not None and context.client.interrupt(interrupt_id).digest != digest:
@@ -238,15 +229,14 @@ def withdraw(context: CommandContext, interrupt_id: str, *, reason: str, reask: 
 # -- on a terminal -----------------------------------------------------------------------------------
 
 
-def _show_list(output: Output, questions: Iterable[Question]) -> None:
+def _show_list(output: Output, questions: Sequence[Question]) -> None:
     """Draw a list of questions. The id has a line of its own: it is long, and it is copied."""
     from rich.text import Text
 
     from runner.cli.run_tree import people, wall_clock
 
-    now, empty = wall_clock(), True
+    now = wall_clock()
     for question in questions:
-        empty = False
         line = Text.assemble(
             (one_line(question.name), "bold yellow"), f"  asked by {one_line(question.node_id)}"
         )
@@ -255,7 +245,7 @@ def _show_list(output: Output, questions: Iterable[Question]) -> None:
         line.append(f"\n  {short(question.reason, 90)}" if question.reason is not None else "")
         line.append(f"\n  {question.id}", style="dim")
         output.show(line)
-    if empty:
+    if not questions:
         output.note("No open questions.")
 
 

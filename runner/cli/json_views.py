@@ -124,11 +124,8 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
-
-    `interrupts` are the open ones and `size` is in bytes, both including child runs.
-    """
+class RunHead:
+    """What every view of a run begins with."""
 
     run_id: str
     graph: str
@@ -137,6 +134,15 @@ class RunView:
     tags: dict[str, str]
     ended_at: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(RunHead):
+    """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
+
+    `interrupts` are the open ones and `size` is in bytes, both including child runs.
+    """
+
     task: Any
     nodes: tuple[NodeView, ...]
     interrupts: tuple[Question, ...]
@@ -160,20 +166,13 @@ class VisitView:
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class Export(RunHead):
     """Everything that the store keeps of a run; `runs` are the child runs in the same form.
 
     `signatures` has for each node what a deploy must leave unchanged for the node to resume.
     """
 
     v: int
-    run_id: str
-    graph: str
-    status: str
-    created_at: int
-    tags: dict[str, str]
-    ended_at: int
-    reason: str
     fingerprint: str
     signatures: dict[str, str]
     parent: str | None
@@ -204,14 +203,8 @@ def read_run(store: Store, run_id: str) -> RunView:
         events.setdefault(event.node, []).append(event)
     nodes = tuple(_node(store, snapshot, name, events) for name in _in_order(snapshot, events))
     return RunView(
-        run_id=run_id,
-        graph=snapshot.record.graph_id,
-        status=str(snapshot.record.status),
-        reason=snapshot.record.reason,
-        created_at=snapshot.created_at,
-        ended_at=snapshot.ended_at,
+        **_head(snapshot),
         task=plain(snapshot.task),
-        tags=dict(snapshot.tags),
         nodes=nodes,
         interrupts=tuple(_open_questions(snapshot, nodes)),
         execution_order=tuple(snapshot.order),
@@ -252,6 +245,19 @@ def _snapshot(store: Store, run_id: str) -> RunSnapshot:
             "`runner runs list` lists the runs of this store.",
         )
     return snapshot
+
+
+def _head(snapshot: RunSnapshot) -> dict[str, Any]:
+    record = snapshot.record
+    return {
+        "run_id": record.run_id,
+        "graph": record.graph_id,
+        "status": str(record.status),
+        "created_at": snapshot.created_at,
+        "tags": dict(snapshot.tags),
+        "ended_at": snapshot.ended_at,
+        "reason": record.reason,
+    }
 
 
 def _in_order(snapshot: RunSnapshot, begun: Iterable[str]) -> list[str]:
@@ -344,13 +350,7 @@ def read_export(store: Store, run_id: str) -> Export:
     topology = store.topology(record.graph_id, record.fingerprint)
     return Export(
         v=EXPORT_VERSION,
-        run_id=run_id,
-        graph=record.graph_id,
-        status=str(record.status),
-        created_at=snapshot.created_at,
-        tags=dict(snapshot.tags),
-        ended_at=snapshot.ended_at,
-        reason=record.reason,
+        **_head(snapshot),
         fingerprint=record.fingerprint,
         signatures={name: node.signature for name, node in topology.nodes.items()} if topology else {},
         parent=record.parent or None,

@@ -130,6 +130,12 @@ class Output:
                 print("\t".join(cells))  # noqa: T201 - as above
         sys.stdout.flush()
 
+    def show_text(self, text: str) -> None:
+        """Write a text for a person to stdout, as it is."""
+        from rich.text import Text
+
+        self.show(Text(text))
+
     def show(self, drawing: RenderableType) -> None:
         """Write a drawing for a person to stdout."""
         self.console.print(drawing)

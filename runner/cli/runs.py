@@ -309,28 +309,17 @@ def export(context: CommandContext, run_id: str) -> None:
 
 
 def _show(output: Output, view: RunView) -> None:
-    if output.as_json:
-        output.data(view)
-    elif output.is_terminal:
+    def draw_tree() -> None:
         from runner.cli.run_tree import draw, wall_clock
 
         output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
-    else:
-        output.line("run", view.run_id, view.graph, view.status, view.reason)
-        output.lines(_node_rows(view))
-        output.lines(
-            [
-                (
-                    "interrupt",
-                    question.id,
-                    question.node_id,
-                    question.name,
-                    ",".join(question.assignees),
-                    compact(question.reason),
-                )
-                for question in view.interrupts
-            ]
-        )
+
+    rows: list[tuple[object, ...]] = [("run", view.run_id, view.graph, view.status, view.reason)]
+    rows += _node_rows(view)
+    for question in view.interrupts:
+        people, reason = ",".join(question.assignees), compact(question.reason)
+        rows.append(("interrupt", question.id, question.node_id, question.name, people, reason))
+    output.present(view, draw_tree, rows)
 
 
 def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:

@@ -105,13 +105,13 @@ def list_workers(context: CommandContext) -> None:
     from runner.cli.json_views import read_workers
 
     listed, output = read_workers(context.settings.redis_url), context.output
-    if output.as_json:
-        output.data({"workers": listed})
-    elif output.is_terminal:
-        headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
-        output.table(headings, [_row(item) for item in listed], "No workers. `runner worker` starts one.")
-    else:
-        output.lines(_cells(item) for item in listed)
+    headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
+    nothing = "No workers. `runner worker` starts one."
+    output.present(
+        {"workers": listed},
+        lambda: output.table(headings, [_row(item) for item in listed], nothing),
+        map(_cells, listed),
+    )
 
 
 def _row(view: WorkerView) -> tuple[object, ...]:
