@@ -51,7 +51,7 @@ OLDEST = (7, 2)
 
 
 class Durability:
-    """One level for one partition."""
+    """One level for one partition: `fsync` or `replica`. For `fast` none is made."""
 
     def __init__(self, level: str, mark: str, place: str, *, patient: bool) -> None:
         """`mark` is the key that is written; with `patient` a worker waits for as long as it takes."""
@@ -60,7 +60,7 @@ class Durability:
 
     def covers(self, verb: str) -> bool:
         """Return whether a request is only done when it is durable."""
-        return self.level != FAST and verb in ACKNOWLEDGED
+        return verb in ACKNOWLEDGED
 
     def prepare(self, connection: Any) -> None:
         """Check once whether the server can do it at all.

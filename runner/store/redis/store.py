@@ -88,8 +88,10 @@ class RedisStore:
         self._retry_for = retry_for
         self._keys = Keys(partition)
         self._redis = RedisConnection(url, self._keys.prefix)
-        safe = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
-        self._scripts = Scripts(self._redis, self._keys.prefix, safe)
+        confirmed = None
+        if durability != FAST:
+            confirmed = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
+        self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._queries = Queries(self._redis, self._keys, self._large)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
