@@ -194,16 +194,14 @@ class AskingContract:
         worker.answer(two)
         assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
 
-    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(self, worker: ManualWorker) -> None:
         """No wake-up is lost: a node that parks after its answer came is ready at once."""
         run_id, token = worker.begin("a")
         question = worker.ask(token)
         assert worker.answer(question) == ["accepted"]
         assert worker.statuses(run_id) == "executing: a running"
 
-        reply = store.park(token, [question], None)
+        reply = worker.store.park(token, [question], None)
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
 
@@ -379,14 +377,12 @@ class AskingContract:
         assert worker.answer(first) == ["superseded"]
         assert worker.answer(again, second) == ["accepted"] * 2
 
-    def test_without_asking_again_the_rule_of_the_node_holds(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_without_asking_again_the_rule_of_the_node_holds(self, worker: ManualWorker) -> None:
         """A node that waits for all its answers waits for the others still."""
         run_id = worker.start("a")
         first, second = worker.park(run_id, "a", "one", "two")
 
-        assert rung(store.withdraw(first.id, "", reask=False)) == []
+        assert rung(worker.store.withdraw(first.id, "", reask=False)) == []
         worker.answer(second)
 
         assert {answer.id for answer in worker.claim(run_id, "a").answers} == {first.id, second.id}

@@ -32,15 +32,13 @@ class DelegationContract:
     def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
 
-    def test_a_child_that_needs_migration_makes_its_parent_need_it(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_child_that_needs_migration_makes_its_parent_need_it(self, worker: ManualWorker) -> None:
         """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
-        store.hold(worker.claim(child, "x").token)
+        worker.store.hold(worker.claim(child, "x").token)
         assert worker.statuses(parent) == "needs_migration: a waiting"
 
-        store.release(child, ["x"])
+        worker.store.release(child, ["x"])
 
         assert worker.statuses(parent) == "executing: a waiting"
         worker.run(child, "x")
@@ -289,11 +287,9 @@ class DelegationContract:
 
         assert self._map(worker, run_id) == MapRecord(1, 2, 2, active=2)
 
-    def test_no_item_begins_while_answered_ones_fill_the_window(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_no_item_begins_while_answered_ones_fill_the_window(self, worker: ManualWorker) -> None:
         """The item that ends beside an answered one leaves no place."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2, 3)
+        run_id, _ = self._expanded(worker, worker.store, of_map(1), 0, 1, 2, 3)
         worker.answer(*worker.park(run_id, "m[0]"))
         worker.run(run_id, "m[1]")
 
@@ -446,17 +442,15 @@ class DelegationContract:
         assert worker.settle(claim.token) == "settled"
         assert isinstance(worker.claim(run_id, "m", visit=2), Claim)
 
-    def test_an_item_that_was_never_made_reads_alike_in_every_round(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_an_item_that_was_never_made_reads_alike_in_every_round(self, worker: ManualWorker) -> None:
         """In a later round of a loop, too, an item without a record reads as a node that never ran."""
         run_id = worker.start(of_map(edges="a>m m>a"))
-        before = store.fetch(run_id, ["m[0]"])
+        before = worker.store.fetch(run_id, ["m[0]"])
         worker.run(run_id, "a")
         worker.settle(worker.claim(run_id, "m").token, [], "1")
         worker.claim(run_id, "a", 2)
 
-        assert store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
+        assert worker.store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
 
     # -- external tasks ---------------------------------------------------------------------------------
 
@@ -467,18 +461,16 @@ class DelegationContract:
         assert worker.store.sent(claim.token, WORK, timeout_ms).word == "sent"
         return claim
 
-    def test_a_node_waits_for_another_system_and_its_run_executes(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_waits_for_another_system_and_its_run_executes(self, worker: ManualWorker) -> None:
         """No time rings a node whose work was sent without a timeout; the report does, and comes with it."""
         run_id = worker.start("a")
         self._hand(worker, run_id)
         assert worker.statuses(run_id) == "executing: a waiting"
         worker.clock.advance(100_000)
-        assert store.sweep().word == "0"
+        assert worker.store.sweep().word == "0"
 
         large = {"result": "x" * 100_000}
-        reply = store.report(run_id, "a", 1, WORK, large)
+        reply = worker.store.report(run_id, "a", 1, WORK, large)
         assert (reply.word, rung(reply)) == ("reported", ["a.1.1"])
 
         claim = worker.claim(run_id, "a")
@@ -516,20 +508,18 @@ class DelegationContract:
         assert store.sent(first.token, WORK, 0).word == "stale"
         assert store.hand(claim.token, WORK).word == "handed"
 
-    def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(self, worker: ManualWorker) -> None:
         """A node that would wait for what was reported meanwhile goes on at once."""
         run_id = worker.start("a")
-        store.hand(worker.claim(run_id, "a").token, WORK)
+        worker.store.hand(worker.claim(run_id, "a").token, WORK)
         worker.sweep(after=30)
         claim = worker.claim(run_id, "a")
-        reply = store.report(run_id, "a", 1, WORK, "done")
+        reply = worker.store.report(run_id, "a", 1, WORK, "done")
         assert (reply.word, rung(reply)) == ("reported", [])
 
-        ready = store.hand(claim.token, WORK)
+        ready = worker.store.hand(claim.token, WORK)
         assert (ready.word, rung(ready)) == ("ready", ["a.1.1"])
-        assert store.hand(claim.token, WORK).word == "ready"
+        assert worker.store.hand(claim.token, WORK).word == "ready"
         assert worker.claim(run_id, "a").report == "done"
 
     def test_work_that_takes_too_long_rings_its_node(self, worker: ManualWorker, store: Store) -> None:

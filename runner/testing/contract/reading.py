@@ -66,9 +66,6 @@ class ReadingContract:
 
         assert store.peek(run_id) == worker.read(run_id).record
         assert (store.peek("00none"), store.read("00none"), store.children("00none")) == (None, None, [])
-
-    def test_reading_nodes_of_no_run_is_an_error(self, store: Store) -> None:
-        """Conditions of a run that is gone get an error that names it."""
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
@@ -259,9 +256,7 @@ class ReadingContract:
         assert [run.run_id for run in page] == runs[:6]
         assert ([run.run_id for run in rest], rest.next) == ([runs[6], runs[8]], None)
 
-    def test_open_questions_are_found_by_what_is_known_of_them(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_open_questions_are_found_by_what_is_known_of_them(self, worker: ManualWorker) -> None:
         """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
         graph = shape("a", name="g")
         run = worker.start(graph)
@@ -286,7 +281,7 @@ class ReadingContract:
             (InterruptQuery(assignee="ann", graph="other"), []),
             (InterruptQuery(until=worker.clock.now - 1000), [mine]),
         ]:
-            page = store.open_interrupts(query)
+            page = worker.store.open_interrupts(query)
             assert [question.id for question in page] == [question.id for question in questions], query
             assert page.next is None
 

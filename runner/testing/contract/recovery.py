@@ -69,19 +69,17 @@ class RecoveryContract:
         assert [question.id for question in store.open_interrupts()] == [question.id]
         assert worker.answer(question) == ["accepted"]
 
-    def test_a_node_that_ran_without_the_failed_one_runs_once_more(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker: ManualWorker) -> None:
         """Under continue a node behind the failed one has a new visit when that has completed at last."""
         run_id = worker.start(shape("a>c b>c", policy="continue"))
         worker.fail(worker.claim(run_id, "a").token)
         worker.run(run_id, "b")
         token = worker.claim(run_id, "c").token
-        store.save(token, saved(1, "old"))
+        worker.store.save(token, saved(1, "old"))
         worker.settle(token, "without a")
         assert worker.statuses(run_id) == "failed: a failed, b completed, c completed"
 
-        write_retry(store, run_id)
+        write_retry(worker.store, run_id)
 
         assert worker.statuses(run_id) == "executing: a ready, b completed, c pending"
         worker.settle(worker.claim(run_id, "a", 1, 2).token, "a")

@@ -108,6 +108,7 @@ class RunContract:
         """A second claim, or one for another visit or attempt, is stale."""
         run_id = worker.start("a")
 
+        assert word_of(store.claim("00none", "a", 1, 1, "none")) == "unknown"
         for visit, attempt in ((2, 1), (1, 2), (0, 0)):
             assert word_of(store.claim(run_id, "a", visit, attempt, "early")) == "stale"
         worker.claim(run_id, "a")
@@ -118,21 +119,6 @@ class RunContract:
         run_id = worker.start("a")
 
         assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
-
-    def test_a_doorbell_of_an_unknown_run_is_dropped(self, store: Store) -> None:
-        """A claim for a run that does not exist is refused as unknown."""
-        assert word_of(store.claim("00none", "a", 1, 1, "n")) == "unknown"
-
-    def test_a_node_without_successors_ends_the_run(self, worker: ManualWorker, store: Store) -> None:
-        """The last settle of a run ends it, and rings nothing."""
-        run_id = worker.start("a>b")
-        worker.run(run_id, "a")
-        reply = store.claim(run_id, "b", 1, 1, "n")
-        assert isinstance(reply, Claim)
-
-        assert worker.settle(reply.token, {"done": True}) == "settled"
-        assert worker.read(run_id).record.status is Status.COMPLETED
-        assert worker.sweep() == []
 
     def test_what_a_node_keeps_comes_back_with_its_next_claim(
         self, worker: ManualWorker, store: Store
@@ -229,17 +215,15 @@ class RunContract:
         worker.run(run_id, "a", edges="00")
         assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
 
-    def test_conditions_that_read_what_changed_are_asked_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_conditions_that_read_what_changed_are_asked_again(self, worker: ManualWorker) -> None:
         """A settle is refused when a result that its conditions read, or missed, is another now."""
         run_id, token = worker.begin("a>c b")
-        seen = [record.ended for record, _, _ in store.fetch(run_id, ["b", "c"])]
+        seen = [record.ended for record, _, _ in worker.store.fetch(run_id, ["b", "c"])]
         assert seen == [(0, ""), (0, "")]
 
         worker.run(run_id, "b")
         stale = Settlement(Status.COMPLETED, "0", None, {}, None, [("b", 0, "")])
-        assert store.settle(token, stale, "n1").word == "changed"
+        assert worker.store.settle(token, stale, "n1").word == "changed"
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
@@ -345,20 +329,13 @@ class RunContract:
             assert len(errors) == 2
             assert all(f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors)
 
-    def test_a_held_node_makes_its_run_need_migration(self, worker: ManualWorker, store: Store) -> None:
-        """A held node keeps its run open, and a repeated hold gets the same word."""
-        run_id, token = worker.begin("a")
-
-        assert [store.hold(token).word, store.hold(token).word] == ["held", "held"]
-        assert worker.statuses(run_id) == "needs_migration: a waiting"
-
     def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
         run_id = worker.start("a b")
         (question,) = worker.park(run_id, "a")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
-        store.hold(token)
+        assert [store.hold(token).word for _ in range(2)] == ["held", "held"]
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
 
@@ -555,16 +532,14 @@ class RunContract:
         ended = [event.kind for event in store.events(run_id)].count("run.ended")
         assert ended == 1
 
-    def test_a_running_node_learns_that_its_run_is_cancelled(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_running_node_learns_that_its_run_is_cancelled(self, worker: ManualWorker) -> None:
         """The renewal of its lease returns that, and what the node does then ends the run."""
         run_id = worker.start("a b")
         one, two = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
-        store.cancel(run_id, "enough")
+        worker.store.cancel(run_id, "enough")
 
-        assert store.renew([one, two]) == ["cancelled", "cancelled"]
-        assert store.retry(one, 0, failure(), None).word == "cancelled"
+        assert worker.store.renew([one, two]) == ["cancelled", "cancelled"]
+        assert worker.store.retry(one, 0, failure(), None).word == "cancelled"
         assert worker.statuses(run_id) == "executing: a cancelled, b running"
         assert worker.settle(two) == "settled"
         assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
@@ -628,19 +603,15 @@ class RunContract:
         after = self.record(worker, run_id)
         assert (after.status, after.on_end, after.ends, after.untold) == (Status.COMPLETED, TASK, 1, 1)
 
-    def test_a_cancelled_run_rings_for_its_end(self, worker: ManualWorker, store: Store) -> None:
-        """A cancel that ends a run rings for its end, too."""
-        run_id = worker.start("a", on_end=TASK)
-
-        assert rung(store.cancel(run_id, "enough")) == [f"{CALLBACK_NODE}.1.1"]
-
-    def test_a_run_that_time_ends_rings_for_its_end(self, worker: ManualWorker) -> None:
-        """A run that its execution timeout ends rings for its end, too."""
+    def test_a_run_that_is_ended_rings_for_its_end(self, worker: ManualWorker) -> None:
+        """A cancel or an execution timeout that ends a run rings for its end, too."""
         run_id = worker.start(shape("a", execution_timeout=5.0), on_end=TASK)
         worker.park(run_id, "a")
-
         assert worker.sweep(after=6) == [f"{CALLBACK_NODE}.1.1"]
         assert self.record(worker, run_id).status is Status.FAILED
+
+        reply = worker.store.cancel(worker.start("a", on_end=TASK), "enough")
+        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
     def test_the_last_event_comes_before_the_end(self, worker: ManualWorker, store: Store) -> None:
         """A graph's own last node runs first; only then has the run ended."""

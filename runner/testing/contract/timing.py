@@ -9,7 +9,6 @@ import pytest
 from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec, Topology
 from runner.definition.topology import topology
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
-from runner.records.run import Status
 from runner.store.interface import Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
 
@@ -164,17 +163,6 @@ class TimingContract:
             ("0", []),
         ]
 
-    def test_a_claimed_doorbell_is_not_rung_again(self, worker: ManualWorker, store: Store) -> None:
-        """A claim stops the ringing; what a late sweep finds changes nothing."""
-        run_id = worker.start("a")
-        worker.clock.advance(29)
-        token = worker.claim(run_id, "a").token
-        worker.clock.advance(2)
-
-        assert store.sweep().word == "0"
-        worker.settle(token)
-        assert worker.read(run_id).record.status is Status.COMPLETED
-
     def test_an_expiry_can_fail_the_node(self, worker: ManualWorker, store: Store) -> None:
         """With "fail" the node fails without running again; its error has the reason, and its run stops."""
         run_id = worker.start("a>b")
@@ -205,13 +193,11 @@ class TimingContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
 
-    def test_an_item_whose_question_expires_fails_in_its_map(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_an_item_whose_question_expires_fails_in_its_map(self, worker: ManualWorker) -> None:
         """A map that goes on without failed items collects the others."""
         graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
         run_id = worker.start(graph)
-        store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+        worker.store.expand(worker.claim(run_id, "m").token, ["x", "y"])
         worker.park(run_id, "m[0]", **FAIL)
         worker.run(run_id, "m[1]")
 
@@ -285,22 +271,20 @@ class TimingContract:
         assert store.claim(run_id, "a", 1, 1, worker.nonce()).word == "stale"  # type: ignore[union-attr] # a reply
         assert not store.open_interrupts()
 
-    def test_a_question_asked_again_says_anew_what_time_does(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_question_asked_again_says_anew_what_time_does(self, worker: ManualWorker) -> None:
         """A question that was withdrawn with its wait and is asked once more has only its new options."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         first, _ = worker.park(run_id, "a", "x", "y", remind_every=5, **FAIL)
         worker.answer(first)
         token = worker.claim(run_id, "a").token
         other = worker.question(token, "z")
-        store.park(token, [other], None)
+        worker.store.park(token, [other], None)
         worker.answer(other)
         token = worker.claim(run_id, "a").token
-        store.park(token, [worker.question(token, "y", expires_in=60)], None)
+        worker.store.park(token, [worker.question(token, "y", expires_in=60)], None)
 
         assert worker.sweep(after=60) == ["a.1.1"]
-        assert store.sweep().word == "0"
+        assert worker.store.sweep().word == "0"
 
     def test_reminders_are_told_until_an_answer(self, worker: ManualWorker, store: Store) -> None:
         """Each is an event with its count, shown on the question; an answer ends them."""
