@@ -1,25 +1,47 @@
 """What the adapters of agent frameworks have in common: what is stored of a visit, and its questions.
 
 A framework's own ids stay in the node's document. Ours name run, node and visit, so that two nodes whose
-framework numbers its calls alike never share a question. Pure.
+framework numbers its calls alike never share a question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
-from runner.errors import CorruptDocument
-from runner.records import codec
+from runner.errors import ConflictError, CorruptDocument, DefinitionError
+from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, next_question
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, answer_value
-from runner.records.outcomes import Saved, Visit
+from runner.records.outcomes import Failed, Outcome, Saved, Visit
 
 VERSION = 1
+
+
+def check_factory(factory: object, agent: type, adapter: str) -> None:
+    """Refuse an agent, which one execution would leave changed for the next, and what can't be called."""
+    if isinstance(factory, agent) or not callable(factory):
+        raise DefinitionError(
+            f"{adapter} takes a function that builds an agent, not an object of type "
+            f"{type(factory).__name__}: each execution needs an agent of its own."
+        )
+
+
+async def outcome_of(
+    execution: Awaitable[Outcome], cause: Callable[[Exception], BaseException] = lambda error: error
+) -> Outcome:
+    """Await an execution; whatever the agent raises, unwrapped by `cause`, is the node's failure."""
+    try:
+        return await execution
+    except Exception as error:  # noqa: BLE001 - users' agents raise anything
+        reason = cause(error)
+        if isinstance(reason, ConflictError):
+            raise reason from None
+        return Failed(failures.record(reason))
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.errors import ConflictError, CorruptDocument, DefinitionError, UnstorableError, UsageError
+from runner.errors import CorruptDocument, UnstorableError, UsageError
 from runner.integrations.framework import (
     Approved,
     Denied,
@@ -26,12 +26,14 @@ from runner.integrations.framework import (
     Questions,
     StoredMessages,
     approval,
+    check_factory,
+    outcome_of,
     restored,
 )
-from runner.records import codec, failures, inputs
+from runner.records import codec, inputs
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit
+from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded, Visit
 
 try:
     from pydantic_ai import (
@@ -82,11 +84,7 @@ class PydanticAIAgent:
         name: str | None = None,
         version: str = "",
     ) -> None:
-        if isinstance(factory, Agent) or not callable(factory):
-            raise DefinitionError(
-                f"PydanticAIAgent takes a function that builds an agent, not "
-                f"an object of type {type(factory).__name__}: each execution needs an agent of its own."
-            )
+        check_factory(factory, Agent, type(self).__name__)
         self.name = name or getattr(factory, "__name__", "")
         self.version = version
         self._factory = factory
@@ -98,21 +96,16 @@ class PydanticAIAgent:
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
-        return async_loop.run(self._execute(visit))
+        return async_loop.run(outcome_of(self._execute(visit)))
 
     async def _execute(self, visit: Visit) -> Outcome:
-        try:
-            past = restored(_Past, visit, type(self).__name__)
-            if past.visit != visit.address.visit:
-                past = _Past(visit=visit.address.visit)  # its conversation is the new visit's memory
-            execution = _Execution(visit, past)
-            agent = await async_loop.in_thread(self._factory)
-            deps = await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
-            return await execution.run(agent, deps)
-        except ConflictError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the agent raises is the node's failure
-            return Failed(failures.record(error))
+        past = restored(_Past, visit, type(self).__name__)
+        if past.visit != visit.address.visit:
+            past = _Past(visit=visit.address.visit)  # its conversation is the new visit's memory
+        execution = _Execution(visit, past)
+        agent = await async_loop.in_thread(self._factory)
+        deps = await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
+        return await execution.run(agent, deps)
 
 
 @dataclass(kw_only=True)

@@ -18,8 +18,8 @@ from typing import Any
 from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.agent.result import AgentResult
-from runner.errors import ConflictError, CorruptDocument, DefinitionError, NodeFailed
-from runner.integrations.framework import Past, Questions, StoredMessages, restored
+from runner.errors import CorruptDocument, DefinitionError, NodeFailed
+from runner.integrations.framework import Past, Questions, StoredMessages, check_factory, outcome_of, restored
 from runner.records import codec, failures, inputs
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -52,11 +52,7 @@ class StrandsAgent:
     def __init__(
         self, factory: Callable[[], strands.Agent], *, name: str | None = None, version: str = ""
     ) -> None:
-        if isinstance(factory, strands.Agent) or not callable(factory):
-            raise DefinitionError(
-                f"StrandsAgent takes a function that builds an agent, not "
-                f"an object of type {type(factory).__name__}: each execution needs an agent of its own."
-            )
+        check_factory(factory, strands.Agent, type(self).__name__)
         self.name = name or getattr(factory, "__name__", "")
         self.version = version
         self._factory = factory
@@ -68,24 +64,16 @@ class StrandsAgent:
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
-        return async_loop.run(self._execute(visit))
+        return async_loop.run(outcome_of(self._execute(visit), _cause))
 
     async def _execute(self, visit: Visit) -> Outcome:
+        past = _past_of(visit)
+        agent = await async_loop.in_thread(self._build)
         try:
-            past = _past_of(visit)
-            agent = await async_loop.in_thread(self._build)
-            try:
-                return await _Execution(visit, agent, past).run()
-            finally:
-                # The agent is this execution's own; what its tools hold open goes with it.
-                await async_loop.in_thread(agent.cleanup)
-        except ConflictError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the agent raises is the node's failure
-            cause = _cause(error)
-            if isinstance(cause, ConflictError):
-                raise cause from None
-            return Failed(failures.record(cause))
+            return await _Execution(visit, agent, past).run()
+        finally:
+            # The agent is this execution's own; what its tools hold open goes with it.
+            await async_loop.in_thread(agent.cleanup)
 
     def _build(self) -> strands.Agent:
         agent = self._factory()
