@@ -79,7 +79,7 @@ class Registry:
                     f"two graphs are named {name!r}: {_place(registered)} and {_place(factory)}."
                 )
             self._factories[name] = factory
-            self._plans = {path: found for path, found in self._plans.items() if path.split(PATH)[0] != name}
+            self._plans = {path: plan for path, plan in self._plans.items() if path.split(PATH)[0] != name}
 
     def names(self) -> list[str]:
         """The names of the registered graphs, sorted."""

@@ -174,8 +174,8 @@ def _typed(
     name, chosen = _name(function), data[0]
     if len(data) > 1:
         raise DefinitionError(
-            f"{name} takes {len(data)} inputs ({', '.join(each.name for each in data)}), and a node has one: "
-            "give it one parameter, a model with a field for each node before it."
+            f"{name} takes {len(data)} inputs ({', '.join(parameter.name for parameter in data)}), and a node "
+            "has one: give it one parameter, a model with a field for each node before it."
         )
     taken = _adapter(_hint(function, chosen.annotation, name, chosen.name), name, chosen.name)
     typed = Typed(function, name, chosen, filled, taken, _result_adapter(function, name))
@@ -221,10 +221,10 @@ def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
         return "" if is_optional else "context"
     if isinstance(written, str) and written.rpartition(".")[2].strip() == context.__name__:
         return "context"  # perhaps imported for type checkers only
-    found = _resolved(function, written)
-    kinds = [found, *get_args(found)]
+    hint = _resolved(function, written)
+    kinds = [hint, *get_args(hint)]
     is_context = any(isinstance(kind, type) and issubclass(kind, context) for kind in kinds)
-    return "context" if is_context or found in (Any, object) else "data"
+    return "context" if is_context or hint in (Any, object) else "data"
 
 
 def _resolved(function: object, written: Any) -> Any:
@@ -237,13 +237,13 @@ def _resolved(function: object, written: Any) -> Any:
 
 
 def _hint(function: object, written: Any, name: str, what: str) -> Any:
-    found = _resolved(function, written)
-    if found is None:
+    hint = _resolved(function, written)
+    if hint is None:
         raise DefinitionError(
             f"{name}: the annotation {written!r} of {what!r} can't be looked up; define or import what it "
             "names at the top of the function's module."
         )
-    return found
+    return hint
 
 
 def _namespace(function: object) -> dict[str, Any]:
@@ -266,10 +266,10 @@ def _result_adapter(function: Callable[..., Any], name: str) -> Adapter | None:
     written = inspect.signature(function).return_annotation
     if written is inspect.Signature.empty:
         return None
-    found = _hint(function, written, name, "return")
-    if get_origin(found) in (Awaitable, Coroutine):
-        found = get_args(found)[-1]
-    return None if found is Any else _adapter(found, name, "return")
+    hint = _hint(function, written, name, "return")
+    if get_origin(hint) in (Awaitable, Coroutine):
+        hint = get_args(hint)[-1]
+    return None if hint is Any else _adapter(hint, name, "return")
 
 
 def _adapter(hint: Any, name: str, what: str) -> Adapter:
@@ -306,8 +306,8 @@ def _checked(adapter: Adapter, result: Any) -> Any:
 
 
 def _dumped(adapter: Adapter, value: Any, *, round_trip: bool) -> Any:
-    found = adapter.dump_python(value, mode="json", round_trip=round_trip, warnings="error")
-    return codec.plain(codec.pack(found, "result"))
+    data = adapter.dump_python(value, mode="json", round_trip=round_trip, warnings="error")
+    return codec.plain(codec.pack(data, "result"))
 
 
 def _packed(name: str, value: Any, data: Any) -> Any:
@@ -321,13 +321,25 @@ def _packed(name: str, value: Any, data: Any) -> Any:
 
 
 def _problems(error: pydantic.ValidationError) -> str:
-    found = error.errors(include_url=False, include_context=False)
-    first = found[0]
+    problems = error.errors(include_url=False, include_context=False)
+    first = problems[0]
     where = ".".join(str(part) for part in first["loc"]) or "the value"
     value = repr(first["input"])
     shown = value if len(value) <= SHOWN else f"{value[: SHOWN - 1]}…"
-    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     return f"{where}: {first['msg']}, got {shown}{more}"
+
+
+class Inputs(dict[str, Any]):
+    """Outputs by node id. The usual mistake is to read those of a node without an edge to this one."""
+
+    def __missing__(self, node_id: str) -> Any:
+        """Raise a KeyError that names what there is."""
+        names = ", ".join(self) or "nothing"
+        raise KeyError(
+            f"no output of {node_id!r} came to this node; ctx.inputs has {names}. It needs an edge "
+            f"from {node_id!r}, taken in this visit."
+        )
 
 
 class NodeContext:
@@ -347,7 +359,7 @@ class NodeContext:
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
         self._lock = threading.Lock()
         self.task: Any = visit.task
-        self.inputs: dict[str, Any] = {item.node_id: item.output for item in visit.inputs}
+        self.inputs: dict[str, Any] = Inputs({item.node_id: item.output for item in visit.inputs})
         self.invocation_state: dict[str, Any] = visit.invocation_state
         self.run_id: str = visit.address.run_id
         self.node_id: str = visit.address.node_id

@@ -85,7 +85,7 @@ class Leases:
         self._forget()
         if hasattr(os, "register_at_fork"):
             forget = weakref.WeakMethod(self._forget)
-            os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+            os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def _forget(self) -> None:
         """Start empty; after a fork, too: leases and lock of the parent are not this process's."""

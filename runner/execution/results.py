@@ -122,10 +122,10 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         if record.status is Status.PENDING or hidden or _is_old(snapshot, name, record):
             continue
         key = (name, record.visit)
-        found = node_result(
+        result = node_result(
             record, snapshot.outputs.get(key), snapshot.entries.get(key), waiting.get(name, ())
         )
-        results[name] = _with_child(store, record, found) if record.child else found
+        results[name] = _with_child(store, record, result) if record.child else result
     return GraphResult(
         status=snapshot.record.status,
         run_id=snapshot.record.run_id,

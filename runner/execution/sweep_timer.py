@@ -29,7 +29,7 @@ class SweepTimer:
         self._forget()
         if hasattr(os, "register_at_fork"):
             forget = weakref.WeakMethod(self._forget)
-            os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+            os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def _forget(self) -> None:
         self._times: list[float] = []

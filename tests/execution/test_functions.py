@@ -45,6 +45,16 @@ def test_a_function_knows_its_run():
     assert seen["graph_id"] == "default_graph"
 
 
+def test_an_input_without_an_edge_is_named_with_what_there_is():
+    """Reading the output of a node that has no edge to this one fails with the edge that is missing."""
+    nodes = {"a": ident, "b": ident, "c": lambda ctx: ctx.inputs["a"]}
+    result = wired(nodes, "a b", "b c").build()("go")
+
+    assert isinstance(result.results["c"].result, KeyError)
+    assert "an edge from 'a'" in str(result.results["c"].result)
+    assert "ctx.inputs has b" in str(result.results["c"].result)
+
+
 def test_inputs_are_in_the_order_of_the_edges():
     """Outputs of the nodes before come by id and as text, in the order of the edges."""
     seen = {}
