@@ -174,8 +174,8 @@ def _typed(
     name, chosen = _name(function), data[0]
     if len(data) > 1:
         raise DefinitionError(
-            f"{name} takes {len(data)} inputs ({', '.join(parameter.name for parameter in data)}), and a node "
-            "has one: give it one parameter, a model with a field for each node before it."
+            f"{name} takes {len(data)} inputs ({', '.join(parameter.name for parameter in data)}), and a "
+            "node has one: give it one parameter, a model with a field for each node before it."
         )
     taken = _adapter(_hint(function, chosen.annotation, name, chosen.name), name, chosen.name)
     typed = Typed(function, name, chosen, filled, taken, _result_adapter(function, name))
