@@ -31,8 +31,11 @@ def shape(
     limits: Mapping[str, Sequence[Limit]] | None = None,
     **settings: Any,
 ) -> Topology:
-    """Build a graph from text like "a>b b>c d"; it starts at `entries`, or where no edge leads to."""
-    pairs = [tuple(part.split(">")) for part in edges.split()]
+    """Build a graph from text like "a>b b>c d"; it starts at `entries`, or where no edge leads to.
+
+    An edge such as "a~late" is taken when a question of `a` expires.
+    """
+    pairs = [tuple(re.split("[>~]", part)) for part in edges.split()]
     names = list(dict.fromkeys(node for pair in pairs for node in pair))
     nodes = {
         node: NodeSpec(
@@ -46,7 +49,11 @@ def shape(
         )
         for node in names
     }
-    links = tuple(EdgeSpec(pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    links = tuple(
+        EdgeSpec(pair[0], pair[1], on_expire="~" in part)
+        for part, pair in zip(edges.split(), pairs, strict=True)
+        if len(pair) == 2
+    )
     targets = {link.target for link in links}
     starts = tuple(entries or [node for node in names if node not in targets] or names[:1])
     return topology(
@@ -140,8 +147,9 @@ class ManualWorker:
             assert self.settle(self.claim(run_id, node).token, node, edges) == "settled"
 
     def question(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
-        """Build a question of a visit."""
-        return Address(token.run_id, token.node, token.visit).ask(name, scope="function", **options)
+        """Build a question of a visit, which may lead to the node `late` when it expires."""
+        address = Address(token.run_id, token.node, token.visit, routes=("late",))
+        return address.ask(name, scope="function", **options)
 
     def ask(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
         """Publish a question of a running visit."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec
-from runner.definition.topology import topology
+from runner.definition.model import MapSpec
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
-from runner.store.interface import Fork, Store
+from runner.store.interface import Reply, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
 
 NEW = "00new"
@@ -199,11 +200,7 @@ class RecoveryContract:
 
     def test_a_map_goes_on_with_the_items_that_completed(self, worker: ManualWorker, store: Store) -> None:
         """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
-        mapped = NodeSpec("m", None, "map", map=MapSpec("function"))
-        nodes = {"m": mapped, "z": NodeSpec("z", None, "function")}
-        run_id, token = worker.begin(
-            topology(Definition("g", nodes, (EdgeSpec("m", "z"),), ("m",))), node="m"
-        )
+        run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
         assert store.expand(token, ["x", "y", "z"]).word == "expanded"
         worker.run(run_id, "m[0]")
         worker.fail(worker.claim(run_id, "m[1]").token)
@@ -221,9 +218,9 @@ class RecoveryContract:
         worker.run(run_id, "z")
         assert worker.read(run_id).record.status == "completed"
 
-    def fork(self, store: Store, run_id: str, node: str, visit: int | None = None, **begin: object) -> Fork:
-        """Work a fork out."""
-        return plan_fork(store, run_id, node, visit, ForkOptions(NEW, **begin))  # type: ignore[arg-type]
+    def fork(self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any) -> Reply:
+        """Fork a run into the run `NEW`."""
+        return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(NEW, **options)))
 
     def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
@@ -231,7 +228,7 @@ class RecoveryContract:
         worker.run(run_id, "a", "b", "c", "d")
         before = worker.read(run_id)
 
-        reply = store.fork(self.fork(store, run_id, "b", tags={"by": "ana"}, edited=True, input="edited"))
+        reply = self.fork(store, run_id, "b", tags={"by": "ana"}, edited=True, input="edited")
 
         assert (reply.word, rung(reply), reply.run_id) == ("forked", ["b.1.1"], NEW)
         assert worker.statuses(NEW) == "executing: a completed, b ready, d completed"
@@ -248,9 +245,8 @@ class RecoveryContract:
         graph = shape("a>b")
         run_id = worker.start(graph)
         worker.run(run_id, "a", "b")
-        fork = self.fork(store, run_id, "a", edited=True, input=None)
-        assert store.fork(fork).word == "forked"
-        assert rung(store.fork(fork)) == []
+        replies = [self.fork(store, run_id, "a", edited=True, input=None) for _ in range(2)]
+        assert [(reply.word, rung(reply)) for reply in replies] == [("forked", ["a.1.1"]), ("forked", [])]
 
         claim = worker.claim(NEW, "a")
         assert claim.task is None
@@ -267,7 +263,7 @@ class RecoveryContract:
         worker.run(run_id, "a")
         (question,) = worker.park(run_id, "b")
 
-        assert sorted(rung(store.fork(self.fork(store, run_id, "a")))) == ["a.1.1", "b.1.1"]
+        assert sorted(rung(self.fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
 
         (other,) = worker.park(NEW, "b")
         assert other.id != question.id
@@ -282,7 +278,7 @@ class RecoveryContract:
             worker.settle(token, f"a{visit}")
             worker.settle(worker.claim(run_id, "b", visit).token, f"b{visit}", "10" if visit < 3 else "01")
 
-        assert rung(store.fork(self.fork(store, run_id, "b", 2))) == ["b.2.1"]
+        assert rung(self.fork(store, run_id, "b", 2)) == ["b.2.1"]
 
         snapshot = worker.read(NEW)
         assert list(snapshot.order) == ["a", "b", "a"]
@@ -296,7 +292,7 @@ class RecoveryContract:
         worker.settle(token, "a")
         worker.run(run_id, "b")
 
-        store.fork(self.fork(store, run_id, "b"))
+        self.fork(store, run_id, "b")
 
         assert worker.read(NEW).messages == {"a": ["one", "two"]}
 
@@ -319,7 +315,7 @@ class RecoveryContract:
         token = worker.claim(run_id, "b").token
         worker.settle(token, "b", note={"reads": [["a", 1]]}, reads=[("a", 1, "completed")])
 
-        assert sorted(rung(store.fork(self.fork(store, run_id, "a")))) == ["a.1.1", "b.1.1"]
+        assert sorted(rung(self.fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
         assert worker.statuses(NEW) == "executing: a ready, b ready, d completed"
 
     def test_a_fork_of_a_failed_run_goes_on(self, worker: ManualWorker, store: Store) -> None:
@@ -327,6 +323,6 @@ class RecoveryContract:
         run_id = worker.start("a b")
         worker.run(run_id, "a")
         worker.fail(worker.claim(run_id, "b").token)
-        store.fork(self.fork(store, run_id, "a"))
+        self.fork(store, run_id, "a")
         assert worker.statuses(NEW) == "executing: a ready, b ready"
         assert worker.statuses(run_id) == "failed: a completed, b failed"

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from runner.definition.model import Definition, EdgeSpec, MapSpec, NodeSpec, Topology
-from runner.definition.topology import topology
-from runner.records.interrupts import Address, Interrupt, InterruptStatus
-from runner.store.interface import Store, Token
+from runner.definition.model import MapSpec
+from runner.records.interrupts import InterruptStatus
+from runner.store.interface import Store
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, shape
 
 LEASE = 30
@@ -18,24 +17,7 @@ LEASE = 30
 FAIL: dict[str, Any] = {"expires_in": 60, "on_expire": "fail"}
 
 
-def routed(*edges: str, policy: str = "fail_fast") -> Topology:
-    """Build a graph from edges like "a>b", and "a~c" for one that is taken when its question expires."""
-    pairs = [(*edge.replace("~", ">").split(">"), "~" in edge) for edge in edges]
-    names = dict.fromkeys(str(name) for pair in pairs for name in pair[:2])
-    nodes = {name: NodeSpec(name, None, "function") for name in names}
-    specs = tuple(EdgeSpec(str(a), str(b), on_expire=bool(late)) for a, b, late in pairs)
-    return topology(Definition("g", nodes, specs, (next(iter(names)),), policy))  # type: ignore[arg-type] # as users write it
-
-
-def question(token: Token, name: str = "ok?", **options: object) -> Interrupt:
-    """Build a question that may lead to the node `late` when it expires."""
-    address = Address(token.run_id, token.node, token.visit, routes=("late",))
-    return address.ask(name, {"sum": 5}, scope="function", **options)  # type: ignore[arg-type] # options
-
-
-def route(token: Token, name: str = "ok?") -> Interrupt:
-    """Build a question that leads to the node `late` when it has no answer within a minute."""
-    return question(token, name, expires_in=60, on_expire={"route": "late"})
+ROUTE: dict[str, Any] = {"expires_in": 60, "on_expire": {"route": "late"}, "reason": {"sum": 5}}
 
 
 class TimingContract:
@@ -206,8 +188,8 @@ class TimingContract:
 
     def test_an_expiry_can_lead_elsewhere(self, worker: ManualWorker, store: Store) -> None:
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""
-        run_id, token = worker.begin(routed("a>b", "a~late", "a~later", "late>c", "b>c"))
-        interrupt = route(token)
+        run_id, token = worker.begin("a>b a~late a~later late>c b>c")
+        interrupt = worker.question(token, **ROUTE)
         store.park(token, [interrupt], None)
 
         assert worker.sweep(after=60) == ["late.1.1"]
@@ -222,8 +204,8 @@ class TimingContract:
 
     def test_an_answer_in_time_never_takes_that_edge(self, worker: ManualWorker, store: Store) -> None:
         """The edge is dead for a node that completes, whatever its worker settles for the others."""
-        run_id, token = worker.begin(routed("a>b", "a~late"))
-        interrupt = route(token)
+        run_id, token = worker.begin("a>b a~late")
+        interrupt = worker.question(token, **ROUTE)
         store.park(token, [interrupt], None)
         worker.answer(interrupt)
         worker.settle(worker.claim(run_id, "a").token, edges="10")
@@ -233,10 +215,10 @@ class TimingContract:
 
     def test_a_route_may_lead_back(self, worker: ManualWorker, store: Store) -> None:
         """An edge for expired questions may repeat a loop: the next visit asks once more."""
-        run_id = worker.start(routed("late>a", "a~late", "a>b"))
+        run_id = worker.start("late>a a~late a>b")
         worker.run(run_id, "late")
         token = worker.claim(run_id, "a").token
-        store.park(token, [route(token)], None)
+        store.park(token, [worker.question(token, **ROUTE)], None)
 
         assert worker.sweep(after=60) == ["late.2.1"]
         assert next(iter(worker.claim(run_id, "late", visit=2).inputs))[0] == "a"
@@ -246,8 +228,8 @@ class TimingContract:
         self, worker: ManualWorker, store: Store, ends: object
     ) -> None:
         """A running worker may finish; meanwhile answers are refused, and none is lost."""
-        run_id, token = worker.begin(routed("a>b", "a~late"))
-        interrupt = question(token, expires_in=20, on_expire=ends)
+        run_id, token = worker.begin("a>b a~late")
+        interrupt = worker.question(token, expires_in=20, on_expire=ends)
         store.ask(token, [interrupt], None)
         assert worker.sweep(after=20) == []
         assert worker.statuses(run_id) == "executing: a running"
