@@ -40,6 +40,16 @@ class Box:
     state: str = ""
     inner: Diagram | None = None
 
+    @property
+    def sign(self) -> str:
+        """The sign of the state; a dot where no run is drawn."""
+        return SIGNS.get(self.state, "○") if self.state else "●"
+
+    @property
+    def lines(self) -> list[str]:
+        """Id, words, and the state with its sign where a run is drawn."""
+        return [self.id, self.words, *([f"{self.sign} {self.state}"] if self.state else [])]
+
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
@@ -49,6 +59,11 @@ class Arrow:
     target: str
     label: str = ""
     back: bool = False
+
+    @property
+    def words(self) -> str:
+        """When the edge is taken, as "again if the draft is bad"; "" where it always is."""
+        return " ".join(("again",) * self.back + (f"if {self.label}",) * bool(self.label))
 
 
 @dataclass(frozen=True, slots=True)

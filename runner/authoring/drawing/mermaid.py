@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runner.authoring.drawing.diagram import SIGNS, Arrow, Box, Diagram
+from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 
 UNSAFE = re.compile(r"[^\w .,:()\-=/]")
 
@@ -45,10 +45,9 @@ def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
 
 
 def _box(box: Box, name: str, indent: str) -> Iterator[str]:
-    state = [f"{SIGNS.get(box.state, '○')} {box.state}"] if box.state else []
     # The title of a subgraph has one line; more would cover what is inside.
     between = "<br/>" if box.inner is None else ", "
-    words = f'"{between.join([escaped(box.id), escaped(box.words), *state])}"'
+    words = f'"{between.join([escaped(box.id), escaped(box.words), *box.lines[2:]])}"'
     if box.inner is None:
         left, right = ("([", "])") if box.kind == "agent" else ("[", "]")
         yield f"{indent}{name}{left}{words}{right}"
@@ -62,13 +61,8 @@ def _box(box: Box, name: str, indent: str) -> Iterator[str]:
 
 
 def _arrow(arrow: Arrow) -> str:
-    words = " ".join(part for part in ("again" if arrow.back else "", _condition(arrow)) if part)
     line = "-.->" if arrow.back else "-->"
-    return f'{line}|"{words}"|' if words else line
-
-
-def _condition(arrow: Arrow) -> str:
-    return f"if {escaped(arrow.label)}" if arrow.label else ""
+    return f'{line}|"{escaped(arrow.words)}"|' if arrow.words else line
 
 
 def escaped(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from runner.authoring.drawing.diagram import SIGNS, Arrow, Box, Diagram
+from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
 
 CHARACTER, LINE, PAD = 7.6, 17.0, 12.0  # of the text: width, height, and space around it
@@ -83,30 +83,25 @@ def _drawing(diagram: Diagram) -> Drawing:
     }
     parts = [_line(course) for course in courses.values()]
     labels = _labels(courses)
-    parts += [_words(x, y, _label(arrow)) for arrow, (x, y) in labels.items()]
+    parts += [_words(x, y, arrow.words) for arrow, (x, y) in labels.items()]
     side, words = width, 0.0
     for arrow in (arrow for arrow in diagram.arrows if arrow.back):
         side += SIDE
         parts += _back(arrow, frames, side)
-        words = max(words, len(_label(arrow)) * CHARACTER)
+        words = max(words, len(arrow.words) * CHARACTER)
     for box in diagram.boxes:
         parts += _box(box, frames[box.id], inside.get(box.id))
     height = max((frame.y + frame.height for frame in frames.values()), default=0.0)
-    ends = [x + len(_label(arrow)) * CHARACTER for arrow, (x, _) in labels.items()]
+    ends = [x + len(arrow.words) * CHARACTER for arrow, (x, _) in labels.items()]
     return Drawing(parts, max(side + words + (PAD if words else 0), *ends, 0.0), height)
 
 
 def _size(box: Box, inside: Drawing | None) -> tuple[float, float]:
-    lines = _text(box)
+    lines = box.lines
     width, height = max(map(len, lines)) * CHARACTER + 2 * PAD, len(lines) * LINE + 2 * PAD - 6
     if inside is not None:
         return max(width, inside.width + 2 * PAD), height + inside.height + PAD
     return width, height
-
-
-def _text(box: Box) -> list[str]:
-    state = [f"{SIGNS.get(box.state, '○')} {box.state}"] if box.state else []
-    return [box.id, box.words, *state]
 
 
 def _frames(
@@ -160,13 +155,7 @@ def _back(arrow: Arrow, frames: Mapping[str, Frame], side: float) -> Iterator[st
         f"V{high + 8:.1f} Q{side:.1f} {high:.1f} {side - 8:.1f} {high:.1f} H{end:.1f}"
     )
     yield f'<path d="{path}" fill="none" stroke="#44546a" stroke-dasharray="5 4" marker-end="url(#tip)"/>'
-    yield _words(side + 6, (low + high) / 2, _label(arrow))
-
-
-def _label(arrow: Arrow) -> str:
-    return " ".join(
-        part for part in ("again" if arrow.back else "", f"if {arrow.label}" if arrow.label else "") if part
-    )
+    yield _words(side + 6, (low + high) / 2, arrow.words)
 
 
 def _words(x: float, y: float, text: str) -> str:
@@ -186,7 +175,7 @@ def _box(box: Box, frame: Frame, inside: Drawing | None) -> Iterator[str]:
         f'<rect x="{left:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'
     )
-    for number, line in enumerate(_text(box)):
+    for number, line in enumerate(box.lines):
         y = frame.y + PAD + LINE * (number + 0.55)
         weight = ' font-weight="bold"' if number == 0 else ' fill="#444444"'
         yield f'<text x="{frame.x:.1f}" y="{y:.1f}" text-anchor="middle"{weight}>{_xml(line)}</text>'

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.authoring.drawing.diagram import SIGNS, Arrow, Box, Diagram
+from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import layers
 
 UP_RIGHT, UP_LEFT, DOWN_RIGHT, DOWN_LEFT = "└", "┘", "┌", "┐"
@@ -150,7 +150,7 @@ def _node(sheet: Sheet, box: Box, into: Sequence[Rail], after: Sequence[Rail], w
     column = ended[0] if ended else sheet.free(len(sheet.columns))
     heads = {column - 1: "▸"} if min(arrived, default=column) < column else {}
     heads |= {column: "◂"} if max(arrived, default=column) > column else {}
-    sheet.add(Row(column, arrived, above, _sign(box), heads), words[0])
+    sheet.add(Row(column, arrived, above, box.sign, heads), words[0])
     rest = words[1:]
     for row in _leaving(sheet, after, column):
         sheet.add(row, rest.pop(0) if rest else "")
@@ -204,10 +204,6 @@ def _leaving(sheet: Sheet, after: Sequence[Rail], column: int) -> Iterator[Row]:
         sheet.columns[column] = own if number == len(joined) else stub
         head = {index: "◂"} if index < column else {index - 1: "▸"}
         yield Row(column, [index], [*above, *fresh, column], heads=head)
-
-
-def _sign(box: Box) -> str:
-    return SIGNS.get(box.state, "○") if box.state else "●"
 
 
 def _words(box: Box, arrows: Sequence[Arrow]) -> list[str]:
