@@ -216,8 +216,7 @@ class AskingContract:
 
     def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """A node that would wait without an open question is refused and stays running."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
 
@@ -284,8 +283,7 @@ class AskingContract:
 
     def test_an_answer_counts_once(self, worker: ManualWorker, store: Store) -> None:
         """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a")
         first = [Answer(question.id, 1, "ann", "key")]
 
         assert receipt_statuses(store.answer(first, "n1")[0]) == ["accepted"]
@@ -325,16 +323,14 @@ class AskingContract:
 
     def test_an_approval_holds_for_what_was_shown(self, worker: ManualWorker) -> None:
         """An answer with the digest of another question is rejected, and the question stays open."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a")
+        _, question = worker.asking("a")
 
         assert worker.answer(question, digest="sha256:other") == ["rejected"]
         assert worker.answer(question, digest=question.digest) == ["accepted"]
 
     def test_a_withdrawn_question_wakes_its_node(self, worker: ManualWorker, store: Store) -> None:
         """The node goes on, and its claim has the withdrawal with its reason."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a")
 
         reply = store.withdraw(question.id, "wrong person", reask=False)
 
@@ -349,8 +345,7 @@ class AskingContract:
 
     def test_only_an_open_question_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """An answered question stays answered; the same withdrawal twice is one."""
-        run_id = worker.start("a b")
-        (answered,) = worker.park(run_id, "a")
+        run_id, answered = worker.asking("a b")
         (other,) = worker.park(run_id, "b")
         worker.answer(answered)
 
@@ -400,8 +395,7 @@ class AskingContract:
 
     def test_a_withdrawn_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
         """Nothing waits for its time any more."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a", expires_in=10)
+        run_id, question = worker.asking("a", expires_in=10)
         store.withdraw(question.id, "", reask=False)
         worker.fail(worker.claim(run_id, "a").token)
 

@@ -166,6 +166,11 @@ class ManualWorker:
         assert self.store.park(token, questions, None).word == "waiting"
         return questions
 
+    def asking(self, graph: Topology | str, *, node: str = "a", **options: Any) -> tuple[str, Interrupt]:
+        """Begin a run, and park a node of it until one question is answered."""
+        run_id = self.start(graph)
+        return run_id, self.park(run_id, node, **options)[0]
+
     def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[str]:
         """Answer questions as one set, and name the status of each receipt."""
         answers = [Answer(question.id, response, **options) for question in questions]

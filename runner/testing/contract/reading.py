@@ -108,8 +108,7 @@ class ReadingContract:
 
     def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
-        run_id = worker.start("a b c")
-        (question,) = worker.park(run_id, "a", reason={"sum": 5}, assignees=["ann"], expires_in=60)
+        run_id, question = worker.asking("a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60)
         worker.answer(question, response={"fine": True}, responder="ann")
         worker.settle(worker.claim(run_id, "a").token, {"paid": 5})
         store.retry(worker.claim(run_id, "b").token, 700, failure(), None)

@@ -43,8 +43,7 @@ class RecoveryContract:
 
     def test_what_a_node_kept_is_there_when_it_runs_again(self, worker: ManualWorker, store: Store) -> None:
         """Documents, messages and answers of the visit survive its failure and the retry."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
         store.save(token, saved(3, "hello"))
@@ -58,8 +57,7 @@ class RecoveryContract:
 
     def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
         """A node that was cancelled while it waited runs again and opens the same question."""
-        run_id = worker.start("a b")
-        (question,) = worker.park(run_id, "b")
+        run_id, question = worker.asking("a b", node="b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 

@@ -331,8 +331,7 @@ class RunContract:
 
     def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
-        run_id = worker.start("a b")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a b")
         worker.answer(question)
         token = worker.claim(run_id, "a").token
         assert [store.hold(token).word for _ in range(2)] == ["held", "held"]
@@ -458,8 +457,7 @@ class RunContract:
 
     def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
-        run_id = worker.start("a b c d")
-        (question,) = worker.park(run_id, "b")
+        run_id, question = worker.asking("a b c d", node="b")
         store.retry(worker.claim(run_id, "c").token, 5_000, failure(), None)
 
         assert worker.fail(worker.claim(run_id, "a").token) == "settled"
@@ -499,8 +497,7 @@ class RunContract:
 
     def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
-        run_id = worker.start(shape("a>c b>d c>e d>e", policy="continue"))
-        (question,) = worker.park(run_id, "b")
+        run_id, question = worker.asking(shape("a>c b>d c>e d>e", policy="continue"), node="b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
         worker.answer(question)
@@ -510,8 +507,7 @@ class RunContract:
 
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
-        run_id = worker.start("a b")
-        (question,) = worker.park(run_id, "a")
+        run_id, question = worker.asking("a b")
 
         assert store.cancel(run_id, "not wanted").word == "cancelled"
 

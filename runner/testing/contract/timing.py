@@ -84,8 +84,7 @@ class TimingContract:
 
     def test_an_unanswered_question_expires(self, worker: ManualWorker, store: Store) -> None:
         """When its time is over the node goes on and finds the question expired."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a", expires_in=60)
+        run_id, question = worker.asking("a", expires_in=60)
         worker.clock.advance(60)
         assert worker.answer(question) == ["expired"]
 
@@ -96,8 +95,7 @@ class TimingContract:
 
     def test_an_answered_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
         """An answer in time stops the clock of its question."""
-        run_id = worker.start("a")
-        (question,) = worker.park(run_id, "a", expires_in=60)
+        run_id, question = worker.asking("a", expires_in=60)
         worker.answer(question)
         token = worker.claim(run_id, "a").token
         worker.clock.advance(20)
@@ -270,8 +268,7 @@ class TimingContract:
 
     def test_reminders_are_told_until_an_answer(self, worker: ManualWorker, store: Store) -> None:
         """Each is an event with its count, shown on the question; an answer ends them."""
-        run_id = worker.start("a")
-        (interrupt,) = worker.park(run_id, "a", remind_every=10)
+        run_id, interrupt = worker.asking("a", remind_every=10)
         for _ in range(3):
             worker.clock.advance(10)
             assert store.sweep().word == "1"
