@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.definition.model import MapSpec
-from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.errors import UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
 from runner.store.interface import Reply, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
@@ -91,7 +91,7 @@ class RecoveryContract:
         assert worker.read(run_id).entries["c", 1]["undone"] is True
 
     def test_one_of_several_failed_nodes_may_be_named(self, worker: ManualWorker, store: Store) -> None:
-        """Under continue the others stay failed; under fail_fast they would stop the run at once."""
+        """Under continue the others stay failed."""
         run_id = worker.start(shape("a b", policy="continue"))
         worker.fail(worker.claim(run_id, "a").token)
         worker.fail(worker.claim(run_id, "b").token)
@@ -99,26 +99,6 @@ class RecoveryContract:
         assert write_retry(store, run_id, "a")[0] == ["a"]
         worker.settle(worker.claim(run_id, "a", 1, 2).token)
         assert worker.statuses(run_id) == "failed: a completed, b failed"
-
-        run_id, token = worker.begin(shape("a b", version="2"))
-        worker.fail(worker.claim(run_id, "b").token)
-        worker.fail(token)
-        with pytest.raises(ConflictError, match="b failed, too"):
-            write_retry(store, run_id, "a")
-
-    def test_what_can_not_be_retried_is_refused(self, worker: ManualWorker, store: Store) -> None:
-        """A run that goes on or has completed, and a node that has completed, stay as they are."""
-        run_id = worker.start("a>b")
-        with pytest.raises(ConflictError, match="has not ended"):
-            write_retry(store, run_id)
-        worker.run(run_id, "a")
-        worker.fail(worker.claim(run_id, "b").token)
-        with pytest.raises(UsageError, match="completed"):
-            write_retry(store, run_id, "a")
-        write_retry(store, run_id)
-        worker.settle(worker.claim(run_id, "b", 1, 2).token)
-        with pytest.raises(ConflictError, match="has completed"):
-            write_retry(store, run_id)
 
     def test_a_run_that_moved_since_it_was_read_is_left_alone(
         self, worker: ManualWorker, store: Store
@@ -255,18 +235,6 @@ class RecoveryContract:
         worker.settle(claim.token, "end")
         assert list(worker.read(NEW).order) == ["a", "b"]
 
-    def test_a_run_that_waits_may_be_forked(self, worker: ManualWorker, store: Store) -> None:
-        """What had not completed starts again in the new run, and asks questions of its own."""
-        run_id = worker.start("a b")
-        worker.run(run_id, "a")
-        (question,) = worker.park(run_id, "b")
-
-        assert sorted(rung(self.fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
-
-        (other,) = worker.park(NEW, "b")
-        assert other.id != question.id
-        assert worker.statuses(run_id) == "interrupted: a completed, b waiting"
-
     def test_an_earlier_visit_may_be_chosen(self, worker: ManualWorker, store: Store) -> None:
         """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
         run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
@@ -293,34 +261,3 @@ class RecoveryContract:
         self.fork(store, run_id, "b")
 
         assert worker.read(NEW).messages == {"a": ["one", "two"]}
-
-    def test_what_can_not_be_forked_is_refused(self, worker: ManualWorker, store: Store) -> None:
-        """A node that has not run, and one or a visit that there is none of, are refused."""
-        run_id = worker.start("a>b")
-        with pytest.raises(UsageError, match="has not run yet"):
-            self.fork(store, run_id, "b")
-        with pytest.raises(NotFoundError, match="no node"):
-            self.fork(store, run_id, "unknown")
-        with pytest.raises(NotFoundError, match="no visit 7"):
-            self.fork(store, run_id, "a", 7)
-        with pytest.raises(NotFoundError):
-            self.fork(store, "00none", "a")
-
-    def test_a_choice_that_read_a_result_depends_on_it(self, worker: ManualWorker, store: Store) -> None:
-        """A node whose conditions read the node that starts again is not kept."""
-        run_id = worker.start("a b>c d")
-        worker.run(run_id, "a", "d")
-        token = worker.claim(run_id, "b").token
-        worker.settle(token, "b", note={"reads": [["a", 1]]}, reads=[("a", 1, "completed")])
-
-        assert sorted(rung(self.fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
-        assert worker.statuses(NEW) == "executing: a ready, b ready, d completed"
-
-    def test_a_fork_of_a_failed_run_goes_on(self, worker: ManualWorker, store: Store) -> None:
-        """Under fail_fast what failed starts again, under continue it is kept unless it depends."""
-        run_id = worker.start("a b")
-        worker.run(run_id, "a")
-        worker.fail(worker.claim(run_id, "b").token)
-        self.fork(store, run_id, "a")
-        assert worker.statuses(NEW) == "executing: a ready, b ready"
-        assert worker.statuses(run_id) == "failed: a completed, b failed"

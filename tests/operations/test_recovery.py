@@ -1,0 +1,106 @@
+"""What a retry and a fork choose and refuse, on both stores; what the stores do then is in their contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations.recovery import ForkOptions, plan_fork, write_retry
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
+from runner.testing import ManualClock
+from runner.testing.contract.manual_worker import ManualWorker, rung
+
+NEW = "00new"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def worker(request):
+    clock = ManualClock()
+    if request.param == "memory":
+        yield ManualWorker(MemoryStore(clock=clock, lease=30), clock)
+        return
+    store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, lease=30, push=False)
+    yield ManualWorker(store, clock)
+    store.close()
+
+
+@pytest.fixture
+def store(worker):
+    return worker.store
+
+
+def fork(store, run_id, node, visit=None):
+    return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(NEW)))
+
+
+def test_what_can_not_be_retried_is_refused(worker, store):
+    """A run that goes on or has completed, and a node that has completed, stay as they are."""
+    run_id = worker.start("a>b")
+    with pytest.raises(ConflictError, match="has not ended"):
+        write_retry(store, run_id)
+    worker.run(run_id, "a")
+    worker.fail(worker.claim(run_id, "b").token)
+    with pytest.raises(UsageError, match="completed"):
+        write_retry(store, run_id, "a")
+    write_retry(store, run_id)
+    worker.settle(worker.claim(run_id, "b", 1, 2).token)
+    with pytest.raises(ConflictError, match="has completed"):
+        write_retry(store, run_id)
+
+
+def test_a_run_that_waits_may_be_forked(worker, store):
+    """What had not completed starts again in the new run, and asks questions of its own."""
+    run_id = worker.start("a b")
+    worker.run(run_id, "a")
+    (question,) = worker.park(run_id, "b")
+
+    assert sorted(rung(fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
+
+    (other,) = worker.park(NEW, "b")
+    assert other.id != question.id
+    assert worker.statuses(run_id) == "interrupted: a completed, b waiting"
+
+
+def test_what_can_not_be_forked_is_refused(worker, store):
+    """A node that has not run, and one or a visit that there is none of, are refused."""
+    run_id = worker.start("a>b")
+    with pytest.raises(UsageError, match="has not run yet"):
+        fork(store, run_id, "b")
+    with pytest.raises(NotFoundError, match="no node"):
+        fork(store, run_id, "unknown")
+    with pytest.raises(NotFoundError, match="no visit 7"):
+        fork(store, run_id, "a", 7)
+    with pytest.raises(NotFoundError):
+        fork(store, "00none", "a")
+
+
+def test_a_choice_that_read_a_result_depends_on_it(worker, store):
+    """A node whose conditions read the node that starts again is not kept."""
+    run_id = worker.start("a b>c d")
+    worker.run(run_id, "a", "d")
+    token = worker.claim(run_id, "b").token
+    worker.settle(token, "b", note={"reads": [["a", 1]]}, reads=[("a", 1, "completed")])
+
+    assert sorted(rung(fork(store, run_id, "a"))) == ["a.1.1", "b.1.1"]
+    assert worker.statuses(NEW) == "executing: a ready, b ready, d completed"
+
+
+def test_a_fork_of_a_failed_run_goes_on(worker, store):
+    """Under fail_fast what failed starts again, under continue it is kept unless it depends."""
+    run_id = worker.start("a b")
+    worker.run(run_id, "a")
+    worker.fail(worker.claim(run_id, "b").token)
+    fork(store, run_id, "a")
+    assert worker.statuses(NEW) == "executing: a ready, b ready"
+    assert worker.statuses(run_id) == "failed: a completed, b failed"
+
+
+def test_of_several_failed_nodes_one_may_stop_the_run(worker, store):
+    """Under fail_fast a retry of one failed node is refused: the others would stop the run at once."""
+    run_id = worker.start("a b")
+    token = worker.claim(run_id, "a").token
+    worker.fail(worker.claim(run_id, "b").token)
+    worker.fail(token)
+    with pytest.raises(ConflictError, match="b failed, too"):
+        write_retry(store, run_id, "a")
