@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Connection, Queue
 
 import runner.celery
-from runner import Client, GraphBuilder
+from runner import Client, GraphBuilder, Status
 from runner.celery.application import make_app
 from runner.celery.config import celery_config
 from runner.celery.doorbells import CeleryDispatcher, make_template
@@ -22,6 +22,7 @@ from runner.errors import BrokerError, RunnerError, UsageError
 from runner.settings import Settings, as_broker
 from runner.store import open_store
 from runner.store.interface import Doorbell
+from runner.store.redis.doorbell import PLACES, VERSION
 
 BELL = Doorbell("00run", "my.node", 3, 2, "gpu", 0, "refund")
 
@@ -41,12 +42,16 @@ def take(app, queue: str):
         return message
 
 
+def builder_of(node_id: str, **node: object) -> GraphBuilder:
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: None, node_id, **node)
+    return builder
+
+
 def ring(redis_url, app, **node: object) -> str:
     """Start a run whose first node has these options, rung by the store's own script."""
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: None, 'a "quoted\\ node'.replace('"', "").replace("\\", ""), **node)
     registry = Registry()
-    registry.add("refund", builder.build)
+    registry.add("refund", builder_of("a quoted node", **node).build)
     store = open_store(redis_url)
     store.install_doorbell(make_template(app))
     return Client(store=store, registry=registry).start("refund", "go").id
@@ -74,6 +79,31 @@ def test_a_doorbell_is_short(redis_url, app):
         ((message,),) = [client.lrange(key, 0, -1) for key in client.scan_iter("runner*", _type="list")]
 
     assert len(message) <= 450
+
+
+def test_processes_of_two_releases_ring_with_their_own_templates(redis_url, app):
+    """A later release's template has places that this one can't fill in: it is left to that release."""
+    later = {"template": '{"id": "%s", "tenant": "%s"}', "places": "id tenant", "5": ""}
+    registry = Registry()
+    registry.add("refund", builder_of("a").build)
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(f"runner:{{p00}}:doorbell:{VERSION + 1}", mapping=later)
+        store = open_store(redis_url)
+        before = Client(store=store, registry=registry).start("refund", "go")
+        assert client.llen("runner") == 0
+        assert client.llen("runner:{p00}:wake") == 1  # a worker that sweeps rings for it
+        store.install_doorbell(make_template(app))
+        after = Client(store=store, registry=registry).start("refund", "go")
+
+    assert before.status is Status.EXECUTING
+    assert take(app, "runner").headers["id"] == f"{after.id}.a.1.1"
+
+
+def test_what_a_template_can_hold_changes_with_its_version_only():
+    """Who changes the places raises VERSION, here and in the script that fills them in."""
+    names = "argsrepr correlation_id delivery_tag id parent_id priority queue root_id shadow"
+
+    assert (VERSION, " ".join(sorted(PLACES))) == (1, names)
 
 
 @pytest.mark.parametrize("priority", range(10))

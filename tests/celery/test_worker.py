@@ -248,7 +248,7 @@ def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases
     client.respond(question.id, "yes")
 
     assert run.wait(60).status is Status.COMPLETED
-    assert not empty_site.redis.exists("runner:{p00}:doorbell")
+    assert not empty_site.redis.exists("runner:{p00}:doorbell:1")
     assert set(run.result().execution_order) == set("abdef")
     linked = client.start("parents", "go")
     assert {name: node.output for name, node in linked.wait(60).results.items()} == {

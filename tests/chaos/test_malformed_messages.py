@@ -24,7 +24,7 @@ KINDS = ["application/x-python-serialize", "application/x-yaml", "application/da
 
 def envelope(site: Site) -> str:
     """A message as Celery writes it for a node of a run that does not exist."""
-    template, places = site.redis.hmget("runner:{p00}:doorbell", "template", "places")
+    template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
     told = {"id": "0none.a.1.1", "shadow": "none/a", "queue": QUEUE, "priority": "5", "parent_id": "null"}
     return template.decode() % tuple(told.get(place, "copy") for place in places.decode().split())
 

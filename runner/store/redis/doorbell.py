@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 
 from runner.errors import UsageError
 
+VERSION = 1
+"""The version of what a script can fill in. Processes of two releases that differ in it may share a store:
+each rings with the template that a worker of its own version left, or else wakes a sweep."""
+
 PLACES = frozenset(
     {
         "id",

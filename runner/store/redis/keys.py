@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from runner.records.listings import InterruptQuery, RunQuery, outermost
+from runner.store.redis.doorbell import VERSION
 
 PARTITION = "p00"
 
@@ -133,7 +134,12 @@ DICTIONARY = (
     Key("dead", "stream", "nodes that used up their crash budget", "the last 10,000 or so"),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
     Key("durable", "string", "what is written to wait for a disk or a replica: the level", "for ever"),
-    Key("doorbell", "hash", "the task queue's message as a template, queue suffix by priority", "for ever"),
+    Key(
+        "doorbell:<version>",
+        "hash",
+        "the task queue's message as a template, queue suffix by priority",
+        "for ever",
+    ),
 )
 
 
@@ -147,7 +153,7 @@ class Keys:
         self.open = f"{self.prefix}open"
         self.notices = f"{self.prefix}notices"
         self.dead = f"{self.prefix}dead"
-        self.doorbell = f"{self.prefix}doorbell"
+        self.doorbell = f"{self.prefix}doorbell:{VERSION}"
         self.durable = f"{self.prefix}durable"
         self.wake = f"{self.prefix}wake"
         self.failing = f"{self.prefix}failing"

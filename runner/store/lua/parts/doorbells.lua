@@ -9,7 +9,8 @@ local function plain(text)
   return text:find('[%c"\\]') and cjson.encode(text):sub(2, -2) or text
 end
 
--- A message of the task queue, by filling in the template that the workers left (see doorbell.py).
+-- A message of the task queue, by filling in the template that the workers left (see doorbell.py). The
+-- number in its key is the version of `values`.
 local function message(template, places, bell)
   local id, said = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
   local values = {id = id, correlation_id = id, root_id = bell[1],
@@ -24,12 +25,12 @@ local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')
 
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}
-  local found = redis.call('HMGET', prefix .. 'doorbell', 'template', 'places', first)
+  local found = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first)
   if not found[1] then return false end
   suffixes[first] = found[3] or ''
   for _, bell in ipairs(bells) do
     local priority = bell[6]
-    suffixes[priority] = suffixes[priority] or redis.call('HGET', prefix .. 'doorbell', priority) or ''
+    suffixes[priority] = suffixes[priority] or redis.call('HGET', prefix .. 'doorbell:1', priority) or ''
     local key = bell[5] .. suffixes[priority]
     queues[key] = queues[key] or {}
     table.insert(queues[key], message(found[1], found[2], bell))

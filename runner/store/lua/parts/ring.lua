@@ -2,7 +2,7 @@
 -- include: stop
 -- When a doorbell is rung again: at the next sweep where no worker has left a template to ring with.
 local function ring_again()
-  local unheard = push and redis.call('EXISTS', prefix .. 'doorbell') == 0
+  local unheard = push and redis.call('EXISTS', prefix .. 'doorbell:1') == 0
   return unheard and now or now + lease
 end
 
