@@ -438,13 +438,7 @@ FORGED = "x\n[2026-01-01 00:00:00,000: INFO/MainProcess] paid\x1b[2K\u202e"
 @pytest.mark.parametrize("by", ["stream", "task"])
 def test_a_sender_can_not_forge_lines_of_the_log(threads, by):
     """Names of fields reach the log escaped: no line of its own, no control or direction character."""
-    message = {"interrupt_id": "x", "response": 1, by + FORGED: 1}
-    if by == "stream":
-        threads.send(json.dumps({"v": 1, **message}))
-    else:
-        app = Celery("forger", broker=as_broker(threads.url), set_as_current=False)
-        app.send_task("runner.respond", kwargs=message, queue="runner")
-        app.close()
+    send_forged(threads, by)
     (worker,) = threads.workers
     escaped = FORGED.encode("unicode_escape").decode()
 
@@ -452,3 +446,28 @@ def test_a_sender_can_not_forge_lines_of_the_log(threads, by):
     assert not any(line.startswith(FORGED.splitlines()[1]) for line in worker.said().splitlines())
     assert "\x1b[2K" not in worker.said()
     assert "\u202e" not in worker.said()
+
+
+@pytest.mark.slow
+def test_a_log_without_escapes_has_the_forged_line(empty_site):
+    """The control: a worker that logs such a name as it came has a line of the sender's, in its colours."""
+    worker = empty_site.add(RUNNER_GRAPHS="tests.celery.graphs,tests.chaos.no_escapes")
+    worker.wait_ready()
+    send_forged(empty_site, "stream")
+
+    wait_until(
+        lambda: any(line.startswith(FORGED.splitlines()[1]) for line in worker.said().splitlines()),
+        "the log has the line",
+    )
+    assert "\x1b[2K" in worker.said()
+
+
+def send_forged(site, by) -> None:
+    """Send an answer with a field whose name is a line of a log, by a stream or as a Celery task."""
+    message = {"interrupt_id": "x", "response": 1, by + FORGED: 1}
+    if by == "stream":
+        site.send(json.dumps({"v": 1, **message}))
+        return
+    app = Celery("forger", broker=as_broker(site.url), set_as_current=False)
+    app.send_task("runner.respond", kwargs=message, queue="runner")
+    app.close()

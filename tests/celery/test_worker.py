@@ -99,11 +99,29 @@ def test_a_time_limit_counts_as_a_lost_worker(empty_site, by):
         wait_until(limited, "the worker has set its limit")
     run = empty_site.client.start("gated", "go")
 
-    wait_until(lambda: len(empty_site.starts(run)) > 1, "the node has started again")
     # On a slow machine the limit may end a child before it has noted its start.
-    first, second = (int(attempt) for _, attempt, _ in empty_site.starts(run)[:2])
+    first, second = first_attempts(empty_site, run)
     assert first < second
+
+
+@pytest.mark.slow
+def test_a_time_limit_taken_for_the_worker_s_end_counts_nothing(empty_site):
+    """The control: a worker that gives such a node back has it begin for ever, as its first attempt."""
+    graphs = "tests.celery.graphs,tests.chaos.no_time_limit"
+    options = ["--time-limit", "2"]
+    empty_site.add(
+        "prefork", slots=1, app="tests.chaos.fork_app:app", options=options, RUNNER_GRAPHS=graphs
+    ).wait_ready()
+    run = empty_site.client.start("gated", "go")
+
+    assert first_attempts(empty_site, run) == [1, 1]
+
+
+def first_attempts(site, run) -> list[int]:
+    """Wait until a node that never ends has started twice, and return which attempts those were."""
+    wait_until(lambda: len(site.starts(run)) > 1, "the node has started again")
     run.cancel("enough")
+    return [int(attempt) for _, attempt, _ in site.starts(run)[:2]]
 
 
 def test_a_worker_has_a_hundred_threads_by_default(bare):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import redis
 
+from runner.celery.intake import FORGET_AFTER, FORGET_EVERY
 from runner.errors import StoreError
 from runner.store.redis import streams
 from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS
@@ -114,20 +115,36 @@ def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, in
     assert readers(client) == {"holding"}
 
 
-def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
-    """However many workers there are and however often they turn, one of them looks at all readers."""
+WORKERS, TURNS = 20, 10
+
+
+def turn_of_a_fleet(redis_url, **options):
+    """Let many workers turn many times; return how often each command was called for it."""
     client = redis.Redis.from_url(redis_url)
-    intakes = [Intake(redis_url, f"reader-{number}") for number in range(20)]
+    intakes = [Intake(redis_url, f"reader-{number}") for number in range(WORKERS)]
     for intake in intakes:
         intake.read(0.01)
     client.config_resetstat()
-    for _ in range(10):
+    for _ in range(TURNS):
         for intake in intakes:
-            intake.forget(3600, every=60)
+            intake.forget(FORGET_AFTER, **options)
+    return {name: stats["calls"] for name, stats in client.info("commandstats").items()}
 
-    calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+
+def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
+    """However many workers there are and however often they turn, one of them looks at all readers."""
+    calls = turn_of_a_fleet(redis_url, every=FORGET_EVERY)
+
+    assert FORGET_EVERY >= 60
     assert calls["cmdstat_xinfo|consumers"] == len((RESPONSES, STARTS))
-    assert calls["cmdstat_set"] == len(intakes)
+    assert calls["cmdstat_set"] == WORKERS
+
+
+def test_workers_that_ask_each_for_itself_list_all_readers_every_time(redis_url):
+    """The control: the work then grows with the square of the fleet."""
+    calls = turn_of_a_fleet(redis_url)
+
+    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len((RESPONSES, STARTS))
 
 
 def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
