@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.authoring.lint import Problem
 from runner.cli.exits import CommandError, Exit
 from runner.definition.model import item_id, map_of
+from runner.execution.results import total_usage
 from runner.operations.deploys import AffectedNode
 from runner.operations.migration_plan import NodeOutcome
 from runner.records import codec, failures
@@ -208,7 +209,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         nodes=nodes,
         interrupts=tuple(_open_questions(snapshot, nodes)),
         execution_order=tuple(snapshot.order),
-        usage=_usage(snapshot),
+        usage=total_usage(snapshot.entries.values()),
         size=snapshot.size,
     )
 
@@ -326,14 +327,6 @@ def _progress(events: Sequence[Event]) -> str:
     if last is None or not isinstance(last.data, dict):
         return ""
     return f"{last.data.get('fraction', 0):.0%} {last.data.get('note', '')}".strip()
-
-
-def _usage(snapshot: RunSnapshot) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for entry in snapshot.entries.values():
-        for key, number in (entry.get("usage") or {}).items():
-            total[key] = total.get(key, 0) + number
-    return total
 
 
 # -- export ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from runner.records.interrupts import (
     digest,
 )
 from runner.records.run import Status
-from runner.store.interface import Store
+from runner.store.interface import Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape
 
 
@@ -31,95 +31,60 @@ Ending = Callable[[ManualWorker], Interrupt]
 """Asks a question, and makes it end in some way."""
 
 
-def _ask(worker: ManualWorker, **options: Any) -> Interrupt:
-    # A branch beside it keeps the run going.
-    return worker.park(worker.start(shape("a b", policy="continue")), "a", **options)[0]
+def _parked(end: Callable[[ManualWorker, Interrupt], object], **options: Any) -> Ending:
+    def ending(worker: ManualWorker) -> Interrupt:
+        # A branch beside it keeps the run going.
+        _, question = worker.asking(shape("a b", policy="continue"), **options)
+        end(worker, question)
+        return question
+
+    return ending
 
 
-def _answered(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker)
-    worker.answer(question, responder="ann")
-    return question
+def _running(end: Callable[[ManualWorker, Token], object], graph: str) -> Ending:
+    def ending(worker: ManualWorker) -> Interrupt:
+        _, token = worker.begin(graph)
+        question = worker.ask(token)
+        end(worker, token)
+        return question
+
+    return ending
 
 
-def _expired(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker, expires_in=60)
-    worker.sweep(after=60)
-    return question
-
-
-def _expired_unnoticed(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker, expires_in=60)
-    worker.clock.advance(60)
-    return question
-
-
-def _failed_by_expiry(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker, expires_in=60, on_expire="fail")
-    worker.sweep(after=60)
-    return question
-
-
-def _withdrawn(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker)
-    worker.store.withdraw(question.id, "wrong", reask=False)
-    return question
-
-
-def _left(worker: ManualWorker) -> Interrupt:
-    """The node has ended without the answer."""
-    _, token = worker.begin("a b")
-    question = worker.ask(token)
+def _ask_again_in_a_loop(worker: ManualWorker, token: Token) -> None:
     worker.settle(token)
-    return question
-
-
-def _cancelled(worker: ManualWorker) -> Interrupt:
-    question = _ask(worker)
-    worker.store.cancel(question.run_id, "enough")
-    return question
-
-
-def _ended(worker: ManualWorker) -> Interrupt:
-    """The whole run has ended without the answer."""
-    _, token = worker.begin("a")
-    question = worker.ask(token)
-    worker.fail(token)
-    return question
-
-
-def _of_an_older_visit(worker: ManualWorker) -> Interrupt:
-    """A loop has asked again since, in another visit."""
-    run_id, token = worker.begin("a>b b>a")
-    question = worker.ask(token)
-    worker.settle(token)
-    worker.run(run_id, "b")
-    worker.park(run_id, "a", visit=2)
-    return question
+    worker.run(token.run_id, "b")
+    worker.park(token.run_id, "a", visit=2)
 
 
 def _never_asked(worker: ManualWorker) -> Interrupt:
-    return Address(_ask(worker).run_id, "a", 1).ask("something else", scope="function")
+    return Address(worker.asking("a")[0], "a", 1).ask("something else", scope="function")
 
 
-def _of_no_run(worker: ManualWorker) -> Interrupt:
-    del worker
+def _of_no_run(_: ManualWorker) -> Interrupt:
     return Address("00none", "a", 1).ask("ok?", scope="function")
 
 
-LATE: list[tuple[Ending, str, str]] = [
-    (_answered, "duplicate", "already answered by ann"),
-    (_expired, "expired", "the time to answer is over"),
-    (_expired_unnoticed, "expired", "the time to answer is over"),
-    (_failed_by_expiry, "expired", "the time to answer is over"),
-    (_withdrawn, "superseded", "the question was withdrawn"),
-    (_left, "superseded", "the question was withdrawn"),
-    (_cancelled, "superseded", "the question was withdrawn"),
-    (_ended, "superseded", "the question was withdrawn"),
-    (_of_an_older_visit, "superseded", "the question was withdrawn"),
-    (_never_asked, "unknown", "no such question was asked"),
-    (_of_no_run, "unknown", "no such question was asked"),
-]
+OVER = ("expired", "the time to answer is over")
+WITHDRAWN = ("superseded", "the question was withdrawn")
+UNKNOWN = ("unknown", "no such question was asked")
+
+LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
+    "answered": (
+        _parked(lambda worker, question: worker.answer(question, responder="ann")),
+        ("duplicate", "already answered by ann"),
+    ),
+    "expired": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60), OVER),
+    "expired unnoticed": (_parked(lambda worker, _: worker.clock.advance(60), expires_in=60), OVER),
+    "failed": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60, on_expire="fail"), OVER),
+    "withdrawn": (_parked(lambda worker, own: worker.store.withdraw(own.id, "", reask=False)), WITHDRAWN),
+    "cancelled": (_parked(lambda worker, own: worker.store.cancel(own.run_id, "enough")), WITHDRAWN),
+    "of a node that ended": (_running(ManualWorker.settle, "a b"), WITHDRAWN),
+    "of a run that ended": (_running(ManualWorker.fail, "a"), WITHDRAWN),
+    "of an older visit": (_running(_ask_again_in_a_loop, "a>b b>a"), WITHDRAWN),
+    "never asked": (_never_asked, UNKNOWN),
+    "of no run": (_of_no_run, UNKNOWN),
+}
 
 
 class AskingContract:
@@ -404,12 +369,12 @@ class AskingContract:
         assert interrupt.status is InterruptStatus.WITHDRAWN
         assert replace(interrupt, withdrawal=None).is_decided is False
 
-    @pytest.mark.parametrize("late", LATE, ids=[case[0].__name__[1:] for case in LATE])
+    @pytest.mark.parametrize("late", LATE)
     def test_a_late_answer_is_told_why_and_changes_nothing(
-        self, worker: ManualWorker, store: Store, late: tuple[Ending, str, str]
+        self, worker: ManualWorker, store: Store, late: str
     ) -> None:
         """Its receipt has what became of the question, however often it comes, alone or in a set."""
-        ending, status, detail = late
+        ending, (status, detail) = LATE[late]
         question = ending(worker)
         before, events = store.read(question.run_id), len(store.events(question.run_id))
         good = worker.park(worker.start("a"), "a")[0]
