@@ -27,7 +27,7 @@ WAIT = 1000  # ms
 
 APPLY = """
 -- A notice of a question is applied once, and none after a later one. So a repeat opens nothing, and a
--- question that was withdrawn by a failure is shown again when a retry asks it again under its id.
+-- question is shown again when a migration gives its node an old name back, and the question its old id.
 local applied, open, answered, question, number, asked, outcome = KEYS[1], KEYS[2], KEYS[3], unpack(ARGV)
 if tonumber(redis.call('HGET', applied, question) or '0') >= tonumber(number) then return end
 redis.call('HSET', applied, question, number)
@@ -99,8 +99,7 @@ class Inbox:
     def answer(self, interrupt_id: str, response: Any, responder: str, digest: str) -> str:
         """Send an answer and return its message id; the receipt comes later.
 
-        The digest is that of the question as it was shown: if it was asked again with other content
-        meanwhile, the answer is rejected.
+        The digest is that of the question as it was shown: the answer holds for exactly that.
         """
         body = {
             "v": 1,

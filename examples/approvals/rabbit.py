@@ -33,7 +33,7 @@ on conflict (id) do update set number = :number, question = :question where numb
 """
 
 # A closed question has no text. `number` is that of the last notice of the question: a repeat opens nothing,
-# and a question that a retry asks again under its id is shown again.
+# and a question that has its old id back, as a migration gave its node an old name, is shown again.
 TABLES = """
 create table if not exists questions (id text primary key, number integer not null, question text not null);
 create table if not exists receipts (id text primary key, receipt text not null);
@@ -106,8 +106,7 @@ class RabbitInbox:
     def answer(self, interrupt_id: str, response: Any, responder: str, digest: str) -> str:
         """Send an answer and return its message id; the receipt comes later.
 
-        The digest is that of the question as it was shown: if it was asked again with other content
-        meanwhile, the answer is rejected.
+        The digest is that of the question as it was shown: the answer holds for exactly that.
         """
         body = {
             "v": 1,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from runner.definition.model import HIDDEN
 from runner.errors import LeaseLost, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
+from runner.records.asking import next_question
 from runner.records.codec import JSON
-from runner.records.interrupts import Address, Interrupt
+from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import (
     ExternalTaskState,
     Failed,
@@ -70,6 +71,18 @@ class ClaimedVisit:
         """The same text for every start of this visit, whatever its node is named meanwhile."""
         name = self.first_name or f"{self.address.node_id}.{self.address.visit}"
         return f"{self.address.run_id}.{name}"
+
+    def question(
+        self,
+        name: str,
+        reason: object = None,
+        *,
+        scope: str,
+        number: int = 1,
+        **options: Unpack[InterruptOptions],
+    ) -> Interrupt:
+        """Build a question, under an id that none has had which was withdrawn."""
+        return next_question(self.address, self.answers, name, reason, scope=scope, number=number, **options)
 
     def save(self, saved: Saved) -> None:
         """Checkpoint what the next attempt starts with."""

@@ -128,11 +128,9 @@ class Questions:
         """
         before = self._asked.get(inner)
         number = 1 if before is None else before.number + before.handed
+        scope = f"{self._kind}:{inner}"
         question = next_question(
-            self._answers,
-            lambda reasked: self._address.ask(
-                name, reason, scope=f"{self._kind}:{inner}", number=number, reasked=reasked, **options
-            ),
+            self._address, self._answers, name, reason, scope=scope, number=number, **options
         )
         self._asked[inner] = _Asked(inner, question.id, number)
         return question
@@ -152,7 +150,7 @@ class Questions:
         return answers
 
     def ask_again(self) -> list[Interrupt]:
-        """Ask again what was withdrawn in order to be asked again."""
+        """Ask again what was withdrawn and is still waited for."""
         questions = []
         for inner, asked in list(self._asked.items()):
             before = self._answers.get(asked.id)

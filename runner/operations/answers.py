@@ -7,7 +7,6 @@ answer is refused with the place and the reason; its question stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError
 from runner.execution import ids
@@ -25,19 +24,9 @@ def apply_answers(engine: Engine, answers: Sequence[Answer]) -> list[Receipt]:
     reasons = refusals(answers, questions, engine.store.max_bytes)
     if reasons:
         return refuse(answers, questions, reasons)
-    receipts, reply = engine.store.answer(_pinned(answers, questions), ids.nonce(), questions)
+    receipts, reply = engine.store.answer(answers, ids.nonce(), questions)
     engine.ring(reply)
     return receipts
-
-
-def _pinned(answers: Sequence[Answer], questions: Sequence[Interrupt | None]) -> list[Answer]:
-    """Bind each answer to the question that was judged, in case its id is asked again with other content."""
-    return [
-        replace(answer, digest=question.digest or None)
-        if answer.digest is None and question is not None and question.is_open
-        else answer
-        for answer, question in zip(answers, questions, strict=True)
-    ]
 
 
 def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> None:

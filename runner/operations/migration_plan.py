@@ -483,9 +483,11 @@ def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
 
 
 def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:
-    """List the decided questions of renamed nodes that continue, and those that replace open ones.
+    """List the closed questions of renamed nodes that continue, and those that replace open ones.
 
-    An open one is withdrawn under its old id: those who know that id must learn the new one.
+    An open one is withdrawn under its old id: those who know that id must learn the new one. Withdrawn ones
+    go along, so that what the node asks next takes an id that meant nothing before. A node that gets its old
+    name back has its questions under their old ids, with what they asked.
     """
     decided, asked = [], []
     for node, record in planner.snapshot.nodes.items():
@@ -501,7 +503,7 @@ def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interr
             if question.is_open:
                 planner.withdrawn.append((node, question.visit, question.id))
                 asked.append(as_asked(new))
-            elif question.is_decided:
+            else:
                 decided.append((question.id, new))
     return decided, asked
 

@@ -5,7 +5,7 @@ Functions, tools, hooks and adapters all use it, each with its own place (addres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -71,10 +71,7 @@ class Asker:
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
         question = next_question(
-            self._answers,
-            lambda reasked: self._address.ask(
-                name, reason, scope=self._scope, number=self._number, reasked=reasked, **options
-            ),
+            self._address, self._answers, name, reason, scope=self._scope, number=self._number, **options
         )
         if name in self._used and not self._repeat:
             raise UsageError(
@@ -85,30 +82,43 @@ class Asker:
 
 
 def is_answered(question: Interrupt) -> bool:
-    """Whether a question no longer waits: it was answered, has expired, or an operator withdrew it."""
-    decided = question.status is InterruptStatus.EXPIRED or question.withdrawal is not None
-    return question.response is not None or decided
+    """Whether a question no longer waits; an agent's hook may answer one that is open in the store."""
+    return question.response is not None or not question.is_open
 
 
 def is_asked_again(recorded: Interrupt) -> bool:
     """Whether a question has ended in a way after which the same code asks it once more.
 
-    It was withdrawn with `reask`; or its node failed with it, and was then retried.
+    It was withdrawn: by an operator with `reask`, or since its node stopped to wait for it (the run had
+    stopped, the node asked something else). Or its node failed with it, and was then retried.
     """
     if recorded.withdrawal is not None:
         return bool(recorded.withdrawal["reask"])
-    return recorded.status is InterruptStatus.EXPIRED and ends_node(recorded)
+    if recorded.status is InterruptStatus.EXPIRED:
+        return ends_node(recorded)
+    return recorded.status is InterruptStatus.WITHDRAWN
 
 
-def next_question(answers: Mapping[str, Interrupt], ask: Callable[[int], Interrupt]) -> Interrupt:
+def next_question(
+    address: Address,
+    answers: Mapping[str, Interrupt],
+    name: str,
+    reason: object = None,
+    *,
+    scope: str,
+    number: int = 1,
+    **options: Unpack[InterruptOptions],
+) -> Interrupt:
     """Build a question, with the number of times that it has been asked again as part of its id.
 
-    That number grows when `is_asked_again` holds, or when the recorded answer does not match the schema of
-    the present code.
+    So an answer to the earlier question is never taken for one to this. The number grows when
+    `is_asked_again` holds, or when the recorded answer does not match the schema of the present code.
     """
     reasked, replaces = 0, ""
-    while recorded := answers.get((question := ask(reasked)).id):
-        if not (is_asked_again(recorded) or is_outdated(recorded, question)):
+    while True:
+        question = address.ask(name, reason, scope=scope, number=number, reasked=reasked, **options)
+        recorded = answers.get(question.id)
+        if recorded is None or not (is_asked_again(recorded) or is_outdated(recorded, question)):
             break
         reasked, replaces = reasked + 1, "" if is_asked_again(recorded) else recorded.id
     return replace(question, replaces=replaces) if replaces else question

@@ -108,14 +108,6 @@ class Interrupt:
     reminded: int = 0
 
     @property
-    def is_decided(self) -> bool:
-        """Whether the outcome goes to the node: it was answered, has expired, or an operator withdrew it."""
-        return self.withdrawal is not None or self.status in {
-            InterruptStatus.ANSWERED,
-            InterruptStatus.EXPIRED,
-        }
-
-    @property
     def is_open(self) -> bool:
         """Whether the question still accepts an answer."""
         return self.status is InterruptStatus.OPEN

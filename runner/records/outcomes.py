@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from runner.errors import CorruptDocument
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
-from runner.records.interrupts import Address, Interrupt
+from runner.records.interrupts import Address, Interrupt, InterruptOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,20 @@ class Visit(Protocol):
     @property
     def idempotency_key(self) -> str:
         """The same text for every start of this visit: `run.node.visit`."""
+
+    def question(
+        self,
+        name: str,
+        reason: object = None,
+        *,
+        scope: str,
+        number: int = 1,
+        **options: Unpack[InterruptOptions],
+    ) -> Interrupt:
+        """Build a question of this visit: under the id of its answer, if there is one in `answers`.
+
+        `scope` and `number` tell apart questions of one name. One that was withdrawn gets a new id.
+        """
 
     def save(self, saved: Saved) -> None:
         """Write a checkpoint, with which the next attempt starts."""

@@ -216,9 +216,7 @@ class View(LimitUsage, Protocol):
         """
 
     def question_status(self, interrupt_id: str) -> str:
-        """Return "" for a question never asked, otherwise open, answered, expired, withdrawn when its node
-        stopped waiting, or retracted when an operator withdrew it.
-        """
+        """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
 
     def question(self, interrupt_id: str) -> Interrupt | None:
         """Return a question as it was asked, with its count of reminders; None for one never asked."""

@@ -38,11 +38,13 @@ def ask(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequenc
 
 
 def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
-    """Open the questions that are new; False when the run stops and they were withdrawn at once."""
+    """Open the questions that are new; False when the run stops and they were withdrawn at once.
+
+    An id that was withdrawn is not opened again: who asks once more asks under another (see
+    `records/asking.py`), so that no answer is taken for a question that was not judged.
+    """
     record = changes.node(node)
-    new = [
-        interrupt for interrupt in interrupts if changes.view.question_status(interrupt) in {"", "withdrawn"}
-    ]
+    new = [interrupt for interrupt in interrupts if not changes.view.question_status(interrupt)]
     for interrupt in new:
         changes.add(AddEvent(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
     if stops(changes, node):

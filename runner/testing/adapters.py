@@ -24,6 +24,7 @@ from typing import Any
 
 from runner.errors import CorruptDocument, LeaseLost
 from runner.records import codec, failures
+from runner.records.asking import next_question
 from runner.records.codec import JSON
 from runner.records.inputs import as_text
 from runner.records.interrupts import Address, Interrupt
@@ -148,6 +149,33 @@ class AdapterContract:
             assert [question.id for question in waits(node.execute())] == [second.id]
             self._answer(node, second, "red-2")
             _holds(node, "blue-1", "red-2")
+
+    def test_a_withdrawn_question_is_asked_under_a_new_id(self) -> None:
+        """After a retry an answer to the old id says nothing of what is asked now."""
+        node = StoredNode(self.asks_once)
+        ids = set()
+        for _ in range(3):
+            [question] = waits(node.execute())
+            ids.add(question.id)
+            node.withdraw(question)
+        assert len(ids) == 3, ids
+        [question] = waits(node.execute())
+        self._answer(node, question, "blue-1")
+        assert "blue-1" in as_text(done(node.execute()).output)
+
+    def test_some_withdrawn_and_some_answered(self) -> None:
+        """The answer is kept, and only the withdrawn question is asked again."""
+        for swapped in (False, True):
+            node = StoredNode(self.asks_both)
+            first, second = reversed(waits(node.execute())) if swapped else waits(node.execute())
+            self._answer(node, first, "blue-1")
+            node.withdraw(second)
+            [again] = waits(node.execute())
+            assert again.id not in {first.id, second.id}
+            self._answer(node, again, "red-2")
+            output = as_text(done(node.execute()).output)
+            assert "blue-1" in output, output
+            assert "red-2" in output, output
 
     def test_no_two_nodes_share_a_question(self) -> None:
         """The same code in another node, run or visit asks under other ids."""
@@ -375,6 +403,12 @@ class StoredNode:
             replace(record, questions={**record.questions, question.id: {**stored, "status": "answered"}})
         )
 
+    def withdraw(self, question: Interrupt) -> None:
+        """Withdraw a question, as a failure elsewhere in the run does; the node runs again after a retry."""
+        record = self._read()
+        stored = {**record.questions[question.id], "status": "withdrawn"}
+        self._write(replace(record, questions={**record.questions, question.id: stored}))
+
     def next_visit(self, task: object) -> None:
         """Enter the node again, as a loop does: its memory stays, its questions don't."""
         record = self._read()
@@ -405,6 +439,11 @@ class _StoredVisit:
     @property
     def idempotency_key(self) -> str:
         return f"{self.address.run_id}.{self.address.node_id}.{self.address.visit}"
+
+    def question(
+        self, name: str, reason: object = None, *, scope: str, number: int = 1, **options: Any
+    ) -> Interrupt:
+        return next_question(self.address, self.answers, name, reason, scope=scope, number=number, **options)
 
     def save(self, saved: Saved) -> None:
         self.check()

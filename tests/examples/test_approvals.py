@@ -81,7 +81,7 @@ def test_a_notice_that_comes_twice_opens_nothing_again(inbox):
 
 
 def test_a_question_that_is_asked_again_is_shown_again(inbox):
-    """A question that was withdrawn and is asked again under its id is open, with what it asks now."""
+    """A question that was withdrawn and has its old id back, as after two migrations, is open."""
     for notice in (ASKED, CLOSED, AGAIN, CLOSED):
         inbox.redis.xadd(NOTICES, notice)
     inbox.follow()

@@ -425,7 +425,7 @@ def test_an_adapters_document_may_have_any_fields():
         documents.append(visit.document)
         if visit.answers:
             return Succeeded("done", "done")
-        question = visit.address.ask("ok?", scope="adapter")
+        question = visit.question("ok?", scope="adapter")
         return Interrupted([question], Saved({"v": 1, "tentative": {"kind": "succeeded"}, "visit": "mine"}))
 
     graph = wired({"a": Adapter(execute)}).build()

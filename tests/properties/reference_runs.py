@@ -245,10 +245,9 @@ class World:
         return "asked"
 
     def put(self, visit: Visit, questions: Sequence[Asked]) -> None:
-        """Open what is new or was withdrawn."""
+        """Open what is new."""
         for name, lasts, ends in questions:
-            question = visit.questions.get(name)
-            if question is None or question.status == "withdrawn":
+            if name not in visit.questions:
                 expires = self.now + round(lasts * 1000) if lasts else None
                 visit.questions[name] = Question(name, expires=expires, ends=ends, look=expires or 0)
 
@@ -263,7 +262,7 @@ class World:
         names = {name for name, _, _ in questions}
         news = [question for question in visit.questions.values() if question.news]
         stored = [visit.questions.get(name) for name in names]
-        opened = [copy for copy in stored if copy is None or copy.status in ("open", "withdrawn")]
+        opened = [copy for copy in stored if copy is None or copy.status == "open"]
         if not opened and not news:
             return "nothing_open"
         self.put(visit, questions)

@@ -286,9 +286,8 @@ class Agreement(RuleBasedStateMachine):
         on_expire = data.draw(st.sampled_from(ends)) if options["expires_in"] else None
         # Some are so large that the Redis store keeps what the next node is given of them apart.
         reason = "x" * 70_000 if on_expire and len(names) > 1 else "why"
-        questions = [
-            address.ask(label, reason, scope="function", on_expire=on_expire, **options) for label in names
-        ]
+        options |= {"on_expire": on_expire, "reasked": data.draw(st.sampled_from([0, 0, 1]))}
+        questions = [address.ask(label, reason, scope="function", **options) for label in names]
         self.both(name, token, questions, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
         self.questions += [question.id for question in questions if question.id not in self.questions]
 

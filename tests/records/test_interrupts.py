@@ -330,8 +330,8 @@ def test_one_execution_may_ask_a_name_again():
 
 @pytest.mark.parametrize("response", [False, 0, ""])
 def test_false_answers_are_answers(response):
-    """An answered question is answered, whatever the value; an open or withdrawn one is not."""
+    """An answered question is answered, whatever the value, and so is one that expired or was withdrawn."""
     assert is_answered(with_answer(asked(), response))
     assert is_answered(expired(asked()))
     assert not is_answered(asked())
-    assert not is_answered(dataclasses.replace(asked(), status=InterruptStatus.WITHDRAWN))
+    assert is_answered(dataclasses.replace(asked(), status=InterruptStatus.WITHDRAWN))

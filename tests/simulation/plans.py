@@ -18,7 +18,6 @@ from runner import Graph, GraphBuilder, RetryPolicy
 from runner.definition.policies import Limit
 from runner.errors import DefinitionError, InterruptRaised
 from runner.records import codec
-from runner.records.asking import next_question
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded
 from tests.graphs import starts
@@ -189,9 +188,7 @@ class Early:
 
     def _question(self, visit: Any, name: str) -> Interrupt:
         """Name a question; one that was taken back is asked under another id."""
-        return next_question(
-            visit.answers, lambda reasked: visit.address.ask(name, scope="early", reasked=reasked)
-        )
+        return visit.question(name, scope="early")
 
 
 def inner(ledger: Ledger, depth: int = 1) -> Graph:

@@ -13,7 +13,7 @@ from runner.agent.machine.protocol import CallbackFailed, HookFired, Started
 from runner.agent.machine.state import AgentState, HookPoint, PassStage, Phase, any_answered, callback_reply
 from runner.agent.machine.transition import Transition, fire_command
 from runner.records.asking import is_answered
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, InterruptStatus
 
 DENIED = "invocation denied by hook"
 
@@ -39,10 +39,15 @@ def start(transition: Transition, event: Started) -> None:
 
 def _with_answers(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[str, Interrupt]:
     questions = dict(state.questions)
-    for key, question in questions.items():
-        answer = answers.get(key)
-        # A withdrawn question may be asked again in a later attempt: then the visit's answer counts.
-        if answer is not None and (not is_answered(question) or answer.withdrawal is not None):
+    for key, answer in answers.items():
+        question = questions.get(key)
+        # A withdrawn question may be asked again in a later attempt: then the visit's answer counts. One
+        # that the state has dropped counts as well, or its id would be used again.
+        if question is None:
+            is_new = answer.status is InterruptStatus.WITHDRAWN
+        else:
+            is_new = not is_answered(question) or answer.withdrawal is not None
+        if is_new:
             questions[key] = answer
     return questions
 

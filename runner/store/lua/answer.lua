@@ -4,12 +4,13 @@
 --   listed:open, notices,
 --   runs:<status>; parents' r:<run>; queues; r:<root> (size).
 -- Arguments: 6 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
---   what its event tells (JSON), when the question was asked that was judged (ms).
--- Words: "answered" (a repeat too), "moved" when a question is not open any more or was asked again since.
+--   what its event tells (JSON).
+-- Words: "answered" (a repeat too), "moved" when a question is not open any more. An id always asks the same
+--   (see parts/asking.lua), so what is open is what was judged.
 -- include: resolve
 -- include: reply
 local nonce, fresh, groups = ARGV[6], 0, {}
-for place = 7, #ARGV, 7 do
+for place = 7, #ARGV, 6 do
   local key, id = prefix .. 'r:' .. ARGV[place], ARGV[place + 3]
   local asked, decided = redis.call('HGET', key .. ':i', id), redis.call('HGET', key .. ':d', id)
   local expires = asked and tonumber(asked:match('^%d+ %d+ (%d+) '))
@@ -18,12 +19,11 @@ for place = 7, #ARGV, 7 do
     if nonce ~= decided:match('^answered %d+ (%S*) ') then return {'moved'} end
   else
     if expires > 0 and now >= expires then return {'moved'} end
-    if asked:match('^%d+ (%d+) ') ~= ARGV[place + 6] then return {'moved'} end
     fresh = fresh + 1
   end
 end
 if fresh == 0 then return {'answered'} end
-for place = 7, #ARGV, 7 do
+for place = 7, #ARGV, 6 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run .. ':d', id, decision)

@@ -288,10 +288,8 @@ class Database:
         self.event(run, kind, action.node, action.visit, detail=action.detail, data=pack_copy(data))
 
     def _open(self, run: StoredRun, question: Interrupt) -> None:
-        now, run_id, before = self.clock(), run.record.run_id, run.questions.get(question.id)
-        # A later time than before, as in parts/questions.lua: there it tells apart what was judged.
-        asked_at = now if before is None else max(now, before.asked_at + 1)
-        opened = replace(question, asked_at=asked_at, reminded=0)
+        now, run_id = self.clock(), run.record.run_id
+        opened = replace(question, asked_at=now, reminded=0)
         run.open(opened)
         if opened.expires_in is not None:
             expires_at = now + round(opened.expires_in * 1000)

@@ -125,8 +125,6 @@ class StoredRun:
     def question_status(self, interrupt_id: str) -> str:
         """Return "" for a question never asked, else its status."""
         question = self.questions.get(interrupt_id)
-        if question is not None and question.withdrawal is not None:
-            return "retracted"
         return question.status if question else ""
 
     def question(self, interrupt_id: str) -> Interrupt | None:
@@ -189,7 +187,7 @@ class StoredRun:
         self.keep(node, settlement.saved)
 
     def open(self, question: Interrupt) -> None:
-        """Write a question; one that is asked again counts as the newest."""
+        """Write a question; one that a node asks under an old name that it has back counts as the newest."""
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
 
@@ -247,7 +245,7 @@ class StoredRun:
             answers=[
                 question
                 for question in self.questions.values()
-                if (question.node_id, question.visit) == (node, record.visit) and question.is_decided
+                if (question.node_id, question.visit) == (node, record.visit) and not question.is_open
             ],
             document=pack_copy(self.documents.get(node)),
             messages=pack_copy(self.messages.get(node, [])),

@@ -96,9 +96,8 @@ def _timed(question: Interrupt, write: Callable[[JSON], bytes]) -> bytes:
     return reminders and reminders + b"\n"
 
 
-def answer_arguments(answers: Sequence[Answer], judged: Sequence[Interrupt | None]) -> Iterator[Argument]:
-    """Write answers, grouped by the visit that asked; `judged` are their questions as they were read."""
-    asked_at = {question.id: question.asked_at for question in judged if question is not None}
+def answer_arguments(answers: Sequence[Answer]) -> Iterator[Argument]:
+    """Write answers, grouped by the visit that asked."""
     for (run_id, node, visit), group in by_visit(answers).items():
         for answer in group:
             decision = {
@@ -108,7 +107,6 @@ def answer_arguments(answers: Sequence[Answer], judged: Sequence[Interrupt | Non
             }
             payload = dump(event_payloads.answer(answer))
             yield from (run_id, node, visit, answer.interrupt_id, dump(decision), payload)
-            yield asked_at[answer.interrupt_id]
 
 
 # Claims and nodes.
@@ -167,7 +165,7 @@ def _decided(questions: Sequence[bytes], decisions: Sequence[bytes | None]) -> l
     """Read the questions that are closed, in the order of asking."""
     pairs = sorted(zip(questions, decisions, strict=True), key=lambda pair: question_number(pair[0]))
     interrupts = [question(*pair) for pair in pairs]
-    return [interrupt for interrupt in interrupts if interrupt.is_decided]
+    return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
 def fetched(values: Sequence[bytes], large: LargeValues) -> list[Fetched]:

@@ -230,10 +230,10 @@ class RedisStore:
         self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None] = ()
     ) -> tuple[list[Receipt], Reply]:
         if questions and all(question is not None and question.is_open for question in questions):
-            # The script checks that they are open, in time and not asked again: no need to read them again.
+            # The script checks that they are open and in time: no need to read them again.
             receipts, fresh = receipts_for(answers, questions, lambda _: "", nonce, 0)
             if fresh:
-                reply = self._call("answer", nonce, *script_values.answer_arguments(fresh, questions))
+                reply = self._call("answer", nonce, *script_values.answer_arguments(fresh))
                 if reply[0] == b"answered":
                     self._measure_answers(questions)
                     return receipts, reply_of(reply)
@@ -244,7 +244,7 @@ class RedisStore:
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
                 self._scripts.confirm("answer")
                 return receipts, Reply("answered")
-            reply = self._call("answer", nonce, *script_values.answer_arguments(fresh, current))
+            reply = self._call("answer", nonce, *script_values.answer_arguments(fresh))
             if reply[0] == b"answered":
                 self._measure_answers(current)
                 return receipts, reply_of(reply)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.operations.recovery import write_retry
 from runner.records.interrupts import (
     Address,
     Answer,
@@ -15,7 +16,6 @@ from runner.records.interrupts import (
     InterruptStatus,
     Receipt,
     ReceiptStatus,
-    digest,
 )
 from runner.records.run import Status
 from runner.store.interface import Store, Token
@@ -190,7 +190,7 @@ class AskingContract:
         assert worker.statuses(run_id) == "executing: a running"
 
     def test_questions_left_out_are_withdrawn(self, worker: ManualWorker, store: Store) -> None:
-        """What a node asked and no longer waits for is withdrawn; it may be asked again."""
+        """What a node asked and no longer waits for is withdrawn; asked again, it has a new id."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
@@ -207,34 +207,56 @@ class AskingContract:
         ]
         assert worker.answer(two) == ["superseded"]
         worker.answer(three)
-        again = worker.claim(run_id, "a").token
-        assert store.park(again, [two], None).word == "waiting"
-        assert [question.name for question in worker.read(run_id).interrupts] == ["one", "three", "two"]
-        assert worker.answer(two) == ["accepted"]
+        claim = worker.claim(run_id, "a")
+        assert [(answer.name, answer.status) for answer in claim.answers] == [
+            ("one", "answered"),
+            ("two", "withdrawn"),
+            ("three", "answered"),
+        ]
+        again = worker.next_question(claim, "two")
+        assert again.id != two.id
+        assert store.park(claim.token, [again], None).word == "waiting"
+        assert [question.id for question in store.open_interrupts()] == [again.id]
+        assert worker.answer(two) == ["superseded"]
+        assert worker.answer(again) == ["accepted"]
 
-    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
-        """An answer that was judged before its question was asked again with other content is refused."""
+    def test_a_withdrawn_id_is_never_opened_again(self, worker: ManualWorker, store: Store) -> None:
+        """A node that asks under it has nothing to wait for: what the id meant is what was judged."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
-        judged = store.interrupts([one.id])
-        answer = Answer(one.id, "yes", digest=one.digest)
-        worker.answer(two)
+        worker.answer(one)
         token = worker.claim(run_id, "a").token
         three = worker.question(token, "three")
         store.park(token, [three], None)
         worker.answer(three)
         token = worker.claim(run_id, "a").token
-        changed = replace(one, reason=1_000_000)
-        changed = replace(changed, digest=digest(changed))
-        store.park(token, [changed], None)
+        changed = replace(two, reason=1_000_000)
 
-        assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["rejected"]
-        (still,) = store.interrupts([one.id])
+        assert store.ask(token, [changed], None).word == "asked"
+        assert store.park(token, [changed], None).word == "nothing_open"
+        assert not store.open_interrupts()
+        (still,) = store.interrupts([two.id])
         assert still is not None
-        assert (still.is_open, still.reason) == (True, 1_000_000)
+        assert (still.status, still.reason) == ("withdrawn", None)
 
-        again = replace(answer, digest=still.digest)
-        assert receipt_statuses(store.answer([again], "second", [still])[0]) == ["accepted"]
+    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
+        """While an answer is judged, its question is withdrawn by a failure and asked again for more."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        token = worker.claim(run_id, "b").token
+        small = worker.question(token, "pay?", reason=10)
+        store.park(token, [small], None)
+        judged = store.interrupts([small.id])
+        answer = Answer(small.id, "yes", digest=small.digest)
+        worker.fail(worker.claim(run_id, "a").token)
+        write_retry(store, run_id)
+        claim = worker.claim(run_id, "b", 1, 2)
+        large = worker.next_question(claim, "pay?", reason=1_000_000)
+        assert store.park(claim.token, [large], None).word == "waiting"
+
+        assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["superseded"]
+        assert [question.id for question in store.open_interrupts()] == [large.id]
+        answer = Answer(large.id, "yes", digest=large.digest)
+        assert receipt_statuses(store.answer([answer], "second", [large])[0]) == ["accepted"]
 
     def test_a_repeated_park_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
         """A park whose reply was lost can be repeated, even when the answer has come since."""
@@ -367,7 +389,6 @@ class AskingContract:
         (interrupt,) = store.interrupts([question.id])
         assert interrupt is not None
         assert interrupt.status is InterruptStatus.WITHDRAWN
-        assert replace(interrupt, withdrawal=None).is_decided is False
 
     @pytest.mark.parametrize("late", LATE)
     def test_a_late_answer_is_told_why_and_changes_nothing(

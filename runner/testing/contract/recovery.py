@@ -56,17 +56,19 @@ class RecoveryContract:
         assert [answer.response for answer in claim.answers] == ["yes"]
 
     def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
-        """A node that was cancelled while it waited runs again and opens the same question."""
+        """A node that was cancelled while it waited runs again and asks under a new id."""
         run_id, question = worker.asking("a b", node="b")
         worker.fail(worker.claim(run_id, "a").token)
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
         assert write_retry(store, run_id)[0] == ["a", "b"]
 
-        token = worker.claim(run_id, "b", 1, 2).token
-        assert store.park(token, [question], None).word == "waiting"
-        assert [question.id for question in store.open_interrupts()] == [question.id]
-        assert worker.answer(question) == ["accepted"]
+        claim = worker.claim(run_id, "b", 1, 2)
+        assert [(answer.id, answer.status) for answer in claim.answers] == [(question.id, "withdrawn")]
+        again = worker.next_question(claim)
+        assert store.park(claim.token, [again], None).word == "waiting"
+        assert [question.id for question in store.open_interrupts()] == [again.id]
+        assert worker.answer(question) + worker.answer(again) == ["superseded", "accepted"]
 
     def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker: ManualWorker) -> None:
         """Under continue a node behind the failed one has a new visit when that has completed at last."""

@@ -260,8 +260,8 @@ class TimingContract:
         other = worker.question(token, "z")
         worker.store.park(token, [other], None)
         worker.answer(other)
-        token = worker.claim(run_id, "a").token
-        worker.store.park(token, [worker.question(token, "y", expires_in=60)], None)
+        claim = worker.claim(run_id, "a")
+        worker.store.park(claim.token, [worker.next_question(claim, "y", expires_in=60)], None)
 
         assert worker.sweep(after=60) == ["a.1.1"]
         assert worker.store.sweep().word == "0"

@@ -16,8 +16,7 @@ end
 local function asked_bytes(d, questions)
   local bytes = 0
   for _, question in ipairs(questions) do
-    local was = standing(d, question.id)
-    question.opens = was == '' or was == 'withdrawn'
+    question.opens = standing(d, question.id) == ''
     if question.opens then bytes = bytes + #question.json + #question.by_time end
   end
   return bytes

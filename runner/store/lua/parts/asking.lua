@@ -1,4 +1,4 @@
--- Ask the questions of a running node: each new one, or one that was withdrawn, is opened.
+-- Ask the questions of a running node: each new one is opened; one that was withdrawn stays so.
 -- include: asked
 
 local function open_question(d, name, visit, question)

@@ -3,10 +3,10 @@
 -- include: listed
 -- include: size
 
--- "" for a question never asked, else open, answered, expired, withdrawn by a transition, or retracted by a person.
+-- "" for a question never asked, else open, answered, expired or withdrawn.
 local function standing(d, id)
   local decided = redis.call('HGET', d.key .. ':d', id)
-  if decided then return decided:find('^withdrawn.*}$') and 'retracted' or decided:match('^%a+') end
+  if decided then return decided:match('^%a+') end
   return redis.call('HEXISTS', d.key .. ':i', id) == 1 and 'open' or ''
 end
 
@@ -30,12 +30,10 @@ local function write_question(d, event)
   local id, question = event.detail, event.question
   local expires = question.expires > 0 and now + question.expires or 0
   local field, asked = 'q:' .. event.node, nil
-  -- With its id the time names what was judged (see answer.lua): it grows when the same id is asked again.
-  local before = redis.call('HGET', d.key .. ':i', id)
-  local asked_at = before and math.max(now, tonumber(before:match('^%d+ (%d+) ')) + 1) or now
+  -- A node that a migration gives its old name back asks what it asked there.
   local was = json_bytes(d.key, id) + redis.call('HSTRLEN', d.key, 'w:' .. id)
   grow(d.root, #question.json + #question.by_time - was)
-  redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, asked_at, expires, question.json}, ' '))
+  redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
   redis.call('HDEL', d.key .. ':d', id)
   redis.call('HDEL', d.key, 'w:' .. id)
   if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end

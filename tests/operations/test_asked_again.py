@@ -1,0 +1,256 @@
+"""Questions that a failure has withdrawn, and that are asked again when the run is retried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner import Agent, Status, ToolContext, tool
+from runner.hooks import (
+    AfterInvocationEvent,
+    AfterModelCallEvent,
+    AfterNodeCallEvent,
+    AfterToolCallEvent,
+    AfterToolsEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+    BeforeNodeCallEvent,
+    BeforeToolCallEvent,
+    BeforeToolsEvent,
+    MessageAddedEvent,
+)
+from runner.operations import recovery
+from runner.operations.answers import apply_answers
+from runner.records.interrupts import Answer
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
+from runner.testing import ScriptedModel
+from tests.graphs import Bench, ident, wired
+
+
+class Amount:
+    """What is asked about; it is more when the run is retried."""
+
+    def __init__(self) -> None:
+        self.now = 10
+
+    def ask(self, asks) -> object:
+        return asks.interrupt("pay?", reason=self.now)
+
+
+def agent(amount, event=None):
+    """Make an agent whose tool asks, or a hook at one of its events."""
+
+    @tool(name="pay", context=True)
+    def pay(tool_context: ToolContext) -> str:
+        return amount.ask(tool_context) if event is None else "paid"
+
+    model = ScriptedModel([{"toolUse": {"toolUseId": "t1", "name": "pay", "input": {}}}, "done"])
+    made = Agent(name="asks", model=model, tools=[pay])
+    if event is not None:
+        made.hooks.add_callback(event, lambda fired: amount.ask(fired) and None)
+    return made
+
+
+def caller(amount):
+    """Make an agent whose tool is the agent that asks."""
+    use = {"toolUse": {"toolUseId": "t2", "name": "asks", "input": {"input": "pay"}}}
+    return Agent(name="caller", model=ScriptedModel([use, "done"]), tools=[agent(amount).as_tool()])
+
+
+def with_hook(event):
+    """Build a graph with a hook that asks beside a node that fails once."""
+
+    def build(amount):
+        def ask(fired):
+            if getattr(fired, "node_id", "asks") == "asks":
+                amount.ask(fired)
+
+        builder = wired({"asks": ident, "fails": fail_once}).set_hook_providers([_Provider(event, ask)])
+        return builder.build()
+
+    return build
+
+
+class _Provider:
+    def __init__(self, event, callback) -> None:
+        self.event, self.callback = event, callback
+
+    def register_hooks(self, registry, **_):
+        registry.add_callback(self.event, self.callback)
+
+
+def fail_once(ctx):
+    if ctx.attempt == 1:
+        raise ValueError("no paper")
+    return "done"
+
+
+def beside(node):
+    """Build a graph in which a node asks beside one that fails once."""
+    return lambda amount: wired({"asks": node(amount), "fails": fail_once}).build()
+
+
+def inside(amount):
+    """Build a graph with a graph in it that asks."""
+    return wired({"inner": wired({"deep": amount.ask}).build()}).build()
+
+
+def mapped(amount):
+    builder = wired({"fails": fail_once})
+    builder.add_map(amount.ask, "asks", over=lambda ctx: [1, 2])
+    return builder.build()
+
+
+KINDS = {
+    "function": beside(lambda amount: amount.ask),
+    "nested graphs": beside(inside),
+    "map": mapped,
+    "tool": beside(agent),
+    "agent as tool": beside(caller),
+    "before a node": with_hook(BeforeNodeCallEvent),
+    "after a node": with_hook(AfterNodeCallEvent),
+    **{
+        event.__name__: beside(lambda amount, event=event: agent(amount, event))
+        for event in (
+            BeforeInvocationEvent,
+            MessageAddedEvent,
+            BeforeModelCallEvent,
+            AfterModelCallEvent,
+            BeforeToolsEvent,
+            BeforeToolCallEvent,
+            AfterToolCallEvent,
+            AfterToolsEvent,
+            AfterInvocationEvent,
+        )
+    },
+}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_store(request):
+    """A way to make either store."""
+    if request.param == "memory":
+        yield MemoryStore
+        return
+    url, made = request.getfixturevalue("redis_url"), []
+
+    def make(clock):
+        made.append(RedisStore(url, clock=clock, push=False))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def withdrawn_and_asked_again(build, make_store):
+    """Fail a run that waits, and retry it when more is to be paid; give both sets of questions."""
+    amount = Amount()
+    bench = Bench(build(amount), make_store).start()
+    while any(bell.node != "fails" for bell in bench.bells):
+        bench.deliver(next(bell.node for bell in bench.bells if bell.node != "fails"))
+    old = list(bench.result().interrupts)
+    assert {question.reason for question in old} == {10}
+    assert bench.finish().status is Status.FAILED
+    amount.now = 1_000_000
+    recovery.retry(bench.engine, bench.run_id)
+    assert bench.finish().status is Status.INTERRUPTED
+    return bench, old, list(bench.result().interrupts)
+
+
+def complete(bench):
+    """Answer all that is asked until the run ends: some hooks ask at every call."""
+    for _ in "abcdefgh":
+        if bench.finish().status is not Status.INTERRUPTED:
+            break
+        bench.answer(response=True)
+    assert bench.result().status is Status.COMPLETED
+
+
+def answers_to(questions):
+    return [Answer(question.id, True) for question in questions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_withdrawn_question_has_a_new_id_after_a_retry(make_store, kind):
+    """What was judged before the failure is no approval of what the retry asks."""
+    bench, old, new = withdrawn_and_asked_again(KINDS[kind], make_store)
+    assert len(old) == len(new) == (2 if kind == "map" else 1)
+    assert {question.reason for question in new} == {1_000_000}
+    assert not {question.id for question in old} & {question.id for question in new}
+
+    # As they were read before the failure, and as they are read now.
+    receipts, _ = bench.store.answer(answers_to(old), "judged before", old)
+    receipts += apply_answers(bench.engine, answers_to(old))
+    assert {receipt.status for receipt in receipts} == {"superseded"}
+    assert list(bench.result().interrupts) == new
+
+    complete(bench)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_has_another_one_after_each_retry(make_store, kind):
+    """However often a run is cancelled while it waits, no id returns."""
+    bench, old, new = withdrawn_and_asked_again(KINDS[kind], make_store)
+    ids = [question.id for question in (*old, *new)]
+    for _ in range(2):
+        bench.engine.ring(bench.store.cancel(bench.run_id, "wait"))
+        bench.finish_all()
+        recovery.retry(bench.engine, bench.run_id)
+        bench.finish_all()
+        ids += [question.id for question in bench.result().interrupts]
+    assert len(set(ids)) == len(ids) == 4 * len(old)
+
+    complete(bench)
+
+
+def test_an_answer_from_before_the_failure_is_kept(make_store):
+    """Only what was withdrawn is asked again."""
+
+    def ask(ctx):
+        amount = ctx.interrupt("how much?")
+        return [amount, ctx.interrupt("pay?", reason=amount)]
+
+    bench = Bench(wired({"asks": ask, "fails": fail_once}).build(), make_store).start()
+    bench.deliver("asks")
+    bench.answer(7)
+    bench.deliver("asks")
+    bench.finish()
+    recovery.retry(bench.engine, bench.run_id)
+
+    (question,) = bench.finish().interrupts
+    assert (question.name, question.reason) == ("pay?", 7)
+    bench.answer("yes")
+    assert bench.finish().results["asks"].output == [7, "yes"]
+
+
+class ReusesIds(MemoryStore):
+    """A store that forgets what was withdrawn, so that a retry asks under the old id."""
+
+    def claim(self, *given):
+        claim = super().claim(*given)
+        if not hasattr(claim, "answers"):
+            return claim
+        return replace(claim, answers=[answer for answer in claim.answers if answer.status != "withdrawn"])
+
+    def park(self, token, interrupts, saved):
+        stored = self._database.runs[token.run_id].questions
+        for question in interrupts:
+            if question.id in stored and stored[question.id].status == "withdrawn":
+                del stored[question.id]
+        return super().park(token, interrupts, saved)
+
+
+def test_with_its_old_id_an_approval_reaches_another_question():
+    """The control: where ids return, ten judged are a million paid."""
+    bench, old, new = withdrawn_and_asked_again(KINDS["function"], ReusesIds)
+    assert [question.id for question in new] == [question.id for question in old]
+    receipts, reply = bench.store.answer(answers_to(old), "judged before", old)
+    assert [receipt.status for receipt in receipts] == ["accepted"]
+    bench.engine.ring(reply)
+    assert bench.finish().status is Status.COMPLETED
+
+    with pytest.raises(AssertionError):
+        test_a_withdrawn_question_has_a_new_id_after_a_retry(ReusesIds, "function")
