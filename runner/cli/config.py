@@ -44,13 +44,9 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
     default. Without a terminal: name, value and with --origin where it comes from, separated by tabs.
     """
     settings = effective_settings(context)
-    if context.output.as_json:
-        context.output.data({"settings": settings})
-    elif with_origin:
-        rows = [(setting.name, _cell(setting.value), setting.origin) for setting in settings]
-        context.output.table(("NAME", "VALUE", "ORIGIN"), rows, "")
-    else:
-        context.output.table(("NAME", "VALUE"), [(item.name, _cell(item.value)) for item in settings], "")
+    columns = 3 if with_origin else 2
+    rows = [(setting.name, _cell(setting.value), setting.origin)[:columns] for setting in settings]
+    context.output.listing({"settings": settings}, ("NAME", "VALUE", "ORIGIN")[:columns], rows)
     for line in unknown_settings():
         context.output.note(f"Warning: {line}")
 

@@ -45,11 +45,8 @@ def doctor(context: CommandContext) -> int:
     """
     store = Check(PASS, "store", without_password(context.settings.redis_url))
     checks = [store, *examine(read_facts(context.settings))]
-    if context.output.as_json:
-        context.output.data({"checks": checks})
-    else:
-        rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
-        context.output.table(("", "CHECK", "DETAIL", "FIX"), rows, "")
+    rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
+    context.output.listing({"checks": checks}, ("", "CHECK", "DETAIL", "FIX"), rows)
     return Exit.RUN_FAILED if any(check.result == FAIL for check in checks) else Exit.DONE
 
 

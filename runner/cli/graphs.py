@@ -55,12 +55,9 @@ def list_graphs(context: CommandContext) -> None:
     published = context.store.graphs()
     stored = {name: fingerprint for name, fingerprint in published.items() if "/" not in name}
     lines = [_line(name, here.get(name), stored.get(name)) for name in sorted(here.keys() | stored.keys())]
-    if context.output.as_json:
-        context.output.data({"graphs": lines})
-        return
     rows = [tuple(cell or "" for cell in astuple(line)) for line in lines]
     nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name their modules with --graphs."
-    context.output.table(("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
+    context.output.listing({"graphs": lines}, ("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
 
 
 def _line(name: str, here: str | None, stored: str | None) -> GraphLine:

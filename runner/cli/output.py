@@ -145,9 +145,18 @@ class Output:
         print("\t".join(one_line(cell) for cell in cells), file=sys.stderr, flush=True)  # noqa: T201 - as above
 
     def next_page(self, cursor: str | None) -> None:
-        """Print on stderr how to continue a list that has more items."""
-        if cursor is not None:
+        """Print on stderr how to continue a list that has more items; JSON has the cursor itself."""
+        if cursor is not None and not self.as_json:
             self.note(f"More follow: --cursor {cursor}")
+
+    def listing(
+        self, record: Any, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str = ""
+    ) -> None:
+        """Write a record as JSON, or these rows as `table` does."""
+        if self.as_json:
+            self.data(record)
+        else:
+            self.table(headings, rows, nothing)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
         """Write rows: a table for a person, lines for a program; `nothing` is the note for no rows."""

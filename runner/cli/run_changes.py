@@ -188,10 +188,8 @@ def migrate(
                 raise
             except RunnerError as error:
                 migrated.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
-    if context.output.as_json:
-        context.output.data({"runs": migrated})
-    else:
-        context.output.table(COLUMNS, list(_rows(migrated)), "No waiting run needs a migration.")
+    nothing = "No waiting run needs a migration."
+    context.output.listing({"runs": migrated}, COLUMNS, list(_rows(migrated)), nothing)
     return Exit.CONFLICT if any(run.error for run in migrated) else Exit.DONE
 
 

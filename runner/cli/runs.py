@@ -98,10 +98,7 @@ def run(
     started = context.client.start(graph, task, idempotency_key=idempotency_key, tags=read_tags(tags))
     if wait:
         return _wait(context, started, timeout)
-    if context.output.as_json:
-        context.output.data(StartedRun(started.id, graph, str(started.status)))
-    else:
-        context.output.line(started.id)
+    context.output.write(StartedRun(started.id, graph, str(started.status)), [(started.id,)])
     return Exit.DONE
 
 
