@@ -89,6 +89,8 @@ def run_node(self: Any) -> None:
         run_id, node, visit, attempt = visit_of(self.request.id)
         waited = waiting_since(engine.store, run_id, node)
         delivery = engine.deliver(run_id, node, visit, attempt)
+        if delivery.word == "stale":
+            delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", one_line(self.request.id), one_line(error))
         raise Reject(str(error), requeue=False) from error

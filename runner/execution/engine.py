@@ -176,6 +176,15 @@ class Engine:
         self.leases.look()
         return word
 
+    def end_without_worker(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery | None:
+        """Return how a visit ended that an expired question ended or that failed; None for any other."""
+        ((record, _, entry),) = self.store.fetch(run_id, [node])
+        if entry is None or (record.visit, record.attempt) != (visit, attempt):
+            return None
+        if record.status is Status.FAILED and "error" in entry:
+            return Delivery("settled", error=failures.load(entry["error"]))
+        return Delivery("settled") if record.status is Status.COMPLETED and entry.get("expired") else None
+
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
         return int(self.ring(self.store.sweep(limit)).word)

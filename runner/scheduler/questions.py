@@ -16,6 +16,7 @@ from runner.scheduler.changes import (
     AddEvent,
     Changes,
     CloseQuestion,
+    Dispatch,
     DropTimer,
     EndExpired,
     SetTimer,
@@ -164,6 +165,9 @@ def _conclude(changes: Changes, asked: Interrupt) -> TransitionResult:
         changes.put(node, ended)
         cancel_node(changes, node)
         return close(changes, "cancelled")
+    # Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
+    shape = changes.shape(node)
+    changes.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
     target, leaving = route(asked), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))

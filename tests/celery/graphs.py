@@ -78,6 +78,18 @@ def question():
     return builder.build()
 
 
+@graph("expiring")
+def expiring():
+    """Two questions that nobody answers: one fails its node, the other leads elsewhere."""
+    builder = GraphBuilder().set_failure_policy("continue")
+    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire="fail"), "fails")
+    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire={"route": "lead"}), "leads")
+    builder.add_node(lambda ctx: "done", "lead")
+    builder.add_edge("leads", "lead", on_expire=True)
+    builder.set_entry_point("fails").set_entry_point("leads")
+    return builder.build()
+
+
 @graph("loop")
 def loop():
     return repeated(3, "publish")

@@ -82,6 +82,17 @@ def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
     assert "in explode" in monitor.tasks[task_id].traceback
 
 
+def test_a_node_that_an_expiry_ended_is_shown_as_ended(threads, monitor):
+    """No worker ran when the time to answer was over; a monitor shows the failure, and the other way."""
+    run = threads.client.start("expiring", "go")
+    failed, led = f"{run.id}.fails.1.1", f"{run.id}.leads.1.1"
+
+    wait_until(lambda: failed in monitor.tasks and monitor.tasks[failed].state == "FAILURE", "it failed")
+    assert "InterruptExpired" in monitor.tasks[failed].exception
+    wait_until(lambda: led in monitor.tasks and monitor.tasks[led].state == "SUCCESS", "it has ended")
+    assert run.wait(20).results["lead"].output == "done"
+
+
 def test_each_attempt_is_shown_and_a_retry_as_one(threads, monitor):
     """The first attempt is shown as RETRY with its error, the second one is a task of its own."""
     run = threads.client.start("retry", "go")

@@ -144,11 +144,15 @@ class TimingContract:
         ]
 
     def test_an_expiry_can_fail_the_node(self, worker: ManualWorker, store: Store) -> None:
-        """With "fail" the node fails without running again; its error has the reason, and its run stops."""
+        """With "fail" the node fails without running again; its error has the reason, and its run stops.
+
+        Its doorbell rings although nobody can claim it: monitors learn from it how the node ended.
+        """
         run_id = worker.start("a>b")
         worker.park(run_id, "a", **FAIL)
 
-        assert worker.sweep(after=60) == []
+        assert worker.sweep(after=60) == ["a.1.1"]
+        assert store.claim(run_id, "a", 1, 1, "late").word == "stale"  # type: ignore[union-attr] # a reply
         assert worker.statuses(run_id) == "failed: a failed"
         snapshot = worker.read(run_id)
         error = snapshot.entries["a", 1]["error"]
@@ -181,7 +185,7 @@ class TimingContract:
         worker.park(run_id, "m[0]", **FAIL)
         worker.run(run_id, "m[1]")
 
-        assert worker.sweep(after=60) == ["m.1.1"]
+        assert worker.sweep(after=60) == ["m[0].1.1", "m.1.1"]
         assert worker.claim(run_id, "m").map.failed == 1  # type: ignore[union-attr] # it has items
 
     def test_an_expiry_can_lead_elsewhere(self, worker: ManualWorker, store: Store) -> None:
@@ -190,7 +194,7 @@ class TimingContract:
         interrupt = worker.question(token, **ROUTE)
         store.park(token, [interrupt], None)
 
-        assert worker.sweep(after=60) == ["late.1.1"]
+        assert worker.sweep(after=60) == ["a.1.1", "late.1.1"]
         assert worker.statuses(run_id) == "executing: a completed, b skipped, late ready, later skipped"
         details = {"interrupt_id": interrupt.id, "name": "ok?", "reason": {"sum": 5}, "assignees": []}
         claim = worker.claim(run_id, "late")
@@ -218,7 +222,7 @@ class TimingContract:
         token = worker.claim(run_id, "a").token
         store.park(token, [worker.question(token, **ROUTE)], None)
 
-        assert worker.sweep(after=60) == ["late.2.1"]
+        assert worker.sweep(after=60) == ["a.1.1", "late.2.1"]
         assert next(iter(worker.claim(run_id, "late", visit=2).inputs))[0] == "a"
 
     @pytest.mark.parametrize("ends", ["fail", {"route": "late"}])

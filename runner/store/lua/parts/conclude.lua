@@ -1,5 +1,6 @@
 -- A question's time is over and its node ends with it: it fails, or takes the edges for this case.
 -- include: finish
+-- include: handed
 -- include: result
 
 -- What time does to a question, a line each: when it reminds; "fail" or "route", where it ends its node;
@@ -28,6 +29,8 @@ local function conclude(d, name, id, kind, one, other)
     change(d, name, ended)
     return cancel_node(d, name)
   end
+  -- Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
+  dispatch(d, name, record)
   if kind == 'fail' then
     leave_result(d, at, 'failed', '', one)
     return finish(d, name, ended, 'failed', '', other)
