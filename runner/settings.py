@@ -161,7 +161,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def as_broker(redis_url: str) -> str:
-    """Return a Redis URL in kombu's form: sockets are `redis+socket://` there.
+    """Return a Redis URL in kombu's form: sockets are `redis+socket://` there, and TLS needs to be checked.
 
     Raises:
         UsageError: a URL of Sentinels can't be read.
@@ -169,6 +169,9 @@ def as_broker(redis_url: str) -> str:
     replicated = sentinels(redis_url)
     if replicated is not None:
         return replicated.broker_url
+    if redis_url.startswith("rediss://") and "ssl_cert_reqs=" not in redis_url:
+        # Without it kombu takes any certificate; the store's client takes none that it can't verify.
+        return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")

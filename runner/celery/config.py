@@ -7,6 +7,7 @@ result backends, ETA) is off: it costs two thirds of a worker's time and protect
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -80,7 +81,19 @@ def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
     if is_redis(broker_url):
         # A refusal (the disk is full, no replica) ends some day, and must not end the worker.
         return {"broker_channel_error_retry": True, "broker_transport_options": _redis_options(service)}
-    return {"broker_transport_options": dict(RABBITMQ_OPTIONS), "task_default_queue_type": "quorum"}
+    return {
+        "broker_transport_options": dict(RABBITMQ_OPTIONS),
+        "task_default_queue_type": "quorum",
+        **_tls(broker_url),
+    }
+
+
+def _tls(broker_url: str) -> dict[str, Any]:
+    """Verify the name in RabbitMQ's certificate, too: py-amqp alone verifies who signed it."""
+    parts = urlsplit(broker_url)
+    if parts.scheme != "amqps" or ";" in broker_url:
+        return {}
+    return {"broker_use_ssl": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": parts.hostname}}
 
 
 def _redis_options(service: Sentinels | None) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""Redis and RabbitMQ over TLS: certificates of a private authority work, and others are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from runner import Client, Status
+from runner.celery.application import make_app
+from runner.dev.embedded import embedded_store
+from runner.errors import StoreError
+from runner.settings import Settings
+from tests.celery.workers import Site
+from tests.tls import Relay, certificate
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+__all__ = ["certificate"]
+
+
+@pytest.fixture(scope="module")
+def redis_over_tls(certificate):
+    """The address of a Redis that is reached over TLS only."""
+    with embedded_store(tcp=True) as store:
+        login, _, place = store.tcp_url.removeprefix("redis://").partition("@")
+        relay = Relay(certificate, int(place.partition(":")[2].partition("/")[0]))
+        yield f"rediss://{login}@127.0.0.1:{relay.port}/0"
+        relay.close()
+
+
+@pytest.fixture
+def rabbit_over_tls(rabbit, certificate):
+    """The address of a RabbitMQ over TLS."""
+    relay = Relay(certificate, rabbit.port)
+    yield f"amqps://guest:guest@127.0.0.1:{relay.port}//"
+    relay.close()
+
+
+def connect(**settings):
+    """Connect to a broker as a worker does."""
+    app = make_app(Settings(**settings))
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=10)
+            connection.default_channel.queue_declare("probe", passive=False)
+    finally:
+        app.close()
+
+
+def run_with_an_answer(site) -> None:
+    """Run a graph that asks, and answer it by the stream."""
+    run = site.client.start("question", "go")
+    (question,) = run.wait(60).interrupts
+    site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has completed")
+
+
+def test_store_and_broker_over_tls(redis_over_tls, certificate, tmp_path):
+    """The authority is named in the address, for the store's client, the scripts and kombu alike."""
+    site = Site(f"{redis_over_tls}?ssl_ca_certs={certificate.authority}", tmp_path)
+    try:
+        site.add().wait_ready()
+        run_with_an_answer(site)
+    finally:
+        site.end()
+
+
+def test_a_redis_that_can_t_be_verified_is_refused(redis_over_tls):
+    """By the store's client and by kombu, which alone would take any certificate; unless one says so."""
+    with pytest.raises(StoreError, match="certificate verify failed"):
+        Client(redis_over_tls).runs()
+    with pytest.raises(OperationalError, match="certificate verify failed"):
+        connect(redis_url=redis_over_tls)
+
+    connect(redis_url=f"{redis_over_tls}?ssl_cert_reqs=none")
+    Client(f"{redis_over_tls}?ssl_cert_reqs=none").runs()
+
+
+def test_rabbitmq_over_tls(rabbit_over_tls, certificate, databases):
+    """The authority is that of the process: SSL_CERT_FILE names it."""
+    site = next(databases)
+    try:
+        site.add(RUNNER_BROKER_URL=rabbit_over_tls, SSL_CERT_FILE=str(certificate.authority)).wait_ready()
+        run_with_an_answer(site)
+    finally:
+        site.end()
+
+
+def test_a_rabbitmq_that_can_t_be_verified_is_refused(rabbit_over_tls, certificate, monkeypatch):
+    """Neither one that an unknown authority signed, nor one with another server's name."""
+    with pytest.raises(OperationalError, match="certificate verify failed"):
+        connect(broker_url=rabbit_over_tls)
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+    connect(broker_url=rabbit_over_tls)
+    with pytest.raises(OperationalError, match=r"certificate is not valid for '127\.0\.0\.2'"):
+        connect(broker_url=rabbit_over_tls.replace("127.0.0.1", "127.0.0.2"))
