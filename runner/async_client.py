@@ -126,12 +126,22 @@ class AsyncClient(_Async[Client]):
         redis_url: str | None = None,
         broker_url: str | None = None,
         *,
+        namespace: str | None = None,
         store: Store | None = None,
         dispatcher: Dispatcher | None = None,
         registry: Registry = registry,
     ) -> None:
         """Without arguments the `RUNNER_*` settings decide."""
-        super().__init__(Client(redis_url, broker_url, store=store, dispatcher=dispatcher, registry=registry))
+        super().__init__(
+            Client(
+                redis_url,
+                broker_url,
+                namespace=namespace,
+                store=store,
+                dispatcher=dispatcher,
+                registry=registry,
+            )
+        )
 
     start = _coroutine_of_run(Client.start)
     run = _coroutine_of_run(Client.run)

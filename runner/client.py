@@ -245,14 +245,15 @@ class Client:
         redis_url: str | None = None,
         broker_url: str | None = None,
         *,
+        namespace: str | None = None,
         store: Store | None = None,
         dispatcher: Dispatcher | None = None,
         registry: Registry = registry,
     ) -> None:
         """Without arguments the `RUNNER_*` settings decide."""
-        urls = {"redis_url": redis_url, "broker_url": broker_url}
+        settings = {"redis_url": redis_url, "broker_url": broker_url, "namespace": namespace}
         self.engine = Engine(
-            store or _open(**{name: url for name, url in urls.items() if url is not None}),
+            store or _open(**{name: value for name, value in settings.items() if value is not None}),
             dispatcher or SweeperDispatcher(),
             registry,
         )
@@ -427,14 +428,15 @@ def _ms(time_: datetime | int | None) -> int | None:
     return round(time_.timestamp() * 1000) if isinstance(time_, datetime) else time_
 
 
-def _open(**urls: str) -> Store:
+def _open(**given: str) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
     from runner.store import open_store  # noqa: PLC0415 - see above
 
-    settings = Settings(**urls)
+    settings = Settings(**given)
     return open_store(
         settings.redis_url,
+        namespace=settings.namespace,
         lease=settings.lease,
         retention=settings.retention,
         max_bytes=settings.max_result,

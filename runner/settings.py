@@ -18,6 +18,7 @@ from pydantic_settings import (
 from runner.errors import UsageError
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import cluster, sentinels
+from runner.store.redis.keys import NAMESPACE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 STORES = frozenset({"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"})
@@ -43,6 +44,11 @@ class Settings(BaseSettings):
 
     redis_url: str = DEFAULT_REDIS_URL
     broker_url: str = ""
+    namespace: str = Field(
+        default=NAMESPACE,
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+        description="how every key and queue begins: environments with different ones can share a server",
+    )
     graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
     lease: float = Field(
         default=30.0,
@@ -131,6 +137,19 @@ class Settings(BaseSettings):
                 "RUNNER_BROKER_URL to a RabbitMQ or to a Redis that is no cluster."
             )
         return as_broker(self.broker_url or self.redis_url)
+
+    @property
+    def messages_queue(self) -> str:
+        """The broker's queue of the tasks runner.start and runner.respond, which any worker can do."""
+        return self.namespace
+
+    def node_queue(self, queue: str) -> str:
+        """Return the name on the broker of a queue of nodes: "refund" is `runner/refund` there.
+
+        A namespace has no "/", and no key of the store has one where this has it, so the queue is no other
+        environment's and no key's.
+        """
+        return f"{self.namespace}/{queue}"
 
     @property
     def broker_is_store(self) -> bool:

@@ -122,9 +122,10 @@ class GraphBuilder:
                 )
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise DefinitionError(f"node {name!r}: retry must be a RetryPolicy, not {retry!r}.")
-        for option, text in (("queue", queue), ("version", version)):
-            if text is not None and not isinstance(text, str):
-                raise DefinitionError(f"node {name!r}: {option} must be a text, not {text!r}.")
+        if queue is not None:
+            _checked_queue(queue, f"node {name!r}: queue")
+        if not isinstance(version, str):
+            raise DefinitionError(f"node {name!r}: version must be a text, not {version!r}.")
         if timeout is not None:
             _positive(timeout, f"the timeout of node {name!r}")
         to_task = None if task is None else function_node(task)
@@ -297,6 +298,16 @@ class GraphBuilder:
         """Declare a version; runs record it as a part of the graph's fingerprint."""
         return self._set("version", version)
 
+    def set_queue(self, queue: str) -> GraphBuilder:
+        """Name the queue of the nodes that name none, those of nested graphs included.
+
+        Without it they go to the queue of the graph's name, and nested graphs to that of their node.
+
+        Raises:
+            DefinitionError: it is no name of a queue.
+        """
+        return self._set("queue", _checked_queue(queue, "queue"))
+
     def set_store(self, store: Store) -> GraphBuilder:
         """Run this graph in process on a store of yours instead of in memory."""
         self._store = store
@@ -397,6 +408,13 @@ def _check_id(name: object, kind: str) -> None:
             f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
             f"slashes, backslashes or brackets, not beginning with {HIDDEN!r}."
         )
+
+
+def _checked_queue(value: object, name: str) -> str:
+    # Celery's option --queues separates names by commas.
+    if not isinstance(value, str) or not value or "," in value or not value.isprintable():
+        raise DefinitionError(f"{name} must be a text without commas, not {value!r}.")
+    return value
 
 
 def _positive(value: float, name: str) -> float:

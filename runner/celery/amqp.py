@@ -33,12 +33,6 @@ from runner.store.redis.streams import Notice, NoticeReader
 
 log = logging.getLogger(__name__)
 
-RESPONSES = "runner.responses"
-
-STARTS = "runner.starts"
-
-DEAD = "runner.dead"
-
 WAIT = 1.0
 """Seconds of one blocking read, and so the longest that a stopping worker waits for a thread."""
 
@@ -58,14 +52,20 @@ BROKEN = (AMQPError, OperationalError, OSError)
 
 QUORUM = {"x-queue-type": "quorum"}
 
-dead_exchange = Exchange(DEAD, type="topic", durable=True)
 
-dead_queue = Queue(DEAD, dead_exchange, routing_key="#", durable=True, queue_arguments=QUORUM)
+class Doors:
+    """The queues that take messages, and that of dead letters: `runner.responses` and so on."""
 
-queues = [
-    Queue(name, durable=True, queue_arguments={**QUORUM, "x-dead-letter-exchange": DEAD})
-    for name in (RESPONSES, STARTS)
-]
+    def __init__(self, namespace: str) -> None:
+        """Nothing is declared yet."""
+        self.starts, self.dead_name = f"{namespace}.starts", f"{namespace}.dead"
+        exchange = Exchange(self.dead_name, type="topic", durable=True)
+        self.dead = Queue(self.dead_name, exchange, routing_key="#", durable=True, queue_arguments=QUORUM)
+        arguments = {**QUORUM, "x-dead-letter-exchange": self.dead_name}
+        self.queues = [
+            Queue(name, durable=True, queue_arguments=arguments)
+            for name in (f"{namespace}.responses", self.starts)
+        ]
 
 
 @dataclass(slots=True)
@@ -106,6 +106,7 @@ class AmqpIntake(Background):
         self._waiting: deque[ReceivedMessage] = deque()
         self._early: list[ReceivedMessage] = []
         self._retry_at = 0.0
+        self._doors = Doors(self.settings.namespace)
         if not is_amqp(self.settings.broker):
             self.finish()
 
@@ -134,9 +135,9 @@ class AmqpIntake(Background):
             self._connection = connection = self.app.connection_for_read()
             connection.ensure_connection(max_retries=1, interval_start=0.1)
             channel = connection.default_channel
-            dead_queue(channel).declare()
+            self._doors.dead(channel).declare()
             channel.message_to_python = partial(_without_decompression, channel.message_to_python)
-            for queue in queues:
+            for queue in self._doors.queues:
                 # Not the routing key names the queue: it may be bound to any exchange.
                 receive = partial(self._receive, queue.name)
                 consumer = Consumer(channel, [queue], on_message=receive, auto_declare=True)
@@ -192,7 +193,7 @@ class AmqpIntake(Background):
         traceparent = traceparent_of(received.message.headers.get("traceparent"))
         key = f"{received.queue}/{received.id}"
         sent = InboxMessage(received.id, key, received.body, received.age, traceparent)
-        if received.queue == STARTS:
+        if received.queue == self._doors.starts:
             return judge_start(self.engine, sent, self.settings.on_end)
         patience = self.settings.early_answer if len(self._early) < EARLY_LIMIT else 0
         return judge_answer(self.engine, sent, patience)
@@ -203,14 +204,20 @@ class AmqpIntake(Background):
         if verdict.receipt is not None:
             receipt = verdict.receipt.model_dump_json().encode()
             if verdict.reply_to is not None:
-                outbox_of(self.settings.redis_url).reply(verdict.reply_to, receipt)
+                outbox_of(self.settings).reply(verdict.reply_to, receipt)
             if properties.get("reply_to"):
                 self._publish("", str(properties["reply_to"]), receipt, properties.get("correlation_id"))
         if verdict.disposition is Disposition.DEAD:
             reason = one_line(verdict.reason)
             log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
             headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
-            self._publish(DEAD, received.queue, received.body, properties.get("correlation_id"), headers)
+            self._publish(
+                self._doors.dead_name,
+                received.queue,
+                received.body,
+                properties.get("correlation_id"),
+                headers,
+            )
         message.ack()
 
     def _publish(
@@ -248,14 +255,10 @@ def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Messag
 # publishes its own, with confirms, to the topic exchange `runner.notices` under the notice's kind, and then
 # acknowledges it in the store. So each comes at least once, with a unique message id.
 
-EXCHANGE = "runner.notices"
-
 GROUP = "relay"
 
 TAKE_OVER_AFTER = 10.0
 """Seconds after which a notice that another worker read and did not acknowledge is published by this one."""
-
-notices = Exchange(EXCHANGE, type="topic", durable=True)
 
 
 class Relay(Background):
@@ -269,7 +272,8 @@ class Relay(Background):
         self.app = worker.app
         self._connection: Connection | None = None
         self._retry_at = 0.0
-        self._reader = NoticeReader(self.settings.redis_url, GROUP, reader_name())
+        self._reader = NoticeReader(self.settings.redis_url, GROUP, reader_name(), self.settings.namespace)
+        self._exchange = Exchange(f"{self.settings.namespace}.notices", type="topic", durable=True)
         if not is_amqp(self.settings.broker):
             self.finish()
 
@@ -297,7 +301,7 @@ class Relay(Background):
         if self._connection is None:
             self._connection = self.app.connection_for_write()
             self._connection.ensure_connection(max_retries=1, interval_start=0.1)
-        producer = Producer(self._connection.default_channel, exchange=notices)
+        producer = Producer(self._connection.default_channel, exchange=self._exchange)
         for notice in taken:
             producer.publish(
                 pydantic_core.to_json(notice.message()),

@@ -9,28 +9,31 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from celery import Celery, signals
 from celery.apps import worker
 from celery.concurrency import get_implementation
-from kombu import Queue
 from kombu.utils.objects import cached_property
 
 from runner.celery import kombu_fixes, tasks
 from runner.celery.amqp import AmqpIntake, Relay
-from runner.celery.config import SETTINGS, celery_config, is_amqp, is_redis
-from runner.celery.engines import load_graphs, queues_of, settings_of
+from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
+from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.intake import StreamIntake
 from runner.celery.measuring import measure_nodes
+from runner.celery.queues import add_queues
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.definition.registry import registry
 from runner.errors import RunnerError
 from runner.execution.telemetry import JsonFormatter
 from runner.settings import Settings
+
+log = logging.getLogger(__name__)
 
 THREADS = frozenset({AmqpIntake, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
 
@@ -52,7 +55,7 @@ def install(app: Celery) -> None:
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
 
 
-def _prepare(instance: Any, conf: Any, **_: object) -> None:
+def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) -> None:
     """Load the graphs before the worker selects its queues: they name some of them."""
     app = instance.app
     if not app.steps["worker"].issuperset(THREADS):
@@ -70,19 +73,35 @@ def _prepare(instance: Any, conf: Any, **_: object) -> None:
                 signal.connect(_log_json, weak=False, dispatch_uid="runner")
         measure_nodes()
         load_graphs(settings_of(app))
+        if not registry.names():
+            _report_no_graphs(app)
         if conf.worker_consumer == CELERY_CONSUMER:
             conf.worker_consumer = kombu_fixes.CONSUMER
         if is_redis(conf.broker_url):
             kombu_fixes.forget_old_connections()
             kombu_fixes.use_safe_channel(app)
-        # On RabbitMQ a quorum queue, which survives the loss of a server.
-        kind = {"x-queue-type": "quorum"} if is_amqp(conf.broker_url) else None
-        for name in queues_of(registry):
-            app.amqp.queues.select_add(Queue(name, routing_key=name, queue_arguments=kind))
+        add_queues(app, registry, instance, options)
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
+
+
+NO_GRAPHS = "it has no graphs. Name the modules that register yours in RUNNER_GRAPHS."
+
+
+def _report_no_graphs(app: Celery) -> None:
+    """Refuse a worker that has nothing to do; one with tasks of its own works without graphs."""
+    app.finalize()
+    if all(name.startswith(("celery.", "runner.")) for name in app.tasks):
+        sys.stderr.write(f"The worker did not start: {NO_GRAPHS}\n")
+        sys.exit(2)
+    # Celery sets up its log later.
+    signals.celeryd_after_setup.connect(_warn_of_no_graphs, weak=False, dispatch_uid="runner")
+
+
+def _warn_of_no_graphs(**_: object) -> None:
+    log.warning("graphs.none: this worker runs its own tasks and no nodes, for %s", NO_GRAPHS)
 
 
 def _log_json(logger: logging.Logger, **_: object) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from celery import bootsteps
 
-from runner.celery.engines import engine_of, settings_of
+from runner.celery.config import settings_of
+from runner.celery.engines import engine_of
 from runner.errors import RunnerError
 from runner.execution.engine import Engine
 from runner.settings import Settings

@@ -10,11 +10,9 @@ from typing import Any
 
 import click
 
-from runner.celery.config import SETTINGS
-from runner.celery.engines import settings_of
+from runner.celery.config import settings_of
 from runner.cli.context import CommandContext
 from runner.cli.program import report, runner
-from runner.settings import Settings
 
 LEFT_OUT = ("completion", "dev", "init", "worker")
 """Commands that make no sense for an existing app, or that Celery has itself."""
@@ -25,9 +23,8 @@ class RunnerGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one command and exit with its code."""
-        app = ctx.obj.app
-        settings = settings_of(app) if SETTINGS in app.conf else Settings()
-        context = ctx.obj = CommandContext(redis_url=settings.redis_url)
+        settings = settings_of(ctx.obj.app)
+        context = ctx.obj = CommandContext(redis_url=settings.redis_url, namespace=settings.namespace)
         try:
             code = super().invoke(ctx)
         except (SystemExit, click.exceptions.Exit):

@@ -11,9 +11,12 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.definition.model import DEFAULT_QUEUE
+from celery import Celery
+
+from runner.records.codec import load_json
 from runner.settings import Settings
 from runner.store.addresses import Sentinels, sentinels
+from runner.store.redis.keys import NAMESPACE
 
 SETTINGS = "runner_settings_secret"
 """The key of our settings in an app's configuration; Celery hides the value of such a name from monitors."""
@@ -51,7 +54,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "result_accept_content": ["json"],
         "result_backend": None,
         "task_acks_late": True,
-        "task_default_queue": DEFAULT_QUEUE,
+        "task_default_queue": settings.messages_queue,
         "task_ignore_result": True,
         # This event names the task, not the node, and races with those that name the node.
         "task_send_sent_event": False,
@@ -63,8 +66,25 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": settings.events,
         "worker_soft_shutdown_timeout": min(SOFT_SHUTDOWN, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
+        **_exchanges(settings.namespace),
         **_transport(settings.broker, sentinels(settings.broker_url or settings.redis_url)),
     }
+
+
+def settings_of(app: Celery) -> Settings:
+    """Return the runner's settings of an app; its configuration carries them to child processes."""
+    try:
+        stored = app.conf[SETTINGS]
+    except KeyError:  # an app that has `install`, outside of a worker
+        return Settings()
+    return Settings.model_construct(**load_json(stored))
+
+
+def _exchanges(namespace: str) -> dict[str, Any]:
+    """Keep the workers of another namespace apart in remote control and events, too."""
+    if namespace == NAMESPACE:
+        return {}
+    return {"control_exchange": namespace, "event_exchange": f"{namespace}.events"}
 
 
 def is_redis(broker_url: str) -> bool:

@@ -17,8 +17,8 @@ from celery import Celery
 from celery.worker.request import Request
 from kombu.exceptions import OperationalError
 
-from runner.celery.config import CONNECT, is_redis
-from runner.definition.model import DEFAULT_QUEUE
+from runner.celery.config import CONNECT, is_redis, settings_of
+from runner.celery.queues import declared
 from runner.errors import BrokerError, RunnerError
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell import PLACES, DoorbellTemplate
@@ -59,6 +59,9 @@ UNREADABLE = (
     "instead, which is slower but safe. If the app has no unusual task settings, please report this."
 )
 
+QUEUE = "queue"
+"""That of the message which becomes the template."""
+
 PLACEHOLDER = re.compile(r"<<(\w+)>>")
 
 
@@ -78,8 +81,9 @@ class CeleryDispatcher:
         try:
             with self._app.producer_or_acquire() as producer:
                 producer.connection.ensure_connection(**CONNECT)
+                name_of = settings_of(self._app).node_queue
                 for bell in doorbells:
-                    _publish(self._app, bell, producer)
+                    _publish(self._app, bell, name_of(bell.queue), producer)
         except (OperationalError, OSError) as error:
             raise BrokerError(f"the broker could not be reached ({error}).") from error
 
@@ -100,12 +104,13 @@ class CeleryDispatcher:
         return True
 
 
-def _publish(app: Celery, bell: Doorbell, producer: Any) -> None:
+def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
     # 0 is our first priority, as on Redis; RabbitMQ takes the highest number first.
     priority = bell.priority if is_redis(producer.connection.as_uri()) else 9 - bell.priority
     app.tasks[NODE_TASK].apply_async(
         task_id=bell.task_id,
-        queue=bell.queue,
+        # The declaration, not its name: under an unknown name Celery would begin to serve the queue.
+        queue=declared(app, queue),
         priority=priority,
         shadow=f"{bell.graph_id}/{bell.node}",
         argsrepr=f"visit={bell.visit} attempt={bell.attempt}",
@@ -135,12 +140,14 @@ def make_template(app: Celery) -> DoorbellTemplate:
 
 def _template(app: Celery, channel: Any) -> DoorbellTemplate:
     written = _written(app, channel)
-    text = json.dumps(_with_placeholders(_shortened(written)), separators=(",", ":"))
+    queue = settings_of(app).node_queue("<<queue>>")
+    text = json.dumps(_with_placeholders(_shortened(written), queue), separators=(",", ":"))
     for unquoted in ("priority", "parent_id"):  # a number, and a text or null
         text = text.replace(f'"<<{unquoted}>>"', f"<<{unquoted}>>")
     parts = PLACEHOLDER.split(text)
     _check(app, channel, written, parts)
-    return DoorbellTemplate(parts, {p: channel._q_for_pri("", p) for p in PRIORITIES})  # noqa: SLF001 - no public way
+    suffixes = {p: channel._q_for_pri("", p) for p in PRIORITIES}  # noqa: SLF001 - no public way
+    return DoorbellTemplate(parts, suffixes, settings_of(app).node_queue(""))
 
 
 def _written(app: Celery, channel: Any) -> dict[str, Any]:
@@ -148,8 +155,8 @@ def _written(app: Celery, channel: Any) -> dict[str, Any]:
     messages: list[dict[str, Any]] = []
     channel._put = lambda _queue, message, **_: messages.append(message)  # noqa: SLF001 - the last step of publishing
     channel.body_encoding = "utf-8"
-    bell = Doorbell("0run", "node", 1, 1, DEFAULT_QUEUE, 5, "graph")
-    _publish(app, bell, app.amqp.Producer(channel, auto_declare=False))
+    bell = Doorbell("0run", "node", 1, 1, QUEUE, 5, "graph")
+    _publish(app, bell, settings_of(app).node_queue(QUEUE), app.amqp.Producer(channel, auto_declare=False))
     return messages[0]
 
 
@@ -168,14 +175,14 @@ def _shortened(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_placeholders(message: dict[str, Any]) -> dict[str, Any]:
+def _with_placeholders(message: dict[str, Any], queue: str) -> dict[str, Any]:
     variable = ("id", "parent_id", "shadow", "argsrepr")
     headers = {**message["headers"], **{name: f"<<{name}>>" for name in variable}}
     properties = {
         **message["properties"],
         "delivery_tag": "<<delivery_tag>>",
         "priority": "<<priority>>",
-        "delivery_info": {**message["properties"]["delivery_info"], "routing_key": "<<queue>>"},
+        "delivery_info": {**message["properties"]["delivery_info"], "routing_key": queue},
     }
     return {**message, "headers": headers, "properties": properties}
 
@@ -189,7 +196,7 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[s
         "argsrepr": written["headers"]["argsrepr"],
         "delivery_tag": written["properties"]["delivery_tag"],
         "priority": str(written["properties"]["priority"]),
-        "queue": DEFAULT_QUEUE,
+        "queue": QUEUE,
     }
     filled = "".join(values[part] if index % 2 else part for index, part in enumerate(parts))
     expected, actual = _read(app, channel, written), _read(app, channel, json.loads(filled))

@@ -15,11 +15,10 @@ from billiard import common
 from celery import Celery, current_task
 from celery.utils.imports import cwd_in_path
 
-from runner.celery.config import SETTINGS
+from runner.celery.config import settings_of
 from runner.celery.doorbells import CeleryDispatcher
-from runner.definition.registry import Registry, load, registry
+from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
-from runner.records.codec import load_json
 from runner.settings import Settings, as_broker, same_database
 from runner.store import open_store
 from runner.store.addresses import cluster, sentinels
@@ -31,11 +30,6 @@ NEARLY = 0.9
 _lock = threading.Lock()
 
 _engines: dict[Celery, Engine] = {}
-
-
-def settings_of(app: Celery) -> Settings:
-    """Return the runner's settings of an app; its configuration carries them to child processes."""
-    return Settings.model_construct(**load_json(app.conf[SETTINGS]))
 
 
 def engine_of(app: Celery) -> Engine:
@@ -62,6 +56,7 @@ def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
     store = open_store(
         settings.redis_url,
+        namespace=settings.namespace,
         lease=settings.lease,
         retention=settings.retention,
         push=pushes(app, settings),
@@ -76,10 +71,14 @@ def _make(app: Celery, settings: Settings) -> Engine:
     return engine
 
 
-@cache
-def outbox_of(redis_url: str) -> Outbox:
+def outbox_of(settings: Settings) -> Outbox:
     """Return this process's writer of messages and dead letters to a store."""
-    return Outbox(redis_url)
+    return _outbox(settings.redis_url, settings.namespace)
+
+
+@cache
+def _outbox(redis_url: str, namespace: str) -> Outbox:
+    return Outbox(redis_url, namespace)
 
 
 def _ends_by_signal() -> bool:
@@ -109,12 +108,6 @@ def load_graphs(settings: Settings) -> None:
     """
     with cwd_in_path():
         load(settings.graphs)
-
-
-def queues_of(known: Registry) -> list[str]:
-    """Return the queues of every registered graph and of the graphs inside them."""
-    plans = [plan for name in known.names() for plan in known.family(name)]
-    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
 
 
 def pushes(app: Celery, settings: Settings) -> bool:

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner.celery.config import CONNECT
-from runner.definition.model import DEFAULT_QUEUE
+from celery import current_task
+
+from runner.celery.config import CONNECT, settings_of
 from runner.errors import DefinitionError, NodeTimedOut, UsageError
 from runner.execution.functions import NodeContext
 from runner.records import codec, failures, inputs
@@ -82,6 +83,7 @@ class CeleryTask:
         run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit
         reference = f"{run_id}.{node}.{number}.{visit.attempt}.task" if state is None else state.reference
         where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
+        where["queue"] = _queue_of_node(app)
         return ExternalTask(reference, lambda: self._send(app, where, args, kwargs))
 
     def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:
@@ -96,7 +98,11 @@ class CeleryTask:
         named = isinstance(self._task, str)
         sender = app if named else self._task.app
         # A name that this app doesn't know is another app's task: our default queue is not where it is.
-        foreign = named and self.name not in app.tasks and app.conf.task_default_queue == DEFAULT_QUEUE
+        foreign = (
+            named
+            and self.name not in app.tasks
+            and app.conf.task_default_queue == settings_of(app).messages_queue
+        )
         queue = self._queue or (CELERY_QUEUE if foreign else None)
         options: dict[str, Any] = {
             "task_id": where["reference"],
@@ -115,7 +121,13 @@ class CeleryTask:
 
 def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:
     """Return the signature that travels with a task's message; our workers have declared its queue."""
-    return app.signature(name, kwargs=visit, queue=DEFAULT_QUEUE, declare=[])
+    return app.signature(name, kwargs=visit, queue=visit["queue"], declare=[])
+
+
+def _queue_of_node(app: Celery) -> str:
+    """Return the queue that the running node came from: some worker serves it, whatever else they serve."""
+    delivery = current_task.request.delivery_info if current_task else None
+    return str((delivery or {}).get("routing_key") or settings_of(app).messages_queue)
 
 
 def _worker_app(visit: Visit) -> Celery:

@@ -18,8 +18,8 @@ from celery.worker import state
 
 from runner.celery.background import ENDS_WITHIN, Background
 from runner.celery.config import is_redis
-from runner.celery.engines import queues_of
 from runner.celery.kombu_fixes import ignore_terminate_job
+from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
 from runner.errors import RunnerError
 from runner.store.redis.workers import EVERY, Worker, WorkerRegistry, described
@@ -42,7 +42,7 @@ class Heartbeat(Background):
 
     def prepare(self, worker: Any) -> None:
         """Describe what stays as it is, and watch for the worker's end."""
-        self._workers = WorkerRegistry(self.settings.redis_url)
+        self._workers = WorkerRegistry(self.settings.redis_url, self.settings.namespace)
         self._description = self._describe(worker)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
@@ -99,7 +99,7 @@ class Heartbeat(Background):
                 pool=_pool(worker.pool_cls),
                 slots=int(worker.concurrency or 1),
                 queues=sorted(worker.app.amqp.queues.consume_from),
-                wants=queues_of(registry),
+                wants=[self.settings.node_queue(name) for name in queues_of(registry)],
                 graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
                 accepts=sorted(str(kind) for kind in conf.accept_content),
                 events=bool(worker.task_events),

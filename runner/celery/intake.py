@@ -18,7 +18,6 @@ from runner.errors import ConflictError, StoreError
 from runner.execution import ids
 from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
 from runner.records.validation import one_line
-from runner.store.redis.keys import STARTS
 from runner.store.redis.streams import Entry, Intake
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,8 @@ class StreamIntake(Background):
 
     def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared in Background
         """Join the consumer group under a name that no other reader has."""
-        self._intake = Intake(self.settings.redis_url, reader_name())
-        self._outbox = outbox_of(self.settings.redis_url)
+        self._intake = Intake(self.settings.redis_url, reader_name(), self.settings.namespace)
+        self._outbox = outbox_of(self.settings)
         self._retry_at = 0.0
 
     def turn(self) -> None:
@@ -86,7 +85,7 @@ class StreamIntake(Background):
 
     def _judge(self, entry: Entry) -> Verdict:
         message = InboxMessage(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
-        if entry.stream == STARTS:
+        if entry.stream == self._intake.keys.starts:
             return judge_start(self.engine, message, self.settings.on_end)
         verdict = judge_answer(self.engine, message, self.settings.early_answer)
         if verdict.disposition is Disposition.EARLY and self._intake.is_full(entry.stream):

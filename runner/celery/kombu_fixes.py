@@ -23,7 +23,8 @@ from celery.worker.request import Request
 from celery.worker.strategy import default
 from kombu.transport import redis
 
-from runner.celery.engines import outbox_of, settings_of
+from runner.celery.config import settings_of
+from runner.celery.engines import outbox_of
 from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.records import codec
 from runner.records.validation import one_line
@@ -39,7 +40,7 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
     source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
     log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
     try:
-        outbox_of(settings_of(app).redis_url).bury(source, body, reason)
+        outbox_of(settings_of(app)).bury(source, body, reason)
     except StoreError as error:
         log.warning("message.lost: %s The dead letter was not written.", one_line(error))
 

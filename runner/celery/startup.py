@@ -11,7 +11,8 @@ from celery.worker import state
 from runner.celery.background import Background
 from runner.celery.doorbells import make_template
 from runner.celery.engines import pushes
-from runner.errors import BrokerError, RunnerError
+from runner.celery.queues import check_queues
+from runner.errors import BrokerError, RunnerError, UsageError
 from runner.store.redis.doorbell import DoorbellTemplate
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.store import RedisStore
@@ -34,7 +35,7 @@ class Startup(Background):
 
     def turn(self) -> None:
         """Publish everything and finish; a store that can't fulfil the settings stops the worker."""
-        if not self._check_store():
+        if not (self._check_store() and self._check_queues()):
             state.should_stop = EXIT_CONFIG
             self.finish()
             return
@@ -48,7 +49,7 @@ class Startup(Background):
 
     def _check_store(self) -> bool:
         """Log what is wrong with the store; return False if the worker must not run on it."""
-        info = read_server_info(self.settings.redis_url)
+        info = read_server_info(self.settings.redis_url, self.settings.namespace)
         if info.forgets:
             log.critical(
                 "store.forgets: maxmemory-policy is %s: when memory is full, runs that wait for people are "
@@ -61,6 +62,15 @@ class Startup(Background):
                 "Redis 7.2 or newer or a Valkey, or choose another level.",
                 info.unable,
             )
+            return False
+        return True
+
+    def _check_queues(self) -> bool:
+        """Log which queue can't be one; return False if there is such a queue."""
+        try:
+            check_queues(self.app)
+        except UsageError as error:
+            log.critical("queue.unreadable: %s The worker stops.", error)
             return False
         return True
 

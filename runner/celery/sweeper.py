@@ -27,7 +27,8 @@ class Sweeper(Background):
 
     def prepare(self, worker: Any) -> None:
         """Listen for requests, where others can't ring."""
-        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(self.settings.redis_url)
+        url, namespace = self.settings.redis_url, self.settings.namespace
+        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(url, namespace)
 
     def turn(self) -> None:
         """Apply what is due, then rest; the rest is random, so that workers don't sweep all at once."""

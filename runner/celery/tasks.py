@@ -13,8 +13,9 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
 from celery.worker.request import Request
 
+from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK
-from runner.celery.engines import engine_of, outbox_of, settings_of
+from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
 from runner.celery.kombu_fixes import body_text, message_of
 from runner.celery.measuring import measure_wait, waiting_since
@@ -31,7 +32,6 @@ from runner.records import codec, failures
 from runner.records.failures import ErrorRecord
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
-from runner.store.redis.keys import RESPONSES, STARTS
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ WAITS_FOR = {
     "expanded": "its items",
     "limited": "its turn: a limit is reached",
     "held": "migration: its graph is not what its run began with",
+    "left": "a worker that has its graph",
     "retrying": "a worker that has its graph",
     "crowded": "its turn: another node in quarantine runs in this process",
 }
@@ -173,28 +174,28 @@ AS_SENT: dict[str, Any] = {
 @shared_task(bind=True, name="runner.respond", **AS_SENT)
 def respond(self: Any, *args: object, **message: object) -> None:
     """Answer a question: `app.send_task("runner.respond", kwargs={"interrupt_id": ..., "response": ...})`."""
-    _put_on_stream(self, RESPONSES, args, message)
+    _put_on_stream(self, "responses", args, message)
 
 
 @shared_task(bind=True, name="runner.start", **AS_SENT)
 def start(self: Any, *args: object, **message: object) -> None:
     """Start a run: `app.send_task("runner.start", kwargs={"graph": ..., "task": ...})`."""
-    _put_on_stream(self, STARTS, args, message)
+    _put_on_stream(self, "starts", args, message)
 
 
-def _put_on_stream(task: Any, stream: str, args: tuple[object, ...], message: dict[str, object]) -> None:
-    outbox = outbox_of(settings_of(task.app).redis_url)
+def _put_on_stream(task: Any, door: str, args: tuple[object, ...], message: dict[str, object]) -> None:
+    outbox = outbox_of(settings_of(task.app))
     # With the task's id as its key, a task that Celery delivers twice is one message.
     defaults = {"idempotency_key": task.request.id}
     traceparent = traceparent_of(task.request.get("traceparent"))
-    if traceparent and stream == STARTS:
+    if traceparent and door == "starts":
         defaults["traceparent"] = traceparent
     try:
         body = message_of(args, message, defaults)
     except UsageError as error:
         outbox.bury(task.name, body_text(message), str(error))
         return
-    outbox.send(stream, body)
+    outbox.send(getattr(outbox.keys, door), body)
 
 
 # `runner.report` and `runner.report_error`: how a Celery task that works for a node reports its end.

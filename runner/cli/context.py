@@ -29,6 +29,7 @@ class CommandContext:
 
     as_json: bool = False
     redis_url: str | None = None
+    namespace: str | None = None
     graphs: str | None = None
     debug: bool = False
 
@@ -42,7 +43,11 @@ class CommandContext:
         """The settings: flags first, then the environment and the files."""
         from runner.settings import Settings
 
-        flags: dict[str, Any] = {"redis_url": self.redis_url, "graphs": self.graphs}
+        flags: dict[str, Any] = {
+            "redis_url": self.redis_url,
+            "namespace": self.namespace,
+            "graphs": self.graphs,
+        }
         return Settings(**{name: value for name, value in flags.items() if value is not None})
 
     @cached_property
@@ -52,7 +57,8 @@ class CommandContext:
 
         if self.graphs:
             self.load_graphs()
-        return Client(redis_url=self.settings.redis_url, broker_url=self.settings.broker_url)
+        settings = self.settings
+        return Client(settings.redis_url, settings.broker_url, namespace=settings.namespace)
 
     @property
     def store(self) -> Store:

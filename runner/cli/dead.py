@@ -138,7 +138,7 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
 def _letters(context: CommandContext) -> DeadLetters:
     from runner.store.redis.dead_letters import DeadLetters
 
-    return DeadLetters(context.settings.redis_url)
+    return DeadLetters(context.settings.redis_url, context.settings.namespace)
 
 
 def _source(letter: DeadLetter) -> str:

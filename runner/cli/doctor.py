@@ -6,6 +6,7 @@ Each check is a function of the facts, which are read before: no check reads any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ import click
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import Exit
 from runner.cli.output import span, without_password
+from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from runner.settings import Settings
+    from runner.store.interface import Store
     from runner.store.redis.server_info import ServerInfo
     from runner.store.redis.workers import Worker
 
@@ -58,7 +61,11 @@ BROKER_TIMEOUT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms."""
+    """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
+
+    `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
+    graphs that have unfinished runs; `unreadable` are queues whose key is no list.
+    """
 
     vitals: ServerInfo
     workers: Sequence[Worker]
@@ -70,6 +77,9 @@ class Facts:
     broker_is_store: bool
     is_open_to_network: bool
     unknown_settings: Sequence[str] = field(default_factory=tuple)
+    graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    unreadable: Sequence[str] = field(default_factory=tuple)
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -96,21 +106,74 @@ def read_facts(settings: Settings) -> Facts:
     from runner.store.redis.server_info import read_server_info
     from runner.store.redis.workers import WorkerRegistry
 
-    url = settings.redis_url
+    place = settings.redis_url, settings.namespace
+    workers, store = WorkerRegistry(*place).all(), open_store(place[0], namespace=place[1])
+    graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
-        vitals=read_server_info(url),
+        vitals=read_server_info(*place),
         clock=wall_clock(),
-        workers=WorkerRegistry(url).all(),
-        graphs=open_store(url).graphs(),
-        letters=DeadLetters(url).count(),
+        workers=workers,
+        graphs=store.graphs(),
+        letters=DeadLetters(*place).count(),
+        graph_queues=graph_queues,
+        run_queues=run_queues,
+        unreadable=_unreadable(settings, {queue for worker in workers for queue in worker.queues}),
         sweep_interval=settings.sweep_interval,
         broker="" if settings.broker_is_store else broker_problem(settings.broker),
         broker_is_store=settings.broker_is_store,
-        is_open_to_network=_is_open_to_network(url),
+        is_open_to_network=_is_open_to_network(settings.redis_url),
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
+
+
+RUNS_READ = 100
+"""The newest unfinished runs of each graph and status that are read: most have the same queues."""
+
+
+def _read_queues(
+    store: Store, name_of: Callable[[str], str]
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the queues of each graph as it is now, and those of its unfinished runs."""
+    from runner.operations.deploys import UNDER_WAY
+    from runner.records.listings import RunQuery, outermost
+
+    shapes: dict[tuple[str, str], set[str]] = {}
+
+    def queues(graph: str, fingerprint: str) -> set[str]:
+        if (graph, fingerprint) not in shapes:
+            topology = store.topology(graph, fingerprint)
+            nodes = topology.nodes.values() if topology else ()
+            shapes[graph, fingerprint] = {name_of(node.queue) for node in nodes}
+        return shapes[graph, fingerprint]
+
+    graph_queues: dict[str, set[str]] = {}
+    run_queues: dict[str, set[str]] = {}
+    for graph, fingerprint in store.graphs().items():
+        graph_queues.setdefault(outermost(graph), set()).update(queues(graph, fingerprint))
+        for status in UNDER_WAY:
+            for run in store.runs(RunQuery(status, graph=graph), RUNS_READ):
+                run_queues.setdefault(outermost(graph), set()).update(queues(graph, run.fingerprint))
+    return graph_queues, run_queues
+
+
+def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
+    """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
+    from urllib.parse import urlsplit
+
+    from runner.store.redis.connection import RedisConnection
+
+    url = settings.redis_url if settings.broker_is_store else settings.broker_url
+    if urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
+        return []
+    connection = RedisConnection(url)
+    try:
+        return sorted(queue for queue in queues if connection.call("TYPE", queue) not in {b"list", b"none"})
+    except StoreError:
+        return []  # the check of the broker says why
+    finally:
+        connection.close()
 
 
 def broker_problem(url: str) -> str:
@@ -266,10 +329,13 @@ def _stopping(facts: Facts) -> Iterator[Check]:
 def _graphs(facts: Facts) -> Iterator[Check]:
     published = sorted(name for name in facts.graphs if "/" not in name)
     served = {name for worker in facts.alive for name in worker.graphs}
-    unserved = _names([name for name in published if name not in served])
-    problem = unserved and f"no worker has {unserved}: their runs don't continue"
+    unserved = [name for name in published if name not in served]
+    stopped = [name for name in unserved if name in facts.run_queues]
+    problem = unserved and f"no worker has {_names(unserved)}: new runs would wait"
+    if stopped:
+        problem = f"no worker has {_names(stopped)}, and unfinished runs wait for one"
     fix = "Start a worker whose RUNNER_GRAPHS names their modules."
-    yield from _check("graphs", _names(published) or "none yet", problem, fix)
+    yield from _check("graphs", _names(published) or "none yet", problem or "", fix, FAIL if stopped else WARN)
 
 
 def _deploy(facts: Facts) -> Iterator[Check]:
@@ -294,10 +360,36 @@ def _deploy(facts: Facts) -> Iterator[Check]:
 
 def _queues(facts: Facts) -> Iterator[Check]:
     served = {queue for worker in facts.alive for queue in worker.queues}
-    unserved = _names(sorted({queue for worker in facts.alive for queue in worker.wants} - served))
+    graphs = {name for worker in facts.alive for name in worker.graphs}
+    wanted = {queue for worker in facts.alive for queue in worker.wants}
+    # Runs keep the queues that their graph had when they started. Of a graph without a worker, see `graphs`.
+    wanted |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
+    unserved = _names(sorted(wanted - served))
     problem = unserved and f"no worker serves {unserved}"
-    fix = "Start a worker for them, for example `runner worker -- --queues NAME`."
+    fix = "Start a worker without --queues, or one that names them: `runner worker -- --queues NAME`."
+    if facts.unreadable:
+        problem = f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+        fix = "Give the queue another name, or delete the key if nothing needs it."
     yield from _check("queues", _names(sorted(served)), problem, fix, FAIL)
+
+
+def _routing(facts: Facts) -> Iterator[Check]:
+    """A worker must not serve a queue on which there are nodes of a graph that it doesn't have."""
+    # Graphs that have neither a worker nor an unfinished run send nothing.
+    graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
+    needed = {
+        name: {*facts.graph_queues.get(name, ()), *facts.run_queues.get(name, ())} for name in sorted(graphs)
+    }
+    for worker in facts.alive:
+        for name, queues in needed.items():
+            if name not in worker.graphs and (shared := queues.intersection(worker.queues)):
+                yield Check(
+                    FAIL,
+                    "routing",
+                    f"{worker.name} serves {_names(sorted(shared))}, where nodes of {name} are, but doesn't "
+                    "have that graph: it returns them, and they wait for another worker",
+                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a queue of their own.",
+                )
 
 
 def _sweep(facts: Facts) -> Iterator[Check]:
@@ -366,6 +458,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _graphs,
     _deploy,
     _queues,
+    _routing,
     _sweep,
     _timers,
     _intervals,

@@ -23,6 +23,7 @@ from runner.store.redis.workers import Worker, WorkerRegistry
 
 if TYPE_CHECKING:
     from runner.records.run import NodeRecord
+    from runner.settings import Settings
     from runner.store.interface import RunSnapshot, Store
 
 View = TypeVar("View")
@@ -214,9 +215,9 @@ def read_run(store: Store, run_id: str) -> RunView:
     )
 
 
-def read_workers(url: str) -> list[WorkerView]:
+def read_workers(settings: Settings) -> list[WorkerView]:
     """Read the workers of a store."""
-    roster = WorkerRegistry(url)
+    roster = WorkerRegistry(settings.redis_url, settings.namespace)
     now = roster.now()
     return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
 

@@ -104,7 +104,7 @@ def list_workers(context: CommandContext) -> None:
     """
     from runner.cli.json_views import read_workers
 
-    listed, output = read_workers(context.settings.redis_url), context.output
+    listed, output = read_workers(context.settings), context.output
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
     output.present(
@@ -222,7 +222,7 @@ def metrics(context: CommandContext) -> None:
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.store.redis.server_info import read_metrics
 
-    numbers = read_metrics(context.settings.redis_url)
+    numbers = read_metrics(context.settings.redis_url, context.settings.namespace)
     if context.output.as_json:
         context.output.data({"metrics": numbers})
         return

@@ -143,7 +143,10 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A whole graph as it was declared, already validated. Timeouts in seconds."""
+    """A whole graph as it was declared, already validated. Timeouts in seconds.
+
+    `queue` is that of the nodes that name none; where it is None, the graph's id.
+    """
 
     id: str
     nodes: Mapping[str, NodeSpec]
@@ -156,6 +159,7 @@ class Definition:
     reset_on_revisit: bool = False
     hooks: tuple[Any, ...] = ()
     version: str = ""
+    queue: str | None = None
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
         """The edges by source, in the order of the bits of `NodeRecord.edges`."""
@@ -245,7 +249,5 @@ BEFORE_GRAPH = "@before"
 
 AFTER_GRAPH = "@after"
 """The hidden node that fires AfterGraphEvent: it becomes ready when all other nodes have ended."""
-
-DEFAULT_QUEUE = "runner"
 
 DEFAULT_PRIORITY = 5

@@ -93,7 +93,9 @@ class Registry:
             definition = self._define(path)
             if definition is None:
                 return None
-            self._plans[path] = plan(replace(definition, id=path))
+            self._plans[path] = plan(
+                replace(definition, id=path, queue=definition.queue or self._queue_around(path))
+            )
             return self._plans[path]
 
     def get(self, path: str) -> Plan:
@@ -118,6 +120,16 @@ class Registry:
             if inner(node) is not None:
                 plans += self.family(f"{path}{PATH}{node.id}")
         return plans
+
+    def _queue_around(self, path: str) -> str | None:
+        """Return the queue of the node that a nested graph is; None for a graph that is nested nowhere.
+
+        Not a queue of its own name: a nested graph is found by its path, so a worker that can run it is one
+        that has the outermost graph, also where the same graph is registered under a name of its own.
+        """
+        outer, _, node = path.rpartition(PATH)
+        around = self.find(outer) if outer else None
+        return around.topology.nodes[node].queue if around else None
 
     def _define(self, path: str) -> Definition | None:
         outer, _, last = path.rpartition(PATH)

@@ -237,8 +237,11 @@ class Engine:
                 claim.graph_id,
             )
             return self.ring(self.store.hold(claim.token)).word
-        word = self._return_to_queue(claim, RETURN_DELAY_MS)
-        if word == "retrying":
+        if self._unserved.is_new(claim.token):
+            word = self.ring(self.store.leave(claim.token)).word
+        else:
+            word = self._return_to_queue(claim, RETURN_DELAY_MS)
+        if word in {"left", "retrying"}:
             self._unserved.record(claim, plan)
         return word
 

@@ -3,8 +3,9 @@
 Where a deploy changed a waiting run's graph, the node is held: its run needs migration. A process that
 publishes a graph later (a deploy that is rolled back brings the older graph, another one may have the
 node as it was) releases the held nodes that it can run. Where the run is newer than this process, the
-node is returned to the queue until a worker takes it that has the graph. If none has, that goes on for
-ever: so the log names the graph once per process, and the run's events name each visit once.
+node is returned to the queue until a worker takes it that has the graph: at once by each process that gets
+it for the first time, later after a pause. If no worker has the graph, that goes on for ever: so the log
+names the graph once per process, and the run's events name each visit once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from runner.errors import StoreError
 from runner.records.events import EventKind
 from runner.records.listings import RunQuery, RunSummary
 from runner.records.run import Status
-from runner.store.interface import Claim, Reply, RunSnapshot, Store
+from runner.store.interface import Claim, Reply, RunSnapshot, Store, Token
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ PAGE = 1_000
 """Runs in one page of a listing."""
 
 RETURN_DELAY_MS = 2_000
-"""How long a node waits that this process has no code for: another worker may have it."""
+"""How long a node waits that this process has no code for and gets again: most likely no other has it."""
 
 REMEMBERED = 10_000
 """Visits that are remembered as reported; after so many a run's event may be written once more."""
@@ -111,6 +112,11 @@ class UnservedNodes:
         self._graphs: set[tuple[str, str]] = set()
         self._visits: dict[tuple[str, str, int], None] = {}
 
+    def is_new(self, token: Token) -> bool:
+        """Return whether a visit was not returned before."""
+        with self._lock:
+            return (token.run_id, token.node, token.visit) not in self._visits
+
     def record(self, claim: Claim, plan: Plan | None) -> None:
         """Log and record that a visit was returned to the queue, and why; an outage is only logged."""
         token, graph = claim.token, claim.graph_id
@@ -122,10 +128,12 @@ class UnservedNodes:
         )
         if new_graph:
             log.warning(
-                "node.unserved: node %r of run %s was returned to the queue: its graph is %r, and %s. It is "
-                "tried again until a worker takes it that has the graph; start one, or see `runner doctor`.",
+                "node.unserved: node %r of run %s was returned to the queue %r: its graph is %r, and %s. It "
+                "is tried again until a worker takes it that has the graph: start one, take the "
+                "queue from this one, or see `runner doctor`.",
                 token.node,
                 token.run_id,
+                self._queue(claim),
                 graph,
                 reason,
             )
@@ -137,6 +145,14 @@ class UnservedNodes:
                 log.warning(
                     "event.lost: %s Run %s has no event about its returned node.", error, token.run_id
                 )
+
+    def _queue(self, claim: Claim) -> str:
+        """Return the queue of a visit, "" when the store can't be asked."""
+        try:
+            topology = self._store.topology(claim.graph_id, claim.fingerprint)
+        except StoreError:
+            return ""
+        return topology.nodes[shape_name(claim.token.node)].queue if topology else ""
 
     def _remember(self, graph: tuple[str, str], visit: tuple[str, str, int]) -> tuple[bool, bool]:
         """Return whether the graph and the visit are new, and remember both."""

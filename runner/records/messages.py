@@ -21,9 +21,6 @@ from runner.records import codec
 from runner.records.interrupts import Answer, Receipt
 from runner.records.validation import MAX_TEXT
 
-REPLIES = "runner:replies:"
-"""Prefix of the name of every reply stream, so that a reply can't be written to a queue or a run."""
-
 TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """The form of a span's address in W3C Trace Context."""
 
@@ -31,9 +28,11 @@ Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
 
 ReplyTo = Field(
     default=None,
-    pattern=f"^{REPLIES}[^\\s]+$",
+    # So that a reply can't be written to a queue or a run.
+    pattern=r"^[A-Za-z0-9_-]+:replies:[^\s]+$",
     max_length=MAX_TEXT,
-    description=f"the Redis stream that gets the receipt; its name begins with {REPLIES}",
+    description="the Redis stream that gets the receipt; its name begins with runner:replies:, where "
+    "`runner` is the workers' RUNNER_NAMESPACE",
 )
 
 

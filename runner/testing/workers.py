@@ -40,5 +40,5 @@ class Workers:
             }
             worker = self._stack.enter_context(worker_process(environment, concurrency=SLOTS))
             worker.wait_ready()
-            self._clients[key] = Client(redis_url=self._url)
+            self._clients[key] = Client(self._url, namespace=settings.get("RUNNER_NAMESPACE"))
         return self._clients[key]

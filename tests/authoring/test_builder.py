@@ -117,7 +117,7 @@ def test_a_graph_id_is_checked_when_it_is_set(graph_id):
         ({"resume": "never"}, r"resume must be one of \['all', 'each'\]"),
         ({"join": ["all"]}, r"join must be one of \['all', 'any'\], not \['all'\]"),
         ({"retry": 3}, "retry must be a RetryPolicy, not 3"),
-        ({"queue": 3}, "queue must be a text, not 3"),
+        ({"queue": 3}, "queue must be a text without commas, not 3"),
         ({"version": 3}, "version must be a text, not 3"),
         ({"priority": 10}, "priority must be one of"),
         ({"priority": -1}, "priority must be one of"),

@@ -61,22 +61,22 @@ def test_each_partition_is_whole_on_a_server_of_its_own(empty):
         store.close()
 
     for partition, server in zip(
-        PARTITIONS, map(empty.owner, (Keys(each).prefix for each in PARTITIONS)), strict=True
+        PARTITIONS, map(empty.owner, (Keys(partition=each).prefix for each in PARTITIONS)), strict=True
     ):
         found = [key.decode() for key in server.client.keys("*")]
         assert len(found) > 10
-        assert all(key.startswith(Keys(partition).prefix) for key in found)
+        assert all(key.startswith(Keys(partition=partition).prefix) for key in found)
 
 
 def test_keys_without_a_common_tag_would_not_share_a_server(empty):
     """Control: scripts that name keys of two partitions are refused, as scripts without tags would be."""
-    server = empty.owner(Keys("p00").prefix)
+    server = empty.owner(Keys(partition="p00").prefix)
     with pytest.raises(Exception, match=r"slot|non local key"):
         server.client.eval(
             "redis.call('SET', KEYS[1], 1) redis.call('SET', ARGV[1], 1)",
             1,
-            Keys("p00").wake,
-            Keys("p02").wake,
+            Keys(partition="p00").wake,
+            Keys(partition="p02").wake,
         )
 
 

@@ -19,7 +19,7 @@ GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
 LONG = 150
 BACKLOG = 30
 """So many messages last for three seconds, whatever else this machine has to do meanwhile."""
-QUEUE = "runner\x06\x163"
+QUEUE = "runner/slow\x06\x163"
 """The list of the usual priority."""
 
 

@@ -6,17 +6,19 @@ import json
 import pytest
 import redis
 
-from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, Keys
+from runner.store.redis.keys import Keys
 from tests.waiting import wait_until
+
+KEYS = Keys()
 
 
 @pytest.fixture
 def letters(fake_store, call):
     """Put a dead message and a dead node into an empty store; return how to call `runner dead` on it."""
-    message = {"stream": RESPONSES, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
-    fake_store.client.xadd(DEAD_MESSAGES, message, id="1000-0")
+    message = {"stream": KEYS.responses, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
+    fake_store.client.xadd(KEYS.dead_messages, message, id="1000-0")
     lost = {"run_id": "00run", "node": "pay", "visit": 1, "reason": "5 workers lost", "at": 2000}
-    fake_store.client.xadd(Keys().dead, lost, id="2000-0")
+    fake_store.client.xadd(KEYS.dead, lost, id="2000-0")
     return functools.partial(call, "dead", url=fake_store.url), fake_store.client
 
 
@@ -27,7 +29,7 @@ def test_both_kinds_are_listed_the_newest_first(letters):
     cells = [line.split("\t") for line in call("list").stdout.splitlines()]
     assert cells == [
         ["node:2000-0", "1970-01-01T00:00:02.000Z", "00run pay", "5 workers lost"],
-        ["message:1000-0", "1970-01-01T00:00:01.000Z", RESPONSES, "no JSON"],
+        ["message:1000-0", "1970-01-01T00:00:01.000Z", KEYS.responses, "no JSON"],
     ]
 
 
@@ -46,7 +48,7 @@ def test_a_message_is_sent_again_unchanged(letters):
 
     done = call("replay", "message:1000-0")
     assert done.exit_code == 0
-    ((_, fields),) = client.xrange(RESPONSES)
+    ((_, fields),) = client.xrange(KEYS.responses)
     assert fields == {b"body": b'{"v":1\xff'}
     assert call("show", "message:1000-0").exit_code == 4
 
@@ -56,7 +58,7 @@ def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
     run_id = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
     lost = {"run_id": run_id, "node": "fail_once", "visit": 1, "reason": "5 workers lost"}
     with redis.Redis.from_url(shop_url) as client:
-        places = [f"node:{client.xadd(Keys().dead, lost).decode()}" for _ in range(2)]
+        places = [f"node:{client.xadd(KEYS.dead, lost).decode()}" for _ in range(2)]
 
     done = cli("dead", "replay", *places)
 
@@ -75,8 +77,8 @@ def test_a_letter_whose_run_is_gone_stays(letters):
     assert "00run" in done.stderr
     assert "dead drop node:2000-0" in done.stderr
     assert done.stdout.startswith("message:1000-0\t")
-    assert client.xlen(RESPONSES) == 1
-    assert client.xlen(Keys().dead) == 1
+    assert client.xlen(KEYS.responses) == 1
+    assert client.xlen(KEYS.dead) == 1
 
 
 def test_dropping_asks_first(letters):
@@ -84,7 +86,7 @@ def test_dropping_asks_first(letters):
     call, client = letters
 
     assert call("drop", "node:2000-0", stdin="n\n").exit_code == 130
-    assert client.xlen(Keys().dead) == 1
+    assert client.xlen(KEYS.dead) == 1
     assert call("drop", "node:2000-0", "--yes").stdout == "node:2000-0\tdropped\n"
     assert call("drop", "node:2000-0", "--yes").exit_code == 4
 

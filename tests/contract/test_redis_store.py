@@ -31,6 +31,7 @@ TEMPLATE = DoorbellTemplate(
     ['{"id": "', "id", '", "tag": "', "delivery_tag", '", "q": "', "queue", '", "p": ', "priority",
      ', "s": "', "shadow", '", "a": "', "argsrepr", '"}'],
     {priority: "" if priority < 3 else f"\x06\x16{priority // 3 * 3}" for priority in range(10)},
+    "runner/",
 )  # fmt: skip
 
 
@@ -313,13 +314,13 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
         clock.advance(31)
         store.sweep()
 
-    stored_keys = [key for key in keys(client) if not key.startswith("runner\x06") and key != "runner"]
+    stored_keys = [key for key in keys(client) if not key.startswith("runner/")]
 
     assert {key: declared(key) and declared(key).type for key in stored_keys} == {
         key: client.type(key).decode() for key in stored_keys
     }
     assert declared("runner:{p00}:r:x:zz") is None
-    assert declared("runner") is None
+    assert declared("runner/g") is None
 
 
 def test_scripts_ring_the_queue_themselves(worker, store, client):
@@ -327,12 +328,12 @@ def test_scripts_ring_the_queue_themselves(worker, store, client):
     store.install_doorbell(TEMPLATE)
     run_id = worker.start(shape('a>b a>c"ü', name="g"))
 
-    assert [message["id"] for message in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
-    client.delete("runner\x06\x163")
+    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [f"{run_id}.a.1.1"]
+    client.delete("runner/g\x06\x163")
     worker.run(run_id, "a")
 
-    one, two = queued(client, "runner\x06\x163")
-    assert (one["id"], one["s"], one["q"], one["p"]) == (f"{run_id}.b.1.1", "g/b", "runner", 5)
+    one, two = queued(client, "runner/g\x06\x163")
+    assert (one["id"], one["s"], one["q"], one["p"]) == (f"{run_id}.b.1.1", "g/b", "g", 5)
     assert (two["id"], two["s"], two["a"]) == (f'{run_id}.c"ü.1.1', 'g/c"ü', "visit=1 attempt=1")
     assert one["tag"].startswith(one["id"])
 
@@ -344,7 +345,7 @@ def test_a_message_rung_again_has_another_tag(worker, store, client, clock):
     clock.advance(31)
 
     assert rung(store.sweep()) == []
-    tags = [message["tag"] for message in queued(client, "runner\x06\x163")]
+    tags = [message["tag"] for message in queued(client, "runner/g\x06\x163")]
     assert len(tags) == len(set(tags)) == 2
 
 
@@ -362,10 +363,10 @@ def test_without_a_template_the_next_sweep_rings(worker, store, client):
     """A run that was started before any worker is rung by the first sweep, not a whole lease later."""
     run_id = worker.start(shape("a"))
 
-    assert not queued(client, "runner")
+    assert not queued(client, "runner/g")
     store.install_doorbell(TEMPLATE)
     store.sweep()
-    assert [message["id"] for message in queued(client, "runner\x06\x163")] == [f"{run_id}.a.1.1"]
+    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [f"{run_id}.a.1.1"]
 
 
 def test_a_template_with_an_unknown_place_is_refused():

@@ -6,8 +6,10 @@ import redis
 from runner.celery.intake import FORGET_AFTER, FORGET_EVERY
 from runner.errors import StoreError
 from runner.store.redis import streams
-from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS
+from runner.store.redis.keys import Keys
 from runner.store.redis.streams import HAND, MAX_EARLY, Entry, Intake, Outbox
+
+KEYS = Keys()
 
 
 @pytest.fixture
@@ -22,41 +24,41 @@ def intake(any_store):
     intake.leave()
 
 
-def readers(client, stream=RESPONSES) -> set[str]:
+def readers(client, stream=KEYS.responses) -> set[str]:
     return {consumer["name"].decode() for consumer in client.xinfo_consumers(stream, "runner")}
 
 
 def test_an_entry_is_read_once_and_goes_when_it_is_done(client, intake):
     """A message is handed to one reader, and its stream is empty once it was applied."""
-    entry_id = client.xadd(RESPONSES, {"body": b"{}"}).decode()
+    entry_id = client.xadd(KEYS.responses, {"body": b"{}"}).decode()
 
     entries = intake.read(0.01)
 
-    assert entries == [Entry(RESPONSES, entry_id, {b"body": b"{}"})]
+    assert entries == [Entry(KEYS.responses, entry_id, {b"body": b"{}"})]
     assert intake.read(0.01) == []
     intake.done(entries[0])
-    assert client.xlen(RESPONSES) == 0
-    assert client.xpending(RESPONSES, "runner")["pending"] == 0
+    assert client.xlen(KEYS.responses) == 0
+    assert client.xpending(KEYS.responses, "runner")["pending"] == 0
 
 
 def test_both_streams_are_read_together(client, intake):
     """One reader serves answers and starts."""
-    client.xadd(STARTS, {"body": b"1"})
-    client.xadd(RESPONSES, {"body": b"2"})
+    client.xadd(KEYS.starts, {"body": b"1"})
+    client.xadd(KEYS.responses, {"body": b"2"})
 
-    assert {entry.stream for entry in intake.read(0.01)} == {RESPONSES, STARTS}
+    assert {entry.stream for entry in intake.read(0.01)} == {KEYS.responses, KEYS.starts}
 
 
 def test_what_was_sent_before_the_first_worker_is_read(client, any_store):
     """A message that came before the group existed is not skipped."""
-    client.xadd(RESPONSES, {"body": b"early"})
+    client.xadd(KEYS.responses, {"body": b"early"})
 
     assert [entry.body for entry in Intake(any_store.url, "late").read(0.01)] == [b"early"]
 
 
 def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, any_store):
     """What a reader took and never finished goes to another one."""
-    client.xadd(RESPONSES, {"body": b"1"})
+    client.xadd(KEYS.responses, {"body": b"1"})
     gone = Intake(any_store.url, "gone")
     gone.read(0.01)
 
@@ -67,7 +69,7 @@ def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, any_sto
 def test_taking_over_goes_round_however_many_wait(client, intake, any_store):
     """Entries that wait at the front of the stream never hide those behind them."""
     for number in range(25):
-        client.xadd(RESPONSES, {"body": str(number)})
+        client.xadd(KEYS.responses, {"body": str(number)})
     while intake.read(0.01):
         pass
 
@@ -80,7 +82,7 @@ def test_large_entries_are_taken_one_by_one(client, intake):
     """A reader that finds entries large takes one at a time, until they are small again."""
     for size in (500_000, 500_000, 1):
         for _ in range(HAND):
-            client.xadd(RESPONSES, {"body": b"x" * size})
+            client.xadd(KEYS.responses, {"body": b"x" * size})
 
     hands = []
     while entries := intake.read(0.01):
@@ -91,22 +93,22 @@ def test_large_entries_are_taken_one_by_one(client, intake):
 
 def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     """What can't be used is kept as it came, whatever it is."""
-    client.xadd(RESPONSES, {"body": b"\xff\x00", "other": b"\xfe"})
+    client.xadd(KEYS.responses, {"body": b"\xff\x00", "other": b"\xfe"})
 
     intake.bury(intake.read(0.01)[0], "not valid JSON")
 
     ((_, letter),) = client.xrange("runner:dead")
     assert letter[b"body"] == b"\xff\x00"
     assert letter[b"field:other"] == b"\xfe"
-    assert (letter[b"stream"], letter[b"reason"]) == (RESPONSES.encode(), b"not valid JSON")
-    assert client.xlen(RESPONSES) == 0
+    assert (letter[b"stream"], letter[b"reason"]) == (KEYS.responses.encode(), b"not valid JSON")
+    assert client.xlen(KEYS.responses) == 0
 
 
 def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, intake, any_store):
     """A dead reader's name goes, but never with entries that nobody has applied."""
     intake.read(0.01)
     Intake(any_store.url, "empty").read(0.01)
-    client.xadd(RESPONSES, {"body": b"1"})
+    client.xadd(KEYS.responses, {"body": b"1"})
     Intake(any_store.url, "holding").read(0.01)
 
     assert intake.forget(3600) == []
@@ -136,7 +138,7 @@ def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
     calls = turn_of_a_fleet(redis_url, every=FORGET_EVERY)
 
     assert FORGET_EVERY >= 60
-    assert calls["cmdstat_xinfo|consumers"] == len((RESPONSES, STARTS))
+    assert calls["cmdstat_xinfo|consumers"] == len((KEYS.responses, KEYS.starts))
     assert calls["cmdstat_set"] == WORKERS
 
 
@@ -144,7 +146,7 @@ def test_workers_that_ask_each_for_itself_list_all_readers_every_time(redis_url)
     """The control: the work then grows with the square of the fleet."""
     calls = turn_of_a_fleet(redis_url)
 
-    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len((RESPONSES, STARTS))
+    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len((KEYS.responses, KEYS.starts))
 
 
 def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
@@ -154,8 +156,8 @@ def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
     for number in range(60):
         outbox.bury("door", b"%d" % number + b"x" * 100_000, "bad")
 
-    assert client.memory_usage(DEAD_MESSAGES) < 1_500_000
-    ((_, newest),) = client.xrevrange(DEAD_MESSAGES, count=1)
+    assert client.memory_usage(KEYS.dead_messages) < 1_500_000
+    ((_, newest),) = client.xrevrange(KEYS.dead_messages, count=1)
     assert newest[b"body"].startswith(b"59x")
 
 
@@ -163,10 +165,10 @@ def test_dead_letters_are_bounded_in_time(redis_url):
     """A dead letter that has lain for longer than a month is deleted as others come."""
     client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
     for number in range(1, 301):
-        client.xadd(DEAD_MESSAGES, {"body": b"old"}, id=f"{number}-1")
+        client.xadd(KEYS.dead_messages, {"body": b"old"}, id=f"{number}-1")
     outbox.bury("door", b"new", "bad")
 
-    assert client.xlen(DEAD_MESSAGES) < 150
+    assert client.xlen(KEYS.dead_messages) < 150
 
 
 def test_a_reader_that_leaves_is_no_longer_listed(client, any_store):
@@ -184,11 +186,11 @@ def test_streams_that_were_deleted_are_made_again(redis_url):
     """A stream that an operator deletes is read again after one failed look."""
     client, intake = redis.Redis.from_url(redis_url), Intake(redis_url, "reader-1")
     intake.read(0.01)
-    client.delete(RESPONSES, STARTS)
+    client.delete(KEYS.responses, KEYS.starts)
 
     with pytest.raises(StoreError, match="NOGROUP"):
         intake.read(0.01)
-    client.xadd(RESPONSES, {"body": b"again"})
+    client.xadd(KEYS.responses, {"body": b"again"})
 
     assert [entry.body for entry in intake.read(0.01)] == [b"again"]
     client.close()
@@ -197,7 +199,7 @@ def test_streams_that_were_deleted_are_made_again(redis_url):
 
 def test_the_age_of_an_entry_is_by_the_stores_clock(client, intake):
     """How old a message is does not depend on the worker's clock."""
-    client.xadd(RESPONSES, {"body": b"1"}, id="1000-0")
+    client.xadd(KEYS.responses, {"body": b"1"}, id="1000-0")
 
     age = intake.age(intake.read(0.01)[0])
 
@@ -208,7 +210,7 @@ def test_the_age_of_an_entry_is_by_the_stores_clock(client, intake):
 def test_an_entry_from_the_future_is_not_young_for_ever(client, intake):
     """Who names an entry by a clock that is ahead does not keep it, and those behind it, waiting."""
     seconds, _ = client.time()
-    client.xadd(RESPONSES, {"body": b"1"}, id=f"{(seconds + 3600) * 1000}-0")
+    client.xadd(KEYS.responses, {"body": b"1"}, id=f"{(seconds + 3600) * 1000}-0")
 
     assert intake.age(intake.read(0.01)[0]) == pytest.approx(3600, abs=2)
 
@@ -237,11 +239,11 @@ def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     """What came by another door and can't be used is kept with its reason."""
     outbox = Outbox(any_store.url)
     outbox.bury("runner.respond", b"?", "no kwargs")
-    outbox.send(RESPONSES, b"{}")
+    outbox.send(KEYS.responses, b"{}")
 
     ((_, letter),) = client.xrange("runner:dead")
     assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (b"runner.respond", b"?", b"no kwargs")
-    assert client.xlen(RESPONSES) == 1
+    assert client.xlen(KEYS.responses) == 1
 
 
 def test_an_unreachable_store_is_a_store_error(tmp_path):
@@ -254,11 +256,11 @@ def test_so_many_entries_wait_and_no_more(client, intake):
     """Early answers have a limit, which those that readers only just took don't count for."""
     with client.pipeline() as pipe:
         for _ in range(MAX_EARLY + HAND):
-            pipe.xadd(RESPONSES, {"body": b"{}"})
+            pipe.xadd(KEYS.responses, {"body": b"{}"})
         pipe.execute()
 
-    full = [bool(intake.read(0.01)) and intake.is_full(RESPONSES) for _ in range(MAX_EARLY // HAND + 1)]
+    full = [bool(intake.read(0.01)) and intake.is_full(KEYS.responses) for _ in range(MAX_EARLY // HAND + 1)]
 
     assert full == [False] * (MAX_EARLY // HAND) + [True]
     intake.done(intake.take_over(0, 1)[0])
-    assert not intake.is_full(RESPONSES)
+    assert not intake.is_full(KEYS.responses)

@@ -12,12 +12,9 @@ from typing import Any
 
 from runner.errors import NotFoundError, UsageError
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS, Keys
+from runner.store.redis.keys import NAMESPACE, Keys
 
-STREAMS = {"message": DEAD_MESSAGES, "node": Keys().dead}
-
-DOORS = {"runner.respond": RESPONSES, "runner.start": STARTS}
-"""The streams behind the Celery tasks that take messages."""
+KINDS = ("message", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +33,24 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of one database."""
+    """The dead letters of one namespace in a database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis = RedisConnection(url)
+        self._redis, keys = RedisConnection(url), Keys(namespace)
+        self._streams = {"message": keys.dead_messages, "node": keys.dead}
+        # Those behind the Celery tasks that take messages.
+        self._doors = {"runner.respond": keys.responses, "runner.start": keys.starts}
 
     def count(self) -> int:
         """Return how many there are."""
-        return sum(int(self._redis.call("XLEN", stream)) for stream in STREAMS.values())
+        return sum(int(self._redis.call("XLEN", stream)) for stream in self._streams.values())
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
         """List letters, the newest first."""
         letters = [
             _letter(kind, place.decode(), fields)
-            for kind, stream in STREAMS.items()
+            for kind, stream in self._streams.items()
             for place, fields in self._redis.call("XREVRANGE", stream, "+", "-", "COUNT", limit)
         ]
         return sorted(letters, key=lambda letter: letter.at, reverse=True)[:limit]
@@ -62,7 +62,7 @@ class DeadLetters:
             UsageError: that is no id of a letter. NotFoundError: there is none of that id.
         """
         kind, place = _parts(letter_id)
-        entries = self._redis.call("XRANGE", STREAMS[kind], place, place)
+        entries = self._redis.call("XRANGE", self._streams[kind], place, place)
         if not entries:
             raise NotFoundError(f"there is no dead letter {letter_id!r}; it was dropped or sent again.")
         return _letter(kind, place, entries[0][1])
@@ -73,10 +73,11 @@ class DeadLetters:
         Raises:
             UsageError: it is a node's letter, or the message never was on a stream and can't be.
         """
-        stream = DOORS.get(letter.source, letter.source)
-        if letter.kind != "message" or stream not in DOORS.values() or not letter.body:
+        stream = self._doors.get(letter.source, letter.source)
+        if letter.kind != "message" or stream not in self._doors.values() or not letter.body:
+            streams = " or ".join(self._doors.values())
             raise UsageError(
-                f"letter {letter.id} can't be sent again: it has no message for {RESPONSES} or {STARTS}. "
+                f"letter {letter.id} can't be sent again: it has no message for {streams}. "
                 "Read it with `runner dead show`, send what was meant, and drop it."
             )
         sent: bytes = self._redis.call("XADD", stream, "*", b"body", letter.body)
@@ -86,12 +87,12 @@ class DeadLetters:
     def drop(self, letter_id: str) -> bool:
         """Delete a letter; False when there was none."""
         kind, place = _parts(letter_id)
-        return bool(self._redis.call("XDEL", STREAMS[kind], place))
+        return bool(self._redis.call("XDEL", self._streams[kind], place))
 
 
 def _parts(letter_id: str) -> tuple[str, str]:
     kind, _, place = letter_id.partition(":")
-    if kind not in STREAMS or not place.replace("-", "", 1).isdecimal():
+    if kind not in KINDS or not place.replace("-", "", 1).isdecimal():
         raise UsageError(f"{letter_id!r} is no id of a dead letter; they look like message:1700000000000-0.")
     return kind, place
 

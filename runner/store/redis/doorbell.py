@@ -36,11 +36,13 @@ PLACES = frozenset(
 class DoorbellTemplate:
     """A message as text and places by turns, beginning and ending with text.
 
-    `queue_keys` gives for each priority (0 to 9) what follows the queue's name in the key of its list.
+    `queue_keys` gives for each priority (0 to 9) what follows the queue's name in the key of its list,
+    `prefix` what is before it.
     """
 
     parts: Sequence[str]
     queue_keys: Mapping[int, str] = field(default_factory=dict)
+    prefix: str = ""
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the stored template: a format of Lua's, and what to fill in, in order.
@@ -54,4 +56,4 @@ class DoorbellTemplate:
                 raise UsageError(f"a doorbell has no place {place!r}; it has {', '.join(sorted(PLACES))}.")
         template = "%s".join(text.replace("%", "%%") for text in texts)
         suffixes = {str(priority): suffix for priority, suffix in self.queue_keys.items()}
-        return {"template": template, "places": " ".join(places), **suffixes}
+        return {"template": template, "places": " ".join(places), "prefix": self.prefix, **suffixes}

@@ -1,9 +1,13 @@
 """Every key of the Redis store: the data dictionary, and the only place that names keys in Python.
 
-All keys of a partition begin with `runner:{pNN}:`. The braces are Redis Cluster's hash tag, so they
-share one slot. Scripts get that prefix as their one key and build the others from it (see
+All keys begin with the namespace, `runner` unless RUNNER_NAMESPACE says another, so that two environments
+can share a server. Those of a partition begin with `runner:{pNN}:`. The braces are Redis Cluster's hash
+tag, so they share one slot. Scripts get that prefix as their one key and build the others from it (see
 docs/decisions/0003-one-key-scripts.md). `DICTIONARY` lists what each key is; a test checks that no
 other key appears.
+
+The lists of the queues are Celery's and belong to the broker: `runner` and `runner/<queue>`, see
+runner/settings.py.
 """
 
 from __future__ import annotations
@@ -14,23 +18,9 @@ from dataclasses import dataclass
 from runner.records.listings import InterruptQuery, RunQuery, outermost
 from runner.store.redis.doorbell import VERSION
 
+NAMESPACE = "runner"
+
 PARTITION = "p00"
-
-RESPONSES = "runner:responses"
-
-STARTS = "runner:starts"
-"""The streams of answers and of runs to begin: one each for all partitions; an entry goes when it was
-applied.
-"""
-
-DEAD_MESSAGES = "runner:dead"
-"""A stream of messages that could not be used, with the reason: one for all partitions."""
-
-FORGOTTEN = "runner:forgotten"
-"""A text that lapses in a minute: until then no worker looks for readers of the streams that are gone."""
-
-WORKERS = "runner:workers"
-"""A hash: worker and process -> what it is and knows (JSON). A worker that is gone leaves it in a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +127,31 @@ DICTIONARY = (
     Key(
         "doorbell:<version>",
         "hash",
-        "the task queue's message as a template, queue suffix by priority",
+        "the task queue's message as a template; prefix of a queue's key, and its suffix by priority",
         "for ever",
     ),
 )
 
 
 class Keys:
-    """The keys of one partition."""
+    """The keys of one partition, and those that all partitions of a namespace share.
 
-    def __init__(self, partition: str = PARTITION) -> None:
-        """Take the partition's name, such as "p00"."""
-        self.prefix = f"runner:{{{partition}}}:"
+    `responses` and `starts` are the streams of answers and of runs to begin; an entry goes when it was
+    applied. `dead_messages` is a stream of messages that could not be used, with the reason. `replies` begins
+    the name of every stream of receipts. `forgotten` is a text that lapses in a minute: until then no worker
+    looks for readers of the streams that are gone. `workers` is a hash: worker and process -> what it is and
+    knows (JSON); a worker that is gone leaves it in a day.
+    """
+
+    def __init__(self, namespace: str = NAMESPACE, partition: str = PARTITION) -> None:
+        """Take the names, such as "runner" and "p00"."""
+        self.responses = f"{namespace}:responses"
+        self.starts = f"{namespace}:starts"
+        self.dead_messages = f"{namespace}:dead"
+        self.replies = f"{namespace}:replies:"
+        self.forgotten = f"{namespace}:forgotten"
+        self.workers = f"{namespace}:workers"
+        self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
         self.open = f"{self.prefix}open"
         self.notices = f"{self.prefix}notices"

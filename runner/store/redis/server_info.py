@@ -12,7 +12,7 @@ from runner.records.run import Status
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import DEAD_MESSAGES, RESPONSES, STARTS, Keys
+from runner.store.redis.keys import NAMESPACE, Keys
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -46,20 +46,20 @@ class ServerInfo:
         return self.policy.startswith("allkeys")
 
 
-def read_server_info(url: str) -> ServerInfo:
+def read_server_info(url: str, namespace: str = NAMESPACE) -> ServerInfo:
     """Read what a server reports of itself.
 
     Raises:
         StoreError: it can't be reached.
     """
-    connection = RedisConnection(url)
+    connection, keys = RedisConnection(url), Keys(namespace)
     try:
         info = _info(connection.call("INFO"))
         seconds, micros = connection.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         fsync, least = _setting(connection, "appendfsync"), _setting(connection, "min-replicas-to-write")
-        failing = connection.call("HRANDFIELD", Keys().failing, 10)
-        oldest = connection.call("ZRANGE", f"{Keys().prefix}timers", 0, 0, "WITHSCORES")
+        failing = connection.call("HRANDFIELD", keys.failing, 10)
+        oldest = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
     finally:
         connection.close()
     name = "Valkey" if "valkey_version" in info else "Redis"
@@ -122,36 +122,34 @@ class Metric:
     family: str = ""
 
 
-def read_metrics(url: str) -> list[Metric]:
+def read_metrics(url: str, namespace: str = NAMESPACE) -> list[Metric]:
     """Read all numbers.
 
     Raises:
         StoreError: the store can't be reached.
     """
-    connection, roster = RedisConnection(url), WorkerRegistry(url)
+    connection, roster, keys = RedisConnection(url), WorkerRegistry(url, namespace), Keys(namespace)
     try:
         now = roster.now()
         return [
-            *_runs(connection),
-            *_questions(connection, now),
-            *_rest(connection, now),
+            *_runs(connection, keys),
+            *_questions(connection, keys, now),
+            *_rest(connection, keys, now),
             *_workers(roster, now),
-            *_histograms(connection),
+            *_histograms(connection, keys),
         ]
     finally:
         connection.close()
         roster.close()
 
 
-def _runs(connection: RedisConnection) -> Iterator[Metric]:
-    keys = Keys()
+def _runs(connection: RedisConnection, keys: Keys) -> Iterator[Metric]:
     for status in STATUSES:
         count = int(connection.call("ZCARD", keys.runs(RunQuery(status))[-1]))
         yield Metric("runner_runs", "Runs that are kept, by status.", count, {"status": str(status)})
 
 
-def _questions(connection: RedisConnection, now: int) -> Iterator[Metric]:
-    keys = Keys()
+def _questions(connection: RedisConnection, keys: Keys, now: int) -> Iterator[Metric]:
     oldest = connection.call("ZRANGE", keys.open, 0, 0, "WITHSCORES")
     age = max(0.0, now - float(oldest[1])) / 1000 if oldest else 0.0
     yield Metric(
@@ -160,15 +158,14 @@ def _questions(connection: RedisConnection, now: int) -> Iterator[Metric]:
     yield Metric("runner_question_oldest_seconds", "For how long the oldest open question waits.", age)
 
 
-def _rest(connection: RedisConnection, now: int) -> Iterator[Metric]:
-    keys = Keys()
-    due = connection.call("ZRANGE", f"{keys.prefix}timers", 0, 0, "WITHSCORES")
+def _rest(connection: RedisConnection, keys: Keys, now: int) -> Iterator[Metric]:
+    due = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
     late = max(0.0, now - float(due[1])) / 1000 if due else 0.0
     yield Metric("runner_sweep_late_seconds", "For how long something that is due was not swept.", late)
-    for kind, stream in (("message", DEAD_MESSAGES), ("node", keys.dead)):
+    for kind, stream in (("message", keys.dead_messages), ("node", keys.dead)):
         count = int(connection.call("XLEN", stream))
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
-    for door, stream in (("responses", RESPONSES), ("starts", STARTS)):
+    for door, stream in (("responses", keys.responses), ("starts", keys.starts)):
         count = int(connection.call("XLEN", stream))
         yield Metric("runner_messages_pending", "Messages not applied yet.", count, {"stream": door})
 
@@ -180,8 +177,8 @@ def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:
     yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
 
 
-def _histograms(connection: RedisConnection) -> Iterator[Metric]:
-    pairs = connection.call("HGETALL", Keys().metrics)
+def _histograms(connection: RedisConnection, keys: Keys) -> Iterator[Metric]:
+    pairs = connection.call("HGETALL", keys.metrics)
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for name, suffix, value, labels in measurements.histograms(fields):
         yield Metric(f"{name}{suffix}", measurements.HELP[name], value, labels, family=name)

@@ -31,7 +31,7 @@ from runner.store.redis import measurements, script_values
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.doorbell import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
-from runner.store.redis.keys import PARTITION, Keys
+from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.queries import Queries
 from runner.store.redis.script_values import claimed, fetched
@@ -55,6 +55,7 @@ class RedisStore:
         self,
         url: str,
         *,
+        namespace: str = NAMESPACE,
         partition: str = PARTITION,
         lease: float = 30.0,
         retention: float | None = WEEK,
@@ -70,6 +71,7 @@ class RedisStore:
 
         Args:
             url: as redis-py reads it.
+            namespace: how all keys begin.
             partition: which part of the keys to use; a run stays in its own.
             lease: seconds a worker may be silent before its node runs again.
             retention: seconds that a finished run is kept; None keeps it for ever.
@@ -86,7 +88,7 @@ class RedisStore:
         self.max_state, self.max_run = max_state, max_run
         self.clock = clock
         self._retry_for = retry_for
-        self._keys = Keys(partition)
+        self._keys = Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
         confirmed = None
         if durability != FAST:

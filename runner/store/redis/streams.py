@@ -19,7 +19,7 @@ import redis
 from runner.errors import StoreError
 from runner.store import encoding
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import DEAD_MESSAGES, FORGOTTEN, PARTITION, RESPONSES, STARTS, Keys
+from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.scripts import Scripts
 
 # A consumer group on streams: several readers share the entries, and take over from one that is gone.
@@ -159,11 +159,11 @@ class Entry:
 class Intake:
     """One reader of the streams; give each reader a name that no other has."""
 
-    def __init__(self, url: str, reader: str, streams: Sequence[str] = (RESPONSES, STARTS)) -> None:
+    def __init__(self, url: str, reader: str, namespace: str = NAMESPACE) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis = RedisConnection(url)
-        self._reader, self._streams = reader, streams
-        self._group = Group(self._redis, GROUP, reader, streams)
+        self._redis, self.keys = RedisConnection(url), Keys(namespace)
+        self._reader, self._streams = reader, (self.keys.responses, self.keys.starts)
+        self._group = Group(self._redis, GROUP, reader, self._streams)
         self._forget_at = 0.0
 
     def read(self, wait: float, limit: int = HAND) -> list[Entry]:
@@ -198,7 +198,7 @@ class Intake:
         """Move an entry to the dead letters, its fields as they came."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
         kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
-        _bury(self._redis, {**letter, **kept})
+        _bury(self._redis, self.keys.dead_messages, {**letter, **kept})
         self.done(entry)
 
     def forget(self, idle: float, every: float = 0) -> list[str]:
@@ -211,7 +211,7 @@ class Intake:
             if time.monotonic() < self._forget_at:
                 return []
             self._forget_at = time.monotonic() + every
-            if self._redis.call("SET", FORGOTTEN, 1, "NX", "PX", round(every * 1000)) is None:
+            if self._redis.call("SET", self.keys.forgotten, 1, "NX", "PX", round(every * 1000)) is None:
                 return []
         return self._forget(idle, "")
 
@@ -231,9 +231,9 @@ class Intake:
 class Outbox:
     """Writes messages: those of the doors on behalf of others, and receipts."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis = RedisConnection(url)
+        self._redis, self.keys = RedisConnection(url), Keys(namespace)
 
     def send(self, stream: str, body: bytes) -> str:
         """Put a message on a stream and return its id there."""
@@ -242,14 +242,19 @@ class Outbox:
 
     def bury(self, door: str, body: bytes, reason: str) -> None:
         """Put a message that never was on a stream into the dead letters."""
-        _bury(self._redis, {"stream": door, "id": "", "reason": reason, BODY: body})
+        _bury(self._redis, self.keys.dead_messages, {"stream": door, "id": "", "reason": reason, BODY: body})
 
     def reply(self, stream: str, body: bytes) -> None:
         """Put a receipt on the stream that its receiver reads; it goes a day after the last one.
 
-        One that can't be put there, where the name is that of no stream, is put among the dead letters:
-        it must not keep the messages behind it waiting.
+        One that can't be put there, where the name is that of no stream or of another namespace's, is put
+        among the dead letters: it must not keep the messages behind it waiting.
         """
+        if not stream.startswith(self.keys.replies):
+            self.bury(
+                stream, body, f"the receipt was not sent: its stream must begin with {self.keys.replies}"
+            )
+            return
         try:
             self._redis.call("XADD", stream, "MAXLEN", "~", KEPT_REPLIES, "*", BODY, body)
             self._redis.call("EXPIRE", stream, REPLIES_STAY)
@@ -260,20 +265,20 @@ class Outbox:
             self.bury(stream, body, f"the receipt could not be sent: {error}")
 
 
-def _bury(connection: RedisConnection, letter: dict[Any, Any]) -> None:
+def _bury(connection: RedisConnection, stream: str, letter: dict[Any, Any]) -> None:
     """Add a dead letter, and delete those that are old, or the older half of too many bytes."""
     with connection.translated():
-        client = connection.client_of(DEAD_MESSAGES)
-        added = client.xadd(DEAD_MESSAGES, letter, maxlen=KEPT_DEAD, approximate=True)
+        client = connection.client_of(stream)
+        added = client.xadd(stream, letter, maxlen=KEPT_DEAD, approximate=True)
         oldest = int(added.partition(b"-")[0]) - DEAD_STAY * 1000
-        client.xtrim(DEAD_MESSAGES, minid=max(0, oldest), approximate=True)
+        client.xtrim(stream, minid=max(0, oldest), approximate=True)
         try:
-            size = client.memory_usage(DEAD_MESSAGES) or 0
+            size = client.memory_usage(stream) or 0
         except redis.ResponseError:
             size = 0  # a server that does not tell, or not this user: the number of letters is the limit
         if size > DEAD_BYTES:
-            kept = client.xlen(DEAD_MESSAGES) // 2
-            client.xtrim(DEAD_MESSAGES, maxlen=kept, approximate=False)
+            kept = client.xlen(stream) // 2
+            client.xtrim(stream, maxlen=kept, approximate=False)
             log.warning(
                 "dead.full: dead letters took more than %d bytes; the newest %d are kept.", DEAD_BYTES, kept
             )
@@ -318,9 +323,11 @@ class Notice:
 class NoticeReader:
     """One reader of a group; give each reader a name that no other has."""
 
-    def __init__(self, url: str, group: str, reader: str, partition: str = PARTITION) -> None:
+    def __init__(
+        self, url: str, group: str, reader: str, namespace: str = NAMESPACE, partition: str = PARTITION
+    ) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._stream = Keys(partition).notices
+        self._stream = Keys(namespace, partition).notices
         self._redis = RedisConnection(url, self._stream)
         self._name = group
         self._group = Group(self._redis, group, reader, [self._stream])
@@ -375,9 +382,9 @@ LONGEST = 4.0
 class SweepRequests:
     """One sleeper on a partition's list of wishes; any number may sleep, one wish wakes one."""
 
-    def __init__(self, url: str, partition: str = PARTITION) -> None:
+    def __init__(self, url: str, namespace: str = NAMESPACE, partition: str = PARTITION) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis, self._key = RedisConnection(url), Keys(partition).wake
+        self._redis, self._key = RedisConnection(url), Keys(namespace, partition).wake
 
     def wait(self, seconds: float) -> bool:
         """Wait up to so many seconds (at most 4); True when a sweep was asked for.

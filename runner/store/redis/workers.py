@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import WORKERS
+from runner.store.redis.keys import NAMESPACE, Keys
 
 EVERY = 10.0
 """Seconds between two signs of life of a worker."""
@@ -71,11 +71,11 @@ class Worker:
 
 
 class WorkerRegistry:
-    """The list of workers in one database."""
+    """The list of workers of one namespace in a database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
         """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis = RedisConnection(url)
+        self._redis, self._key = RedisConnection(url), Keys(namespace).workers
 
     def now(self) -> int:
         """Return the store's time in ms."""
@@ -86,15 +86,15 @@ class WorkerRegistry:
         """Write a worker's sign of life; `clock` is its own time in ms."""
         now = self.now()
         written = {**worker, "v": 1, "seen": now, "ahead": clock - now}
-        self._redis.call("HSET", WORKERS, f"{worker['name']}:{worker['pid']}", json.dumps(written))
+        self._redis.call("HSET", self._key, f"{worker['name']}:{worker['pid']}", json.dumps(written))
 
     def leave(self, name: str, pid: int) -> None:
         """Remove a worker."""
-        self._redis.call("HDEL", WORKERS, f"{name}:{pid}")
+        self._redis.call("HDEL", self._key, f"{name}:{pid}")
 
     def all(self) -> list[Worker]:
         """List the workers by name, with those that died within the last day."""
-        workers = [_read(value) for value in self._redis.call("HGETALL", WORKERS)[1::2]]
+        workers = [_read(value) for value in self._redis.call("HGETALL", self._key)[1::2]]
         return sorted(workers, key=lambda worker: (worker.name, worker.pid))
 
     def tidy(self) -> None:

@@ -25,13 +25,13 @@ local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')
 
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}
-  local found = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first)
+  local found = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first, 'prefix')
   if not found[1] then return false end
   suffixes[first] = found[3] or ''
   for _, bell in ipairs(bells) do
     local priority = bell[6]
     suffixes[priority] = suffixes[priority] or redis.call('HGET', prefix .. 'doorbell:1', priority) or ''
-    local key = bell[5] .. suffixes[priority]
+    local key = (found[4] or '') .. bell[5] .. suffixes[priority]
     queues[key] = queues[key] or {}
     table.insert(queues[key], message(found[1], found[2], bell))
   end

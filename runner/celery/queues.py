@@ -1,0 +1,85 @@
+"""The queues of a worker: those of its graphs, or those that its option --queues names.
+
+A worker gets only what it can run, so services with different graphs share a broker, and the length of
+a graph's queue is its backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from celery import Celery, signals
+from celery.utils.text import str_to_list
+from kombu import Queue
+from kombu.exceptions import OperationalError
+
+from runner.celery.config import CONNECT, is_amqp, is_redis, settings_of
+from runner.definition.registry import Registry
+from runner.errors import BrokerError, UsageError
+
+
+def queues_of(registry: Registry) -> list[str]:
+    """Return the queues of every registered graph and of the graphs inside them."""
+    plans = [plan for name in registry.names() for plan in registry.family(name)]
+    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
+
+
+def declared(app: Celery, name: str) -> Queue:
+    """Return a queue as every process of ours declares it; on RabbitMQ it survives the loss of a server."""
+    kind = {"x-queue-type": "quorum"} if is_amqp(app.conf.broker_url) else None
+    return Queue(name, routing_key=name, queue_arguments=kind)
+
+
+def add_queues(app: Celery, registry: Registry, worker: Any, options: Mapping[str, Any]) -> None:
+    """Have a worker that is about to select its queues also serve those of our nodes.
+
+    Without --queues it serves its app's own queues, those of its graphs, and that of our messages. With it,
+    what is named: `--queues gpu` means the app's queue of that name and that of the nodes with `queue="gpu"`.
+    """
+    settings = settings_of(app)
+    named, excluded = (set(str_to_list(options.get(name)) or ()) for name in ("queues", "exclude_queues"))
+    if named:
+        chosen = {
+            name if name.startswith(settings.node_queue("")) else settings.node_queue(name) for name in named
+        }
+        add = partial(_add, app, chosen)
+        signals.celeryd_after_setup.connect(add, sender=worker.hostname, weak=False)
+        return
+    queues = set(queues_of(registry)) - excluded
+    _add(app, {settings.messages_queue, *map(settings.node_queue, queues)} - excluded)
+
+
+def _add(app: Celery, names: Iterable[str], **_: object) -> None:
+    for name in sorted(names):
+        app.amqp.queues.select_add(declared(app, name))
+
+
+def check_queues(app: Celery) -> None:
+    """Refuse a queue whose name is that of another key of Redis: a worker fails to read it, again and again.
+
+    Raises:
+        UsageError: there is one. BrokerError: the broker can't be reached.
+    """
+    if not is_redis(app.conf.broker_read_url or app.conf.broker_url):
+        return
+    with app.connection_for_read() as connection:
+        try:
+            connection.ensure_connection(**CONNECT)
+            with connection.channel() as channel:
+                for name in sorted(app.amqp.queues.consume_from):
+                    _check_queue(name, channel.client, connection.channel_errors)
+        except (OperationalError, *connection.connection_errors) as error:
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+
+def _check_queue(name: str, client: Any, errors: tuple[type[Exception], ...]) -> None:
+    try:
+        client.llen(name)
+    except errors as error:
+        if "WRONGTYPE" in str(error):  # any other refusal says nothing of the key
+            raise UsageError(
+                f"the queue {name!r} can't be read: the broker has a key of that name which is no list. Give "
+                "the queue another name, or delete the key if nothing needs it."
+            ) from error
