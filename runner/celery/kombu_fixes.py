@@ -371,7 +371,7 @@ class ExpiringRequest(PrivateRequest):
         if not super().maybe_expire():
             return False
         try:
-            body = message_of(self.id, self.args, self.kwargs)
+            body = message_of(self.args, self.kwargs, {"idempotency_key": self.id})
         except UsageError:
             body = body_text(self.kwargs)
         reason = f"it expired at {self.expires} before a worker took it."
