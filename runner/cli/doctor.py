@@ -335,7 +335,9 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     if stopped:
         problem = f"no worker has {_names(stopped)}, and unfinished runs wait for one"
     fix = "Start a worker whose RUNNER_GRAPHS names their modules."
-    yield from _check("graphs", _names(published) or "none yet", problem or "", fix, FAIL if stopped else WARN)
+    yield from _check(
+        "graphs", _names(published) or "none yet", problem or "", fix, FAIL if stopped else WARN
+    )
 
 
 def _deploy(facts: Facts) -> Iterator[Check]:

@@ -90,13 +90,13 @@ def test_processes_of_two_releases_ring_with_their_own_templates(redis_url, app)
         client.hset(f"runner:{{p00}}:doorbell:{VERSION + 1}", mapping=later)
         store = open_store(redis_url)
         before = Client(store=store, registry=registry).start("refund", "go")
-        assert client.llen("runner") == 0
+        assert list(client.scan_iter("runner/*")) == []
         assert client.llen("runner:{p00}:wake") == 1  # a worker that sweeps rings for it
         store.install_doorbell(make_template(app))
         after = Client(store=store, registry=registry).start("refund", "go")
 
     assert before.status is Status.EXECUTING
-    assert take(app, "runner").headers["id"] == f"{after.id}.a.1.1"
+    assert take(app, "runner/refund").headers["id"] == f"{after.id}.a.1.1"
 
 
 def test_what_a_template_can_hold_changes_with_its_version_only():

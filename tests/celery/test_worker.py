@@ -14,11 +14,9 @@ from celery import Celery
 from runner import Client, Status
 from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
-from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.settings import Settings, as_broker
 from runner.store import open_store
-from tests.celery import graphs
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
@@ -34,18 +32,12 @@ def failed_start(url: str, graphs: str, folder, app: str = "runner.celery:app") 
 
 @pytest.fixture(scope="module")
 def bare(databases):
-    """A site whose worker has no graphs, and no option on its command line."""
+    """A site whose worker has a few graphs, and no option on its command line."""
     site = next(databases)
-    site.add(slots=0, RUNNER_GRAPHS="")
+    site.add(slots=0, RUNNER_GRAPHS="tests.celery.task_graphs")
     site.workers[0].wait_ready()
     yield site
     site.end()
-
-
-@pytest.mark.slow
-def test_a_worker_without_graphs_starts_and_says_so(bare):
-    """RUNNER_GRAPHS is optional; its absence is in the log, with what to do."""
-    assert "worker.ready: graphs: none; name their modules in RUNNER_GRAPHS" in bare.workers[0].said()
 
 
 @pytest.mark.slow
@@ -127,21 +119,6 @@ def first_attempts(site, run) -> list[int]:
 def test_a_worker_has_a_hundred_threads_by_default(bare):
     """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
     assert "concurrency: 100 (thread)" in bare.workers[0].said()
-
-
-@pytest.mark.slow
-def test_another_worker_has_the_graph_that_this_one_lacks(bare):
-    """A worker without a run's graph puts its nodes back, and the worker that has it runs them."""
-    own_registry = Registry()
-    own_registry.add("question", graphs.question)
-    without = bare.workers[0]
-    run = Client(store=bare.client.engine.store, registry=own_registry).start("question", "go")
-    wait_until(lambda: f"{run.id}.node.with.dots.1.1] ignored" in without.said(), "it puts the node back")
-    assert run.status is Status.EXECUTING
-
-    bare.add()
-
-    assert run.wait(60).status is Status.INTERRUPTED
 
 
 @pytest.mark.slow

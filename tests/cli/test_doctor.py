@@ -18,15 +18,27 @@ WORKER = Worker(
     pid=1,
     pool="threads",
     slots=4,
-    queues=["runner"],
-    wants=["runner"],
+    queues=["runner", "runner/refund"],
+    wants=["runner/refund"],
     graphs={"refund": "f1"},
     accepts=["json"],
     lease=30.0,
     sweep_interval=5.0,
     seen=NOW,
 )
-WELL = Facts(VITALS, [WORKER], {"refund": "f1", "refund/inner": "f2"}, 0, NOW, 5.0, "", True, False)
+WELL = Facts(
+    VITALS,
+    [WORKER],
+    {"refund": "f1", "refund/inner": "f2"},
+    0,
+    NOW,
+    5.0,
+    "",
+    True,
+    False,
+    graph_queues={"refund": {"runner/refund"}},
+    run_queues={"refund": {"runner/refund"}},
+)
 
 
 def other(**changes):
@@ -58,7 +70,15 @@ CASES = [
     ("graphs", WARN, replace(WELL, graphs={"refund": "f1", "hire": "f3"})),
     ("deploy", WARN, replace(WELL, workers=[WORKER, other(graphs={"refund": "f9"})])),
     ("deploy", WARN, replace(WELL, graphs={"refund": "f9"})),
-    ("queues", FAIL, replace(WELL, workers=[replace(WORKER, wants=["gpu", "runner"])])),
+    (
+        "graphs",
+        FAIL,
+        replace(WELL, graphs={"refund": "f1", "hire": "f3"}, run_queues={"hire": {"runner/hire"}}),
+    ),
+    ("queues", FAIL, replace(WELL, workers=[replace(WORKER, wants=["runner/gpu", "runner/refund"])])),
+    ("queues", FAIL, replace(WELL, run_queues={"refund": {"runner/former"}})),
+    ("queues", FAIL, replace(WELL, unreadable=["runner/refund"])),
+    ("routing", FAIL, replace(WELL, workers=[WORKER, other(graphs={})])),
     ("sweep", WARN, replace(WELL, vitals=replace(VITALS, overdue=60_000))),
     ("timers", FAIL, replace(WELL, vitals=replace(VITALS, failing=["00run"]))),
     ("intervals", WARN, replace(WELL, workers=[replace(WORKER, sweep_interval=60.0)])),

@@ -65,7 +65,7 @@ def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
     lines = graphs("show", "shop-refund").stdout.splitlines()
     document = json.loads(graphs("show", "shop-refund", "--json").stdout)
 
-    assert lines[0] == "node\tlook_up\tfunction\tall\trunner"
+    assert lines[0] == "node\tlook_up\tfunction\tall\tshop-refund"
     assert lines[-1] == "edge\tapprove\tsend\tforward"
     assert [edge["condition"] for edge in document["edges"]] == [False, False, False, True]
 

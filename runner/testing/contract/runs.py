@@ -30,8 +30,8 @@ class RunContract:
         assert reply.word == "started"
         assert reply.run_id == "00run"
         assert list(reply.doorbells) == [
-            Doorbell("00run", "a", 1, 1, "runner", 5, "g"),
-            Doorbell("00run", "b", 1, 1, "runner", 5, "g"),
+            Doorbell("00run", "a", 1, 1, "g", 5, "g"),
+            Doorbell("00run", "b", 1, 1, "g", 5, "g"),
         ]
 
     def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
@@ -595,7 +595,7 @@ class RunContract:
         reply = store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
 
         assert (before.on_end, before.ends, before.untold) == (TASK, 0, 0)
-        assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "runner", 5, "g")]
+        assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "g", 5, "g")]
         after = self.record(worker, run_id)
         assert (after.status, after.on_end, after.ends, after.untold) == (Status.COMPLETED, TASK, 1, 1)
 
