@@ -52,6 +52,18 @@ def redis_url(store_server):
     return store_server.url
 
 
+@pytest.fixture
+def waits_for_disk(store_server):
+    """Skip where the server of this machine is too old to wait for its disk."""
+    from runner.store.redis import durability
+
+    with redis.Redis.from_url(store_server.url) as client:
+        version = client.info("server")["redis_version"]
+    if tuple(map(int, version.split(".")[:2])) < durability.OLDEST:
+        least = ".".join(map(str, durability.OLDEST))
+        pytest.skip(f"needs Redis {least} or a Valkey; the server on PATH is {version}")
+
+
 @pytest.fixture(params=["fake", pytest.param("server", marks=pytest.mark.slow)])
 def any_store(request):
     """A store for a client alone: a fake one in this process, and in the slow suite a server's, too."""

@@ -195,7 +195,7 @@ def _writes_until_gone(server, run) -> bool:
     return not server.client.exists(f"runner:{{p00}}:r:{run.id}")
 
 
-def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path):
+def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path, waits_for_disk):
     """With RUNNER_DURABILITY=fsync a store without an append-only file ends the worker, which says why."""
     server = Server(tmp_path, appendonly="no").start()
     site = Site(server.url, tmp_path)

@@ -73,7 +73,7 @@ def test_fast_waits_for_nothing(opened, client):
     assert waits(client) == 0
 
 
-def test_what_is_acknowledged_waits_for_the_disk(opened, client):
+def test_what_is_acknowledged_waits_for_the_disk(opened, client, waits_for_disk):
     """At the level `fsync` each reply that promises something waits for the disk once, and no other does."""
     worker = ManualWorker(opened("fsync"))
     counts = [waits(client)]
@@ -93,7 +93,9 @@ def test_what_is_acknowledged_waits_for_the_disk(opened, client):
     assert counts == [0, 1, 1, 2, 3, 4]
 
 
-def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_written(opened, client):
+def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_written(
+    opened, client, waits_for_disk
+):
     """Without an append-only file the level `fsync` is an error that says so, and nothing is written."""
     client.config_set("appendonly", "no")
     store = opened("fsync")
@@ -104,7 +106,7 @@ def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_writte
     assert store.read("00run") is None
 
 
-def test_an_append_only_file_that_is_switched_off_later_is_not_durable(opened, client):
+def test_an_append_only_file_that_is_switched_off_later_is_not_durable(opened, client, waits_for_disk):
     """A server that loses the ability while programs run acknowledges nothing from then on."""
     store = opened("fsync")
     start(store, "00first")
