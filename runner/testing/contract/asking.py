@@ -153,7 +153,7 @@ class AskingContract:
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
 
         assert store.park(token, [two], None).word == "waiting"
         worker.answer(two)
@@ -176,14 +176,14 @@ class AskingContract:
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
 
-        assert store.park(worker.claim(run_id, "a").token, [one, two], None).word == "waiting"
+        assert store.park(worker.token(run_id, "a"), [one, two], None).word == "waiting"
         assert worker.statuses(run_id) == "interrupted: a waiting"
 
     def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """A node that would wait without an open question is refused and stays running."""
         run_id, question = worker.asking("a")
         worker.answer(question)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
 
         assert store.park(token, [], None).word == "nothing_open"
         assert store.park(token, [question], None).word == "nothing_open"
@@ -194,7 +194,7 @@ class AskingContract:
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
-        three = worker.question(worker.claim(run_id, "a").token, "three")
+        three = worker.question(worker.token(run_id, "a"), "three")
         token = worker.read(run_id).nodes["a"]
         assert token.status is Status.RUNNING
         claim = store.claim(run_id, "a", 1, 1, token.nonce)
@@ -225,11 +225,11 @@ class AskingContract:
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         three = worker.question(token, "three")
         store.park(token, [three], None)
         worker.answer(three)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         changed = replace(two, reason=1_000_000)
 
         assert store.ask(token, [changed], None).word == "asked"
@@ -242,12 +242,12 @@ class AskingContract:
     def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
         """While an answer is judged, its question is withdrawn by a failure and asked again for more."""
         run_id = worker.start(shape("a b", entries=["a", "b"]))
-        token = worker.claim(run_id, "b").token
+        token = worker.token(run_id, "b")
         small = worker.question(token, "pay?", reason=10)
         store.park(token, [small], None)
         judged = store.interrupts([small.id])
         answer = Answer(small.id, "yes", digest=small.digest)
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         write_retry(store, run_id)
         claim = worker.claim(run_id, "b", 1, 2)
         large = worker.next_question(claim, "pay?", reason=1_000_000)
@@ -351,7 +351,7 @@ class AskingContract:
 
         assert rung(store.withdraw(first.id, "", reask=True)) == ["a.1.1"]
 
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         again = worker.question(token, "one", reasked=1)
         assert again.id != first.id
         assert store.park(token, [again, second], None).word == "waiting"
@@ -384,7 +384,7 @@ class AskingContract:
         """Nothing waits for its time any more."""
         run_id, question = worker.asking("a", expires_in=10)
         store.withdraw(question.id, "", reask=False)
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
 
         (interrupt,) = store.interrupts([question.id])
         assert interrupt is not None

@@ -27,7 +27,7 @@ class DelegationContract:
     def _family(self, worker: ManualWorker) -> tuple[str, str]:
         """Start a run and, for its first node, a child run."""
         parent = worker.start("a")
-        return parent, self._child(worker, worker.claim(parent, "a").token)
+        return parent, self._child(worker, worker.token(parent, "a"))
 
     def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
@@ -35,7 +35,7 @@ class DelegationContract:
     def test_a_child_that_needs_migration_makes_its_parent_need_it(self, worker: ManualWorker) -> None:
         """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
-        worker.store.hold(worker.claim(child, "x").token)
+        worker.store.hold(worker.token(child, "x"))
         assert worker.statuses(parent) == "needs_migration: a waiting"
 
         worker.store.release(child, ["x"])
@@ -47,7 +47,7 @@ class DelegationContract:
     def test_the_end_of_a_child_rings_its_parent(self, worker: ManualWorker) -> None:
         """The parent's node is ready again and gets the whole child run with its claim."""
         parent, child = self._family(worker)
-        token = worker.claim(child, "x").token
+        token = worker.token(child, "x")
         assert worker.settle(token, "inner result") == "settled"
 
         claim = worker.claim(parent, "a")
@@ -61,7 +61,7 @@ class DelegationContract:
     def test_a_failed_child_is_for_the_parents_node_to_judge(self, worker: ManualWorker) -> None:
         """A child's failure fails nothing by itself: the parent's node is rung and decides."""
         parent, child = self._family(worker)
-        worker.fail(worker.claim(child, "x").token)
+        worker.fail(worker.token(child, "x"))
 
         claim = worker.claim(parent, "a")
         assert claim.child is not None
@@ -71,10 +71,10 @@ class DelegationContract:
     def test_a_cancel_goes_down(self, worker: ManualWorker, store: Store) -> None:
         """Cancelling a run cancels its children, one that executes and one that waits."""
         parent = worker.start("a b")
-        waits = self._child(worker, worker.claim(parent, "a").token)
-        runs = self._child(worker, worker.claim(parent, "b").token)
+        waits = self._child(worker, worker.token(parent, "a"))
+        runs = self._child(worker, worker.token(parent, "b"))
         worker.park(waits, "x")
-        token = worker.claim(runs, "x").token
+        token = worker.token(runs, "x")
 
         store.cancel(parent, "enough")
 
@@ -87,7 +87,7 @@ class DelegationContract:
     def test_changes_reach_all_generations(self, worker: ManualWorker, store: Store) -> None:
         """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
         top, middle = self._family(worker)
-        bottom = self._child(worker, worker.claim(middle, "x").token)
+        bottom = self._child(worker, worker.token(middle, "x"))
         (question,) = worker.park(bottom, "x")
         record = worker.read(bottom).record
         assert (record.parent, record.parent_node, record.root) == (middle, "x", top)
@@ -105,7 +105,7 @@ class DelegationContract:
     ) -> None:
         """A child's events are among its root's, numbered there, with the way to their node."""
         top, middle = self._family(worker)
-        bottom = self._child(worker, worker.claim(middle, "x").token)
+        bottom = self._child(worker, worker.token(middle, "x"))
         assert [worker.read(run).record.path for run in (top, middle, bottom)] == ["", "a/", "a/x/"]
         read = store.events(top)[-1].position
         (question,) = worker.park(bottom, "x")
@@ -143,7 +143,7 @@ class DelegationContract:
     def test_a_node_with_a_child_waits_for_nothing_else(self, worker: ManualWorker) -> None:
         """A question left open when a node delegates is withdrawn: no answer wakes it beside its child."""
         parent = worker.start("a")
-        token = worker.claim(parent, "a").token
+        token = worker.token(parent, "a")
         question = worker.ask(token)
         child = self._child(worker, token)
 
@@ -155,7 +155,7 @@ class DelegationContract:
     def test_a_repeated_delegation_starts_one_child(self, worker: ManualWorker, store: Store) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start("a")
-        token = worker.claim(parent, "a").token
+        token = worker.token(parent, "a")
         start = Start("00child", "inner", None, None, parent=token)
         store.publish([INNER])
 
@@ -167,7 +167,7 @@ class DelegationContract:
     def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
         """A node that delegates after its run was stopped is cancelled."""
         parent = worker.start("a")
-        token = worker.claim(parent, "a").token
+        token = worker.token(parent, "a")
         store.publish([INNER])
         store.cancel(parent, "enough")
 
@@ -181,10 +181,10 @@ class DelegationContract:
         root = worker.start(shape("a b", policy="continue"))
         runs = [root]
         for node in "ab":
-            inner = worker.start(shape("m", name="middle"), parent=worker.claim(root, node).token)
-            leaf = worker.start(INNER, parent=worker.claim(inner, "m").token)
+            inner = worker.start(shape("m", name="middle"), parent=worker.token(root, node))
+            leaf = worker.start(INNER, parent=worker.token(inner, "m"))
             for run_id, name in ((leaf, "x"), (inner, "m"), (root, node)):
-                worker.fail(worker.claim(run_id, name).token)
+                worker.fail(worker.token(run_id, name))
             runs += [inner, leaf]
         before = worker.read(root).events
 
@@ -201,8 +201,8 @@ class DelegationContract:
     def test_a_retried_node_forgets_its_child(self, worker: ManualWorker, store: Store) -> None:
         """A retried node starts another child: its former child counts no more."""
         parent, child = self._family(worker)
-        worker.fail(worker.claim(child, "x").token)
-        token = worker.claim(parent, "a").token
+        worker.fail(worker.token(child, "x"))
+        token = worker.token(parent, "a")
         store.retry(token, 0, {"v": 1}, None)
         worker.sweep()
 
@@ -218,7 +218,7 @@ class DelegationContract:
     ) -> tuple[str, list[str]]:
         """Start a run, expand its map into some items, and name the doorbells."""
         run_id = worker.start(graph)
-        reply = store.expand(worker.claim(run_id, "m").token, list(items))
+        reply = store.expand(worker.token(run_id, "m"), list(items))
         assert reply.word == "expanded"
         return run_id, rung(reply)
 
@@ -263,7 +263,7 @@ class DelegationContract:
         store.park(token, [question], None)
         assert store.expand(token, ["late"]).word == "expanded"
         worker.answer(question)
-        store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+        store.expand(worker.token(run_id, "m"), ["x", "y"])
 
         assert [worker.claim(run_id, f"m[{index}]").task for index in range(2)] == ["x", "y"]
 
@@ -299,8 +299,8 @@ class DelegationContract:
         """Idle items are cancelled, their questions withdrawn; running ones end, then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(3), 0, 1, 2, 3)
         worker.park(run_id, "m[0]")
-        running = worker.claim(run_id, "m[1]").token
-        assert worker.fail(worker.claim(run_id, "m[2]").token) == "settled"
+        running = worker.token(run_id, "m[1]")
+        assert worker.fail(worker.token(run_id, "m[2]")) == "settled"
 
         assert worker.statuses(run_id) == (
             "executing: m waiting, m[0] cancelled, m[1] running, m[2] failed, m[3] cancelled"
@@ -318,7 +318,7 @@ class DelegationContract:
     def test_items_of_a_stopped_map_go_no_further(self, worker: ManualWorker, store: Store) -> None:
         """A running item of a map that stopped can neither ask, nor wait, nor be tried again."""
         run_id, _ = self._expanded(worker, store, of_map(), 0, 1, 2, 3)
-        tokens = [worker.claim(run_id, f"m[{index}]").token for index in range(4)]
+        tokens = [worker.token(run_id, f"m[{index}]") for index in range(4)]
         assert worker.fail(tokens[0]) == "settled"
 
         assert store.ask(tokens[3], [worker.question(tokens[3])], None).word == "stopping"
@@ -331,7 +331,7 @@ class DelegationContract:
     def test_a_map_may_go_on_without_failed_items(self, worker: ManualWorker, store: Store) -> None:
         """Where a failed item does not stop its map, the others run and the run does not fail."""
         run_id, _ = self._expanded(worker, store, of_map(1, stops=False), 0, 1)
-        assert worker.fail(worker.claim(run_id, "m[0]").token) == "settled"
+        assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
         worker.run(run_id, "m[1]", "m", "z")
 
         assert worker.statuses(run_id) == ("completed: m completed, m[0] failed, m[1] completed, z completed")
@@ -340,14 +340,14 @@ class DelegationContract:
         """Items that have completed in this visit do not run again; failed and cancelled ones do."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2)
         worker.run(run_id, "m[0]")
-        worker.fail(worker.claim(run_id, "m[1]").token)
-        assert store.retry(worker.claim(run_id, "m").token, 0, {"v": 1}, None).word == "retrying"
+        worker.fail(worker.token(run_id, "m[1]"))
+        assert store.retry(worker.token(run_id, "m"), 0, {"v": 1}, None).word == "retrying"
         worker.sweep()
         again = worker.claim(run_id, "m", attempt=2)
 
         assert again.map == MapRecord(1, 3)
         assert rung(store.expand(again.token, None)) == ["m[1].1.2"]
-        assert worker.settle(worker.claim(run_id, "m[1]", attempt=2).token) == "settled"
+        assert worker.settle(worker.token(run_id, "m[1]", attempt=2)) == "settled"
         worker.run(run_id, "m[2]")
         assert worker.claim(run_id, "m", attempt=2).map == MapRecord(1, 3, 3)
 
@@ -375,7 +375,7 @@ class DelegationContract:
         """A stop cancels some hundred idle items at once; time cancels the rest, and then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(), *range(700))
         worker.sweep()
-        assert worker.fail(worker.claim(run_id, "m[0]").token) == "settled"
+        assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
 
         snapshot = worker.read(run_id)
         assert (snapshot.nodes["m"].status, snapshot.nodes["m"].busy) == (Status.WAITING, True)
@@ -386,7 +386,7 @@ class DelegationContract:
     def test_cancelling_a_run_cancels_items(self, worker: ManualWorker, store: Store) -> None:
         """A run that stops cancels a map and its idle items, and ends when the last running one has."""
         run_id, _ = self._expanded(worker, store, of_map(2), 0, 1, 2)
-        running = worker.claim(run_id, "m[0]").token
+        running = worker.token(run_id, "m[0]")
         store.cancel(run_id, "enough")
 
         assert worker.statuses(run_id) == "executing: m cancelled, m[0] running, m[1] cancelled"
@@ -404,8 +404,8 @@ class DelegationContract:
     def test_a_child_run_does_the_work_of_an_item(self, worker: ManualWorker, store: Store) -> None:
         """An item that is a graph is at work while its child run is, and is cancelled with it."""
         run_id, _ = self._expanded(worker, store, of_map(), 0, 1)
-        child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "m[0]").token)
-        worker.fail(worker.claim(run_id, "m[1]").token)
+        child = worker.start(shape("x", name="inner"), parent=worker.token(run_id, "m[0]"))
+        worker.fail(worker.token(run_id, "m[1]"))
 
         assert worker.read(child).record.status is Status.CANCELLED
         assert worker.statuses(run_id) == "executing: m ready, m[0] cancelled, m[1] failed"
@@ -413,9 +413,9 @@ class DelegationContract:
     def test_only_the_holder_of_a_map_expands_it(self, worker: ManualWorker, store: Store) -> None:
         """A worker that lost its map can't add items to it, and a map without items can't go on with some."""
         run_id = worker.start(of_map())
-        late = worker.claim(run_id, "m").token
+        late = worker.token(run_id, "m")
         worker.sweep(after=31)
-        again = worker.claim(run_id, "m", attempt=2).token
+        again = worker.token(run_id, "m", attempt=2)
 
         assert store.expand(late, [1]).word == "stale"
         assert store.expand(again, None).word == "no_items"
@@ -428,10 +428,10 @@ class DelegationContract:
         graph = of_map(edges="a>m m>a m>z")
         run_id = worker.start(graph)
         worker.run(run_id, "a")
-        store.expand(worker.claim(run_id, "m").token, [1, 2])
+        store.expand(worker.token(run_id, "m"), [1, 2])
         worker.run(run_id, "m[0]", "m[1]")
-        assert worker.settle(worker.claim(run_id, "m").token, edges="10") == "settled"
-        assert worker.settle(worker.claim(run_id, "a", visit=2).token) == "settled"
+        assert worker.settle(worker.token(run_id, "m"), edges="10") == "settled"
+        assert worker.settle(worker.token(run_id, "a", visit=2)) == "settled"
         second = worker.claim(run_id, "m", visit=2)
 
         assert second.map is None
@@ -447,7 +447,7 @@ class DelegationContract:
         run_id = worker.start(of_map(edges="a>m m>a"))
         before = worker.store.fetch(run_id, ["m[0]"])
         worker.run(run_id, "a")
-        worker.settle(worker.claim(run_id, "m").token, [], "1")
+        worker.settle(worker.token(run_id, "m"), [], "1")
         worker.claim(run_id, "a", 2)
 
         assert worker.store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
@@ -511,7 +511,7 @@ class DelegationContract:
     def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(self, worker: ManualWorker) -> None:
         """A node that would wait for what was reported meanwhile goes on at once."""
         run_id = worker.start("a")
-        worker.store.hand(worker.claim(run_id, "a").token, WORK)
+        worker.store.hand(worker.token(run_id, "a"), WORK)
         worker.sweep(after=30)
         claim = worker.claim(run_id, "a")
         reply = worker.store.report(run_id, "a", 1, WORK, "done")
@@ -565,12 +565,12 @@ class DelegationContract:
         """Its place in the map stays its own until it has ended."""
         spec = MapSpec("function", None, 1, stops=True)
         run_id = worker.start(shape("m", maps={"m": spec}))
-        store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+        store.expand(worker.token(run_id, "m"), ["x", "y"])
         first, second = item_id("m", 0), item_id("m", 1)
         self._hand(worker, run_id, node=first)
         assert worker.statuses(run_id) == "executing: m waiting, m[0] waiting"
 
         store.report(run_id, first, 1, WORK, "done")
-        worker.settle(worker.claim(run_id, first).token, "done")
+        worker.settle(worker.token(run_id, first), "done")
         worker.run(run_id, second)
         assert worker.claim(run_id, "m").map is not None

@@ -36,8 +36,8 @@ class LimitContract:
 
         assert worker.end(first.token) == ["c.1.1"]
         worker.limited(run_id, "a")
-        assert worker.end(worker.claim(run_id, "c").token) == ["a.1.1"]
-        assert worker.end(worker.claim(run_id, "a").token) == []
+        assert worker.end(worker.token(run_id, "c")) == ["a.1.1"]
+        assert worker.end(worker.token(run_id, "a")) == []
 
     def test_a_wait_for_a_place_is_told_once(self, worker: ManualWorker) -> None:
         """A node that finds no place has one event of that, however often it is refused."""
@@ -54,7 +54,7 @@ class LimitContract:
         worker.limited(run_id, "b")
         question = worker.question(token)
         assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
-        other = worker.claim(run_id, "b").token
+        other = worker.token(run_id, "b")
         worker.answer(question)
         worker.limited(run_id, "a")
 
@@ -76,7 +76,7 @@ class LimitContract:
     def test_who_waited_is_rung_before_a_child_run(self, worker: ManualWorker) -> None:
         """A node that starts a child run returns its place to the next in line, before the child has one."""
         run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         worker.limited(run_id, "b")
         worker.store.publish([inner])
 
@@ -164,7 +164,7 @@ class LimitContract:
         worker.claim(one, "a")
         worker.claim(other, "a")
         parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
-        child = worker.start(crowd(limit, names="a", name="inner"), parent=worker.claim(parent, "p").token)
+        child = worker.start(crowd(limit, names="a", name="inner"), parent=worker.token(parent, "p"))
 
         worker.limited(same, "a")
         worker.limited(child, "a")

@@ -95,10 +95,14 @@ class ManualWorker:
         assert isinstance(claim, Claim), claim
         return claim
 
+    def token(self, run_id: str, node: str, visit: int = 1, attempt: int = 1) -> Token:
+        """Claim a visit that is ready, for its token alone."""
+        return self.claim(run_id, node, visit, attempt).token
+
     def begin(self, graph: Topology | str, *, node: str = "a", **options: Any) -> tuple[str, Token]:
         """Begin a run, and claim a node of it."""
         run_id = self.start(graph, **options)
-        return run_id, self.claim(run_id, node).token
+        return run_id, self.token(run_id, node)
 
     def sweep(self, *, after: float = 0) -> list[str]:
         """Let seconds pass, sweep, and name the visits that are rung."""
@@ -145,7 +149,7 @@ class ManualWorker:
     def run(self, run_id: str, *nodes: str, edges: str | None = None) -> None:
         """Claim and complete first visits, one after another; the output of each is its name."""
         for node in nodes:
-            assert self.settle(self.claim(run_id, node).token, node, edges) == "settled"
+            assert self.settle(self.token(run_id, node), node, edges) == "settled"
 
     def question(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
         """Build a question of a visit, which may lead to the node `late` when it expires."""

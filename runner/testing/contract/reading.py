@@ -110,11 +110,11 @@ class ReadingContract:
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
         run_id, question = worker.asking("a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60)
         worker.answer(question, response={"fine": True}, responder="ann")
-        worker.settle(worker.claim(run_id, "a").token, {"paid": 5})
-        store.retry(worker.claim(run_id, "b").token, 700, failure(), None)
-        worker.settle(worker.claim(run_id, "c").token, "x" * 2000)
+        worker.settle(worker.token(run_id, "a"), {"paid": 5})
+        store.retry(worker.token(run_id, "b"), 700, failure(), None)
+        worker.settle(worker.token(run_id, "c"), "x" * 2000)
         worker.sweep(after=1)
-        worker.fail(worker.claim(run_id, "b", attempt=2).token)
+        worker.fail(worker.token(run_id, "b", attempt=2))
 
         details = [
             (f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail
@@ -262,7 +262,7 @@ class ReadingContract:
         (mine,) = worker.park(run, "a", "ok?", assignees=["ann", "ben"])
         worker.clock.advance(1)
         parent = worker.start(graph)
-        child = worker.start(INNER, parent=worker.claim(parent, "a").token)
+        child = worker.start(INNER, parent=worker.token(parent, "a"))
         (inner,) = worker.park(child, "x", "sum?")
         worker.clock.advance(1)
         other = worker.start(shape("a", name="other"))

@@ -22,7 +22,7 @@ class RecoveryContract:
         """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
         run_id = worker.start("a>b b>c")
         worker.run(run_id, "a")
-        token = worker.claim(run_id, "b").token
+        token = worker.token(run_id, "b")
         worker.fail(token)
 
         names, reply = write_retry(store, run_id)
@@ -45,7 +45,7 @@ class RecoveryContract:
         """Documents, messages and answers of the visit survive its failure and the retry."""
         run_id, question = worker.asking("a")
         worker.answer(question)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         store.save(token, saved(3, "hello"))
         worker.fail(token)
         write_retry(store, run_id)
@@ -58,7 +58,7 @@ class RecoveryContract:
     def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
         """A node that was cancelled while it waited runs again and asks under a new id."""
         run_id, question = worker.asking("a b", node="b")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
         assert write_retry(store, run_id)[0] == ["a", "b"]
@@ -73,9 +73,9 @@ class RecoveryContract:
     def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker: ManualWorker) -> None:
         """Under continue a node behind the failed one has a new visit when that has completed at last."""
         run_id = worker.start(shape("a>c b>c", policy="continue"))
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         worker.run(run_id, "b")
-        token = worker.claim(run_id, "c").token
+        token = worker.token(run_id, "c")
         worker.store.save(token, saved(1, "old"))
         worker.settle(token, "without a")
         assert worker.statuses(run_id) == "failed: a failed, b completed, c completed"
@@ -83,7 +83,7 @@ class RecoveryContract:
         write_retry(worker.store, run_id)
 
         assert worker.statuses(run_id) == "executing: a ready, b completed, c pending"
-        worker.settle(worker.claim(run_id, "a", 1, 2).token, "a")
+        worker.settle(worker.token(run_id, "a", 1, 2), "a")
         claim = worker.claim(run_id, "c", 2)
         assert list(claim.inputs) == [("a", 1, "a"), ("b", 1, "b")]
         assert (claim.document, list(claim.messages)) == (None, [])
@@ -95,11 +95,11 @@ class RecoveryContract:
     def test_one_of_several_failed_nodes_may_be_named(self, worker: ManualWorker, store: Store) -> None:
         """Under continue the others stay failed."""
         run_id = worker.start(shape("a b", policy="continue"))
-        worker.fail(worker.claim(run_id, "a").token)
-        worker.fail(worker.claim(run_id, "b").token)
+        worker.fail(worker.token(run_id, "a"))
+        worker.fail(worker.token(run_id, "b"))
 
         assert write_retry(store, run_id, "a")[0] == ["a"]
-        worker.settle(worker.claim(run_id, "a", 1, 2).token)
+        worker.settle(worker.token(run_id, "a", 1, 2))
         assert worker.statuses(run_id) == "failed: a completed, b failed"
 
     def test_a_run_that_moved_since_it_was_read_is_left_alone(
@@ -107,7 +107,7 @@ class RecoveryContract:
     ) -> None:
         """Two retries of one run are one: a repeated request gets the first reply, another one is refused."""
         run_id = worker.start("a")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         again = plan_retry(store, run_id)
 
         assert rung(store.rewrite(again, "one")) == ["a.1.2"]
@@ -115,7 +115,7 @@ class RecoveryContract:
         assert (repeated.word, rung(repeated)) == ("reopened", [])
         assert store.rewrite(again, "two").word == "moved"
 
-        worker.fail(worker.claim(run_id, "a", 1, 2).token)
+        worker.fail(worker.token(run_id, "a", 1, 2))
         late = plan_retry(store, run_id)
         store.emit(run_id, "agent", "a", 1, None)
         assert store.rewrite(late, "three").word == "moved"
@@ -125,9 +125,9 @@ class RecoveryContract:
         """Earlier rounds stay, and the inputs of the failed visit are those of its round."""
         run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
         worker.run(run_id, "a")
-        worker.settle(worker.claim(run_id, "b").token, "b1", "10")
-        worker.settle(worker.claim(run_id, "a", 2).token, "a2")
-        worker.fail(worker.claim(run_id, "b", 2).token)
+        worker.settle(worker.token(run_id, "b"), "b1", "10")
+        worker.settle(worker.token(run_id, "a", 2), "a2")
+        worker.fail(worker.token(run_id, "b", 2))
 
         assert rung(write_retry(store, run_id)[1]) == ["b.2.2"]
 
@@ -159,10 +159,10 @@ class RecoveryContract:
         """The child is retried in place and its parent's node waits for it; the child alone is refused."""
         outer, inner = shape("a>b"), shape("x>y", name="inner")
         run_id = worker.start(outer)
-        child = worker.start(inner, parent=worker.claim(run_id, "a").token)
+        child = worker.start(inner, parent=worker.token(run_id, "a"))
         worker.run(child, "x")
-        worker.fail(worker.claim(child, "y").token)
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(child, "y"))
+        worker.fail(worker.token(run_id, "a"))
         with pytest.raises(UsageError, match=run_id):
             write_retry(store, child)
 
@@ -170,7 +170,7 @@ class RecoveryContract:
 
         assert worker.statuses(run_id) == "executing: a waiting"
         assert worker.statuses(child) == "executing: x completed, y ready"
-        worker.settle(worker.claim(child, "y", 1, 2).token)
+        worker.settle(worker.token(child, "y", 1, 2))
         claim = worker.claim(run_id, "a")
         assert claim.child is not None
         assert claim.child.record.status == "completed"
@@ -183,18 +183,18 @@ class RecoveryContract:
         run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
         assert store.expand(token, ["x", "y", "z"]).word == "expanded"
         worker.run(run_id, "m[0]")
-        worker.fail(worker.claim(run_id, "m[1]").token)
-        worker.fail(worker.claim(run_id, "m").token)
+        worker.fail(worker.token(run_id, "m[1]"))
+        worker.fail(worker.token(run_id, "m"))
         assert worker.read(run_id).record.status == "failed"
 
         assert rung(write_retry(store, run_id)[1]) == ["m.1.2"]
 
-        token = worker.claim(run_id, "m", 1, 2).token
+        token = worker.token(run_id, "m", 1, 2)
         reply = store.expand(token, None)
         assert (reply.word, rung(reply)) == ("expanded", ["m[1].1.2", "m[2].1.2"])
         for item in ("m[1]", "m[2]"):
-            worker.settle(worker.claim(run_id, item, 1, 2).token, item)
-        worker.settle(worker.claim(run_id, "m", 1, 2).token, "all")
+            worker.settle(worker.token(run_id, item, 1, 2), item)
+        worker.settle(worker.token(run_id, "m", 1, 2), "all")
         worker.run(run_id, "z")
         assert worker.read(run_id).record.status == "completed"
 
@@ -241,10 +241,10 @@ class RecoveryContract:
         """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
         run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
         for visit in (1, 2, 3):
-            token = worker.claim(run_id, "a", visit).token
+            token = worker.token(run_id, "a", visit)
             store.save(token, saved(visit, "said"))
             worker.settle(token, f"a{visit}")
-            worker.settle(worker.claim(run_id, "b", visit).token, f"b{visit}", "10" if visit < 3 else "01")
+            worker.settle(worker.token(run_id, "b", visit), f"b{visit}", "10" if visit < 3 else "01")
 
         assert rung(self.fork(store, run_id, "b", 2)) == ["b.2.1"]
 

@@ -142,7 +142,7 @@ class RunContract:
     def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A worker that lost the lease is refused by every method, and leaves no trace."""
         run_id = worker.start("a>b")
-        old = worker.claim(run_id, "a").token
+        old = worker.token(run_id, "a")
         worker.sweep(after=31)
         worker.claim(run_id, "a", attempt=2)
         before = worker.read(run_id)
@@ -230,7 +230,7 @@ class RunContract:
     def test_conditions_refused_too_often_make_others_wait(self, worker: ManualWorker, store: Store) -> None:
         """A node that insists locks the run's settles for a second, so that its next try is not refused."""
         run_id = worker.start("a b c d")
-        first, other, dead, last = (worker.claim(run_id, node).token for node in "abcd")
+        first, other, dead, last = (worker.token(run_id, node) for node in "abcd")
         stale = Settlement(Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True)
 
         assert store.settle(first, stale, "n1").word == "changed"
@@ -256,7 +256,7 @@ class RunContract:
         """A live back edge gives the header a new visit, which gets the source's output."""
         run_id = worker.start("a>b b>a b>c")
         worker.run(run_id, "a")
-        assert worker.settle(worker.claim(run_id, "b").token, "again", edges="10") == "settled"
+        assert worker.settle(worker.token(run_id, "b"), "again", edges="10") == "settled"
         claim = worker.claim(run_id, "a", visit=2)
         assert list(claim.inputs) == [("b", 1, "again")]
         worker.settle(claim.token, "a2")
@@ -273,8 +273,8 @@ class RunContract:
     def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
         """A visit's result is its own, even when its end begins the next visit in the same step."""
         run_id = worker.start("a>a")
-        worker.settle(worker.claim(run_id, "a").token, "one")
-        worker.settle(worker.claim(run_id, "a", visit=2).token, "two", edges="0")
+        worker.settle(worker.token(run_id, "a"), "one")
+        worker.settle(worker.token(run_id, "a", visit=2), "two", edges="0")
 
         snapshot = worker.read(run_id)
         assert snapshot.outputs == {("a", 1): "one", ("a", 2): "two"}
@@ -284,7 +284,7 @@ class RunContract:
         """A run that wants more executions than it may fails, with the reason."""
         run_id = worker.start(shape("a>a", max_node_executions=2))
         worker.run(run_id, "a")
-        worker.settle(worker.claim(run_id, "a", visit=2).token)
+        worker.settle(worker.token(run_id, "a", visit=2))
 
         record = worker.read(run_id).record
         assert record.status is Status.FAILED
@@ -303,7 +303,7 @@ class RunContract:
     def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is put back without an error keeps its attempt."""
         run_id = worker.start("a")
-        store.retry(worker.claim(run_id, "a").token, 0, None, None)
+        store.retry(worker.token(run_id, "a"), 0, None, None)
 
         assert worker.sweep() == ["a.1.1"]
         assert worker.read(run_id).entries == {}
@@ -322,7 +322,7 @@ class RunContract:
             run_id, token = worker.begin("a")
             store.retry(token, 0, failure(message), None)
             worker.sweep()
-            token = worker.claim(run_id, "a", attempt=2).token
+            token = worker.token(run_id, "a", attempt=2)
             store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
 
             errors = [event.data["error"] for event in store.events(run_id) if event.data]
@@ -333,7 +333,7 @@ class RunContract:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
         run_id, question = worker.asking("a b")
         worker.answer(question)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         assert [store.hold(token).word for _ in range(2)] == ["held", "held"]
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
@@ -385,8 +385,8 @@ class RunContract:
         run_id = worker.start("a>b")
         first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
         document = saved(1, "old", "one", {"two": 2})
-        assert worker.settle(worker.claim(run_id, "a").token, saved=document, session=first) == "settled"
-        token = worker.claim(run_id, "b").token
+        assert worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
+        token = worker.token(run_id, "b")
         store.save(token, saved(1, "three"))
         second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
         assert worker.settle(token, session=second) == "settled"
@@ -400,7 +400,7 @@ class RunContract:
         more = Remembered("ann", 0, {"n": 1})
         run_id, stale = worker.begin("a b")
         worker.sweep(after=31)
-        token = worker.claim(run_id, "a", attempt=2).token
+        token = worker.token(run_id, "a", attempt=2)
         assert worker.settle(stale, saved=saved(1, "stale"), session=more) == "stale"
         reads = [("b", 1, "completed")]
         assert worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
@@ -419,7 +419,7 @@ class RunContract:
         assert store.forget_session("ann")
         assert store.session("ann") == Session()
         more = Remembered("ann", 0)
-        worker.settle(worker.claim(run_id, "b").token, saved=saved(1, "two"), session=more)
+        worker.settle(worker.token(run_id, "b"), saved=saved(1, "two"), session=more)
         assert store.session("ann") == Session(["two"])
 
     def test_a_visit_left_behind_is_rung_for_at_once(self, worker: ManualWorker, store: Store) -> None:
@@ -458,9 +458,9 @@ class RunContract:
     def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
         run_id, question = worker.asking("a b c d", node="b")
-        store.retry(worker.claim(run_id, "c").token, 5_000, failure(), None)
+        store.retry(worker.token(run_id, "c"), 5_000, failure(), None)
 
-        assert worker.fail(worker.claim(run_id, "a").token) == "settled"
+        assert worker.fail(worker.token(run_id, "a")) == "settled"
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
         assert [interrupt.status for interrupt in store.interrupts([question.id]) if interrupt] == [
@@ -473,7 +473,7 @@ class RunContract:
     def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
         """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
         run_id, token = worker.begin("a b>c", node="b")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         assert worker.statuses(run_id) == "executing: a failed, b running"
 
         assert worker.settle(token, "late") == "settled"
@@ -484,7 +484,7 @@ class RunContract:
     def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
         run_id, token = worker.begin("a b", node="b")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
 
         assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
         both = [worker.question(token, "one"), worker.question(token, "two")]
@@ -498,7 +498,7 @@ class RunContract:
     def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
         run_id, question = worker.asking(shape("a>c b>d c>e d>e", policy="continue"), node="b")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
         worker.answer(question)
         worker.run(run_id, "b", "d", "e")
@@ -531,7 +531,7 @@ class RunContract:
     def test_a_running_node_learns_that_its_run_is_cancelled(self, worker: ManualWorker) -> None:
         """The renewal of its lease returns that, and what the node does then ends the run."""
         run_id = worker.start("a b")
-        one, two = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
+        one, two = worker.token(run_id, "a"), worker.token(run_id, "b")
         worker.store.cancel(run_id, "enough")
 
         assert worker.store.renew([one, two]) == ["cancelled", "cancelled"]
@@ -544,7 +544,7 @@ class RunContract:
         """The loss of the last running node ends a run that stops."""
         run_id = worker.start("a b")
         worker.claim(run_id, "b")
-        worker.fail(worker.claim(run_id, "a").token)
+        worker.fail(worker.token(run_id, "a"))
         worker.sweep(after=31)
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
@@ -576,7 +576,7 @@ class RunContract:
 
     def last_of(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> list[str]:
         """Fail the last node of a run, and name what that rings."""
-        token = worker.claim(run_id, node, 1, attempt).token
+        token = worker.token(run_id, node, 1, attempt)
         return rung(
             worker.store.settle(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
         )
@@ -614,7 +614,7 @@ class RunContract:
         run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]), on_end=TASK)
 
         assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
-        token = worker.claim(run_id, AFTER_GRAPH).token
+        token = worker.token(run_id, AFTER_GRAPH)
         reply = store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
         assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
@@ -718,8 +718,8 @@ class RunContract:
     def test_the_runs_inside_go_with_the_outermost(self, worker: ManualWorker, store: Store) -> None:
         """A run inside another is removed with it, by the sweep, and never alone."""
         parent = worker.start("a")
-        child = worker.start(INNER, parent=worker.claim(parent, "a").token)
-        inmost = worker.start(INNER, parent=worker.claim(child, "x").token)
+        child = worker.start(INNER, parent=worker.token(parent, "a"))
+        inmost = worker.start(INNER, parent=worker.token(child, "x"))
         for run_id, node in ((inmost, "x"), (child, "x"), (parent, "a")):
             worker.run(run_id, node)
 

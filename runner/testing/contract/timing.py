@@ -38,16 +38,16 @@ class TimingContract:
     def test_a_lost_lease_is_a_new_attempt(self, worker: ManualWorker) -> None:
         """A visit whose worker went silent is rung again as a new attempt, and keeps what was saved."""
         run_id = worker.start("a")
-        lost = worker.claim(run_id, "a").token.fence
+        lost = worker.token(run_id, "a").fence
         assert worker.sweep(after=LEASE - 0.001) == []
 
         assert worker.sweep(after=0.001) == ["a.1.2"]
-        assert worker.claim(run_id, "a", attempt=2).token.fence > lost
+        assert worker.token(run_id, "a", attempt=2).fence > lost
 
     def test_a_renewed_lease_is_kept(self, worker: ManualWorker, store: Store) -> None:
         """A worker that renews in time keeps its visit; one that lost it learns that."""
         run_id = worker.start("a b")
-        held, lost = worker.claim(run_id, "a").token, worker.claim(run_id, "b").token
+        held, lost = worker.token(run_id, "a"), worker.token(run_id, "b")
         worker.clock.advance(20)
         assert store.renew([held]) == ["ok"]
 
@@ -74,7 +74,7 @@ class TimingContract:
         for attempt in range(1, 5):
             worker.claim(run_id, "a", attempt=attempt)
             worker.sweep(after=LEASE)
-        token = worker.claim(run_id, "a", attempt=5).token
+        token = worker.token(run_id, "a", attempt=5)
         question = worker.question(token)
         store.park(token, [question], None)
         worker.answer(question)
@@ -97,7 +97,7 @@ class TimingContract:
         """An answer in time stops the clock of its question."""
         run_id, question = worker.asking("a", expires_in=60)
         worker.answer(question)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         worker.clock.advance(20)
         store.renew([token])
         worker.clock.advance(20)
@@ -133,7 +133,7 @@ class TimingContract:
         graph = shape("a b c")
         run_id = worker.start(graph)
         for node in "abc":
-            store.retry(worker.claim(run_id, node).token, 0, failure(), None)
+            store.retry(worker.token(run_id, node), 0, failure(), None)
 
         replies = [store.sweep(limit=2) for _ in range(3)]
 
@@ -166,7 +166,7 @@ class TimingContract:
         """Other branches go on, as they do beside any failed node."""
         run_id = worker.start(shape("a>c b>d", policy="continue"))
         worker.park(run_id, "a", **FAIL)
-        token = worker.claim(run_id, "b").token
+        token = worker.token(run_id, "b")
         worker.clock.advance(29)
         store.renew([token])
         worker.clock.advance(29)
@@ -181,7 +181,7 @@ class TimingContract:
         """A map that goes on without failed items collects the others."""
         graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
         run_id = worker.start(graph)
-        worker.store.expand(worker.claim(run_id, "m").token, ["x", "y"])
+        worker.store.expand(worker.token(run_id, "m"), ["x", "y"])
         worker.park(run_id, "m[0]", **FAIL)
         worker.run(run_id, "m[1]")
 
@@ -210,7 +210,7 @@ class TimingContract:
         interrupt = worker.question(token, **ROUTE)
         store.park(token, [interrupt], None)
         worker.answer(interrupt)
-        worker.settle(worker.claim(run_id, "a").token, edges="10")
+        worker.settle(worker.token(run_id, "a"), edges="10")
 
         assert worker.statuses(run_id) == "executing: a completed, b ready, late skipped"
         assert store.sweep().word == "0"
@@ -219,7 +219,7 @@ class TimingContract:
         """An edge for expired questions may repeat a loop: the next visit asks once more."""
         run_id = worker.start("late>a a~late a>b")
         worker.run(run_id, "late")
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         store.park(token, [worker.question(token, **ROUTE)], None)
 
         assert worker.sweep(after=60) == ["a.1.1", "late.2.1"]
@@ -260,7 +260,7 @@ class TimingContract:
         run_id = worker.start(shape("a", resume_each=["a"]))
         first, _ = worker.park(run_id, "a", "x", "y", remind_every=5, **FAIL)
         worker.answer(first)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         other = worker.question(token, "z")
         worker.store.park(token, [other], None)
         worker.answer(other)
