@@ -99,6 +99,6 @@ def channel(rabbit):
 def listen(channel) -> str:
     """Have a queue of one's own that gets every notice, and name it."""
     channel.exchange_declare("runner.notices", "topic", durable=True, auto_delete=False)
-    heard = channel.queue_declare("", exclusive=True).queue
-    channel.queue_bind(heard, "runner.notices", "#")
-    return heard
+    queue = channel.queue_declare("", exclusive=True).queue
+    channel.queue_bind(queue, "runner.notices", "#")
+    return queue

@@ -26,7 +26,7 @@ from runner.hooks import (
     MessageAddedEvent,
 )
 from runner.testing import ScriptedModel
-from tests.celery.graphs import GATE_SECONDS, said, store
+from tests.celery.graphs import GATE_SECONDS, result_text, store
 
 GATED = {"sequential": {3}, "concurrent": {3, 4}}
 """Which of the five calls wait for the gate; the third of them is the one in flight at the kill."""
@@ -156,7 +156,7 @@ def looked_at(make_error):
         note(name, "errors", *facts, error.__cause__.args)
         event.retry = event.interrupt("retry", reason=str(error)) == "again"
 
-    model = ScriptedModel([{"toolUse": {"name": "buy"}}, said])
+    model = ScriptedModel([{"toolUse": {"name": "buy"}}, result_text])
     return one_node(Agent("buyer", model, [buy], hooks=[Provider((AfterToolCallEvent, look))]))
 
 
@@ -248,8 +248,8 @@ def boss():
         note("boss", "model", task_of(messages))
         return {"toolUse": {"name": "clerk", "input": {"input": "find it"}}}
 
-    clerk = Agent("clerk", ScriptedModel([first, said]), [look])
-    return one_node(Agent("boss", ScriptedModel([order, said]), [clerk]))
+    clerk = Agent("clerk", ScriptedModel([first, result_text]), [look])
+    return one_node(Agent("boss", ScriptedModel([order, result_text]), [clerk]))
 
 
 # -- memory across runs -----------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ POOLS = ("threads", "prefork", "solo")
 @pytest.fixture(scope="session")
 def sites(databases):
     """One site for each pool; their workers boot side by side."""
-    found = {pool: next(databases) for pool in POOLS}
-    for pool, site in found.items():
+    sites = {pool: next(databases) for pool in POOLS}
+    for pool, site in sites.items():
         site.add(pool, slots=1 if pool == "solo" else 2)
-    yield found
-    for site in found.values():
+    yield sites
+    for site in sites.values():
         site.end()
 
 

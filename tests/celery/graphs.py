@@ -189,13 +189,13 @@ def delete_tool(tool_context: ToolContext) -> str:
     return "deleted"
 
 
-def said(messages):
+def result_text(messages):
     """End with the text of the last tool result."""
     return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
 
 
 def weather_agent(name="weather"):
-    model = ScriptedModel([{"toolUse": {"name": "weather_tool"}}, said])
+    model = ScriptedModel([{"toolUse": {"name": "weather_tool"}}, result_text])
     return Agent(name=name, model=model, tools=[weather_tool])
 
 
@@ -225,7 +225,7 @@ def agent_several():
 
 @graph("agent_reject")
 def agent_reject():
-    model = ScriptedModel([{"toolUse": {"name": "delete_tool"}}, said])
+    model = ScriptedModel([{"toolUse": {"name": "delete_tool"}}, result_text])
     builder = GraphBuilder()
     builder.add_node(Agent(name="cleaner", model=model, tools=[delete_tool]), "cleaner")
     return builder.build()

@@ -14,6 +14,6 @@ app.conf.task_default_queue = "shop"
 
 
 @app.task(bind=True, name="shop.done")
-def done(self, run_id: str, **told: object) -> None:
+def done(self, run_id: str, **call: object) -> None:
     with app.connection_for_write() as connection:
-        connection.default_channel.client.rpush(f"told:{run_id}", json.dumps([self.request.id, told]))
+        connection.default_channel.client.rpush(f"told:{run_id}", json.dumps([self.request.id, call]))

@@ -51,21 +51,21 @@ class Story:
         self.runs[name] = self.site.client.start(graph, name, invocation_state=state)
         return self.runs[name]
 
-    def told(self, what, name):
+    def notes(self, what, name):
         """Give what a run wrote: lists of texts, the process first."""
         return [line.decode().split("|") for line in self.site.redis.lrange(f"{what}:{name}", 0, -1)]
 
     def document(self, name):
-        found = self.site.redis.hget(Keys().run(self.runs[name].id, ":s"), "a")
-        return json.loads(found)["executor"] if found else {"calls": []}
+        text = self.site.redis.hget(Keys().run(self.runs[name].id, ":s"), "a")
+        return json.loads(text)["executor"] if text else {"calls": []}
 
     def answer(self, name, *responses):
         """Answer the open questions of a run, and wait until it rests again."""
         questions = self.runs[name].interrupts()
         receipts = self.runs[name].respond(
             [
-                {"interruptResponse": {"interruptId": each.id, "response": given}}
-                for each, given in zip(questions, responses, strict=True)
+                {"interruptResponse": {"interruptId": question.id, "response": response}}
+                for question, response in zip(questions, responses, strict=True)
             ]
         )
         assert {receipt.status for receipt in receipts} == {"accepted"}
@@ -94,10 +94,10 @@ def killed(databases):
     story.before = {name: story.runs[name].wait(60) for name in WAITING}
     for name, graph in IN_FLIGHT.items():
         story.begin(name, graph)
-    wait_until(lambda: len(story.told("calls", "sequential")) == 3, "the third call runs")
-    wait_until(lambda: len(story.told("calls", "plain")) == 3, "the third thing of the function runs")
+    wait_until(lambda: len(story.notes("calls", "sequential")) == 3, "the third call runs")
+    wait_until(lambda: len(story.notes("calls", "plain")) == 3, "the third thing of the function runs")
     wait_until(lambda: sum(map(done, story.document("concurrent")["calls"])) == 3, "three calls are done")
-    wait_until(lambda: len(story.told("calls", "concurrent")) == 5, "the two others run")
+    wait_until(lambda: len(story.notes("calls", "concurrent")) == 5, "the two others run")
     site.workers[0].kill()
     for name in IN_FLIGHT:
         site.redis.set(f"gate:{name}", 1)
@@ -116,17 +116,17 @@ def test_finished_calls_are_not_run_again(killed):
 
     assert result.status is Status.COMPLETED
     assert result.results["a"].output == "did 1, did 2, did 3, did 4, did 5"
-    calls = killed.told("calls", "sequential")
+    calls = killed.notes("calls", "sequential")
     assert numbers(calls) == [1, 2, 3, 3, 4, 5]
     assert calls[2][0] != calls[3][0]
-    assert [line[1] for line in killed.told("model", "sequential")] == ["1", "3"]
+    assert [line[1] for line in killed.notes("model", "sequential")] == ["1", "3"]
 
 
 def test_the_call_in_flight_has_the_same_key_again(killed):
     """Both starts of the call carry one idempotency key, and no other call has it."""
     killed.runs["sequential"].wait(60)
 
-    calls = killed.told("calls", "sequential")
+    calls = killed.notes("calls", "sequential")
     keys = [line[3] for line in calls]
     assert keys[2] == keys[3]
     assert len(set(keys)) == 5
@@ -138,11 +138,11 @@ def test_of_concurrent_calls_only_those_in_flight_repeat(killed):
     result = killed.runs["concurrent"].wait(60)
 
     assert result.results["a"].output == "did 1, did 2, did 3, did 4, did 5"
-    calls = killed.told("calls", "concurrent")
+    calls = killed.notes("calls", "concurrent")
     assert sorted(numbers(calls)) == [1, 2, 3, 3, 4, 4, 5]
     keys = {(line[1], line[3]) for line in calls}
     assert len(keys) == 5
-    assert [line[1] for line in killed.told("model", "concurrent")] == ["1", "3"]
+    assert [line[1] for line in killed.notes("model", "concurrent")] == ["1", "3"]
 
 
 def test_a_function_begins_anew(killed):
@@ -150,7 +150,7 @@ def test_a_function_begins_anew(killed):
     result = killed.runs["plain"].wait(60)
 
     assert result.status is Status.COMPLETED
-    assert numbers(killed.told("calls", "plain")) == [1, 2, 3, 1, 2, 3, 4, 5]
+    assert numbers(killed.notes("calls", "plain")) == [1, 2, 3, 1, 2, 3, 4, 5]
 
 
 def test_a_failed_call_is_shown_to_another_process_as_it_was(killed):
@@ -160,12 +160,12 @@ def test_a_failed_call_is_shown_to_another_process_as_it_was(killed):
 
     result = killed.answered("again", "again")
 
-    first, second, last = killed.told("looks", "again")
+    first, second, last = killed.notes("looks", "again")
     assert first[0] != second[0]
     assert first[1:] == ["QuotaError", "True", "True", "False"]
     assert second[1:] == ["QuotaError", "True", "True", "True"]
     assert last[1:] == ["NoneType", "False", "False", "False"]
-    seen, again = killed.told("errors", "again")
+    seen, again = killed.notes("errors", "again")
     assert seen[1:] == again[1:]
     args = "('none left', {'unit': 'calls'})"
     assert again[1:] == [args, "0", "['seen by the tool']", "ConnectionResetError", "(104, 'reset')"]
@@ -176,7 +176,7 @@ def test_a_retry_is_one_more_attempt_with_a_key_of_its_own(killed):
     """The person's answer runs the tool once more, and only that."""
     killed.answered("again", "again")
 
-    calls = killed.told("calls", "again")
+    calls = killed.notes("calls", "again")
     assert [line[1] for line in calls] == ["1", "2"]
     assert calls[0][2] != calls[1][2]
 
@@ -186,15 +186,15 @@ def test_another_answer_leaves_the_call_failed(killed):
     result = killed.answer("enough", "no")
 
     assert result.results["a"].output.startswith("Error: QuotaError - ")
-    assert len(killed.told("calls", "enough")) == 1
-    assert len(killed.told("looks", "enough")) == 2
+    assert len(killed.notes("calls", "enough")) == 1
+    assert len(killed.notes("looks", "enough")) == 2
 
 
 def test_an_error_of_a_local_class_keeps_its_name_and_nearest_base(killed):
     """Control: where no process can import the class, its name, base and arguments are what is left."""
     result = killed.answer("local", "no")
 
-    first, second = killed.told("looks", "local")
+    first, second = killed.notes("looks", "local")
     assert first[1:] == ["QuotaError", "False", "True", "False"]
     assert second[1:] == ["QuotaError", "False", "True", "True"]
     assert result.results["a"].output.startswith("Error: QuotaError - ")
@@ -215,19 +215,19 @@ def test_events_around_nodes_and_graphs_wait_for_another_process(killed, kind):
     """What they hold back doesn't happen before the answer, and nothing that happened is repeated."""
     ahead, questions = EVENTS[kind]
     assert [interrupt.name for interrupt in killed.before[kind].interrupts] == [kind]
-    assert len(killed.told("events", kind)) == ahead + 1
+    assert len(killed.notes("events", kind)) == ahead + 1
 
     for _ in range(questions):
         result = killed.answer(kind, "yes")
 
     assert result.status is Status.COMPLETED
     assert result.execution_order == ["a", "b"]
-    lines = killed.told("events", kind)
+    lines = killed.notes("events", kind)
     fresh = [line[1] for line in lines if line[-1] != "True"]
     assert fresh == ORDER
     replays = [line for line in lines if line[-1] == "True"]
     assert [line[1] for line in replays] == [kind] * questions
-    assert killed.told("answers", kind) == [[lines[-1][0], kind, "yes"]] * questions
+    assert killed.notes("answers", kind) == [[lines[-1][0], kind, "yes"]] * questions
     assert lines[0][0] != lines[-1][0]
 
 
@@ -236,7 +236,7 @@ def test_events_that_ask_nothing_hold_nothing_back(killed):
     run = killed.begin("quiet", "around", {"name": "quiet", "ask": []})
 
     assert run.wait(60).status is Status.COMPLETED
-    assert [line[1] for line in killed.told("events", "quiet")] == ORDER
+    assert [line[1] for line in killed.notes("events", "quiet")] == ORDER
 
 
 @pytest.mark.parametrize("kind", INSIDE)
@@ -249,11 +249,11 @@ def test_events_inside_an_agent_wait_for_another_process(killed, kind):
 
     assert result.status is Status.COMPLETED
     assert result.results["a"].output == "end"
-    assert [line[1] for line in killed.told("model", kind)] == ["1", "3"]
-    lines = killed.told("events", kind)
+    assert [line[1] for line in killed.notes("model", kind)] == ["1", "3"]
+    lines = killed.notes("events", kind)
     assert [line[1] for line in lines].count("work") == 1
     assert lines[0][0] != lines[-1][0]
-    assert [line[1:] for line in killed.told("answers", kind)] == [[kind, "yes"]] * count(lines, kind)
+    assert [line[1:] for line in killed.notes("answers", kind)] == [[kind, "yes"]] * count(lines, kind)
 
 
 def count(lines, kind):
@@ -268,8 +268,8 @@ def test_a_question_of_an_inner_agent_is_answered_in_another_process(killed):
     result = killed.answer("boss", "the lowest")
 
     assert result.results["a"].output == "the lowest"
-    assert [line[1] for line in killed.told("model", "boss")] == ["boss", "find it"]
-    calls = killed.told("calls", "boss")
+    assert [line[1] for line in killed.notes("model", "boss")] == ["boss", "find it"]
+    calls = killed.notes("calls", "boss")
     assert len(calls) == 2
     assert calls[0][0] != calls[1][0]
     assert calls[0][1] == calls[1][1]
@@ -307,7 +307,7 @@ def test_events_come_in_order_with_node_and_visit(killed):
     story = [(event.kind, event.data) for event in events]
     text = "".join(data["text"] for kind, data in story if kind == "agent" and "text" in data)
     assert text == "let me see"
-    assert [each for each in story if "text" not in (each[1] or {})] == [
+    assert [entry for entry in story if "text" not in (entry[1] or {})] == [
         ("run.started", None),
         ("node.started", None),
         ("agent", {**tool, "status": "interrupt"}),

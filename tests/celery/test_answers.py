@@ -234,12 +234,12 @@ def stranger(threads):
 def test_celery_programs_answer_and_start_by_name(threads, stranger):
     """`send_task` with our names is a door, too, and leads to the same receipts."""
     _, question = asked(threads)
-    said = {"interrupt_id": question, "response": "yes", "reply_to": "runner:replies:task"}
-    stranger.send_task("runner.respond", kwargs=said, queue="runner")
+    message = {"interrupt_id": question, "response": "yes", "reply_to": "runner:replies:task"}
+    stranger.send_task("runner.respond", kwargs=message, queue="runner")
     assert threads.receipt("runner:replies:task")["status"] == "accepted"
 
-    begun = {"graph": "chain", "task": "go", "reply_to": "runner:replies:task"}
-    stranger.send_task("runner.start", kwargs=begun, queue="runner")
+    start = {"graph": "chain", "task": "go", "reply_to": "runner:replies:task"}
+    stranger.send_task("runner.start", kwargs=start, queue="runner")
     started = threads.receipt("runner:replies:task")
     assert threads.client.run(started["run_id"]).wait(60).status is Status.COMPLETED
 
@@ -287,19 +287,21 @@ def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
     """A task that nobody has, and one that came too late: both are kept; the late one can be sent again."""
     run, question = asked(threads)
     letters = DeadLetters(threads.url)
-    said = {"interrupt_id": question, "response": "yes"}
+    message = {"interrupt_id": question, "response": "yes"}
     long_ago = datetime.now(UTC) - timedelta(hours=1)
 
     stranger.send_task("nobody.knows", args=[7], queue="runner")
-    stranger.send_task("runner.respond", kwargs=said, queue="runner", expires=long_ago)
+    stranger.send_task("runner.respond", kwargs=message, queue="runner", expires=long_ago)
 
-    def found(word):
+    def letter_about(word):
         return next((letter for letter in letters.all() if word in letter.reason), None)
 
-    wait_until(lambda: found("'nobody.knows'") and found("it expired at"), "both are dead letters")
-    assert json.loads(found("'nobody.knows'").body)[0] == [7]
+    wait_until(
+        lambda: letter_about("'nobody.knows'") and letter_about("it expired at"), "both are dead letters"
+    )
+    assert json.loads(letter_about("'nobody.knows'").body)[0] == [7]
     assert run.status is Status.INTERRUPTED
-    letters.replay(found("it expired at"))
+    letters.replay(letter_about("it expired at"))
     wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
     assert run.result().results["node.with.dots"].output == "yes"
 
@@ -312,8 +314,8 @@ def test_a_task_s_answer_arrives_as_it_was_sent(threads, stranger, response):
     """Objects that Celery's own reader takes for something else are data like all others."""
     run, question = asked(threads)
 
-    said = {"interrupt_id": question, "response": [response]}
-    stranger.send_task("runner.respond", kwargs=said, queue="runner")
+    message = {"interrupt_id": question, "response": [response]}
+    stranger.send_task("runner.respond", kwargs=message, queue="runner")
 
     wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")
     assert run.result().results["node.with.dots"].output == [response]
@@ -335,13 +337,13 @@ def letter_with(site, text):
 def publish(site, body, **properties):
     """Put a message for `runner.respond` on the queue, as a program without Celery might."""
     headers = {"lang": "py", "task": "runner.respond", "id": "x"}
-    said = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
+    options = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
     with Connection(as_broker(site.url)) as connection, connection.Producer() as producer:
-        producer.publish(body, routing_key="runner", exchange="", headers=headers, **said)
+        producer.publish(body, routing_key="runner", exchange="", headers=headers, **options)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("member", "reason"),
     [
         ('"response":1,"response":2', "same key twice"),
         ('"response":NaN', "NaN is not JSON"),
@@ -352,9 +354,9 @@ def publish(site, body, **properties):
         ('"response":', "not valid JSON"),
     ],
 )
-def test_a_task_s_message_is_read_strictly(threads, said, reason):
+def test_a_task_s_message_is_read_strictly(threads, member, reason):
     """What no other door takes, this one doesn't either: the message is kept with its reason."""
-    body = f'[[],{{"interrupt_id":"00x.y.1.z",{said}}},{{}}]'
+    body = f'[[],{{"interrupt_id":"00x.y.1.z",{member}}},{{}}]'
 
     publish(threads, body)
 
@@ -393,7 +395,7 @@ def test_pickle_is_never_opened(threads, stranger, tmp_path):
         finally:
             disable_insecure_serializers()
 
-    wait_until(lambda: "ContentDisallowed" in threads.workers[0].said(), "the worker refuses it")
+    wait_until(lambda: "ContentDisallowed" in threads.workers[0].output(), "the worker refuses it")
     assert not canary.exists()
     assert threads.client.start("chain", "go").wait(60).status is Status.COMPLETED
 
@@ -442,10 +444,10 @@ def test_a_sender_can_not_forge_lines_of_the_log(threads, by):
     (worker,) = threads.workers
     escaped = FORGED.encode("unicode_escape").decode()
 
-    wait_until(lambda: f"{by}{escaped}" in worker.said(), "the log names the field")
-    assert not any(line.startswith(FORGED.splitlines()[1]) for line in worker.said().splitlines())
-    assert "\x1b[2K" not in worker.said()
-    assert "\u202e" not in worker.said()
+    wait_until(lambda: f"{by}{escaped}" in worker.output(), "the log names the field")
+    assert not any(line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines())
+    assert "\x1b[2K" not in worker.output()
+    assert "\u202e" not in worker.output()
 
 
 @pytest.mark.slow
@@ -456,10 +458,10 @@ def test_a_log_without_escapes_has_the_forged_line(empty_site):
     send_forged(empty_site, "stream")
 
     wait_until(
-        lambda: any(line.startswith(FORGED.splitlines()[1]) for line in worker.said().splitlines()),
+        lambda: any(line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines()),
         "the log has the line",
     )
-    assert "\x1b[2K" in worker.said()
+    assert "\x1b[2K" in worker.output()
 
 
 def send_forged(site, by) -> None:

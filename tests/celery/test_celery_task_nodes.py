@@ -27,7 +27,7 @@ def shop_site(empty_site):
 def open_shop(site, app=PLAIN, slots=2):
     """Start a worker of the shop, and wait until it takes tasks."""
     worker = site.add(slots=slots, app=app, **GRAPHS)
-    wait_until(lambda: " ready." in worker.said(), "the shop's worker is ready", seconds=BOOT)
+    wait_until(lambda: " ready." in worker.output(), "the shop's worker is ready", seconds=BOOT)
     return worker
 
 
@@ -105,17 +105,17 @@ def test_a_cancelled_run_revokes_its_task(shop_site):
     gates = ["g1", "g2", "g3"]
     runs = {run.id: run for run in (shop_site.client.start("slow", gate) for gate in gates)}
     # One runs and one has come: a third stays where it is.
-    wait_until(lambda: shop.said().count("] received") == 2, "the worker has no room for more")
+    wait_until(lambda: shop.output().count("] received") == 2, "the worker has no room for more")
     wait_until(lambda: shop_site.redis.llen("celery") == 1, "one task is still queued")
     idle = runs.pop(json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0])
 
     idle.cancel("enough")
-    wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.said(), "it is revoked")
+    wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.output(), "it is revoked")
     for gate in gates:
         shop_site.redis.set(f"gate:{gate}", 1)
 
     assert {run.wait(60).status for run in runs.values()} == {Status.COMPLETED}
-    wait_until(lambda: "Discarding revoked task" in shop.said(), "the third one is left out")
+    wait_until(lambda: "Discarding revoked task" in shop.output(), "the third one is left out")
     assert sum(len(begun(shop_site, gate)) for gate in gates) == 2
     assert idle.wait(60).status is Status.CANCELLED
 

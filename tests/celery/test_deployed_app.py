@@ -39,7 +39,7 @@ def test_a_plain_celery_task_does_the_work_of_a_node(deployed):
     assert result.results["send"].output == {"to": "ana@example.org", "sent": "to the log"}
     assert result.results["note"].output == "The mail to ana@example.org was sent to the log."
     ended = f"Task tasks.send_mail[{run.id}.send.1.1.task] succeeded"
-    wait_until(lambda: ended in deployed.workers[0].said(), "it ran as a task")
+    wait_until(lambda: ended in deployed.workers[0].output(), "it ran as a task")
 
 
 def test_a_setting_chooses_other_graphs():

@@ -17,13 +17,13 @@ TASK = "shop.done@shop"
 def shop(empty_site):
     """A site with the worker of somebody else's app, which consumes only its own queue."""
     worker = empty_site.add(slots=1, app="tests.celery.ledger:app")
-    wait_until(lambda: "ready." in worker.said(), "the shop's worker is ready", seconds=BOOT)
+    wait_until(lambda: "ready." in worker.output(), "the shop's worker is ready", seconds=BOOT)
     empty_site.workers.remove(worker)
     yield empty_site
     worker.end()
 
 
-def told(site, run_id, count=1):
+def calls_of(site, run_id, count=1):
     """Wait until the task was called so many times, and give what it was told."""
     wait_until(
         lambda: site.redis.llen(f"told:{run_id}") >= count, "the task is called", seconds=RECOVERY + MARGIN
@@ -48,14 +48,14 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
         ("question", "cancelled", None),
     ]
     for run, (graph, status, output) in zip(runs, expected, strict=True):
-        said = {"graph": graph, "status": status, "output": output, "tags": {}}
-        assert told(shop, run.id) == [[f"{run.id}.end", said]]
+        call = {"graph": graph, "status": status, "output": output, "tags": {}}
+        assert calls_of(shop, run.id) == [[f"{run.id}.end", call]]
         wait_until(lambda run_id=run.id: not untold(shop, run_id), "the call is noted")
 
     message = {"v": 1, "graph": "chain", "task": 1, "on_end": TASK, "reply_to": "runner:replies:end"}
     shop.send(json.dumps(message), "runner:starts")
     run_id = shop.receipt("runner:replies:end")["run_id"]
-    assert told(shop, run_id)[0][1]["status"] == "completed"
+    assert calls_of(shop, run_id)[0][1]["status"] == "completed"
 
     message = {**message, "on_end": "shop.refund@shop"}
     shop.send(json.dumps(message), "runner:starts")
@@ -76,9 +76,9 @@ def test_a_worker_killed_while_it_tells_is_replaced(shop, moment, calls):
     shop.redis.set(f"die:{moment}:{run.id}", 1)
     shop.open_gate(run)
 
-    said = told(shop, run.id, calls)
+    made = calls_of(shop, run.id, calls)
 
-    assert [each[0] for each in said] == [f"{run.id}.end"] * calls
+    assert [call[0] for call in made] == [f"{run.id}.end"] * calls
     wait_until(lambda: not untold(shop, run.id), "the call is noted")
     assert shop.redis.get(f"died:{run.id}") == b"1"
     assert [worker.alive for worker in shop.workers].count(False) == 1
@@ -89,14 +89,14 @@ def test_a_retried_run_tells_its_next_end(shop):
     """Each end of a run is told with a task id of its own."""
     shop.ready(1)
     run = shop.client.start("repairable_inside", "go", on_end=TASK)
-    assert told(shop, run.id)[0][1]["status"] == "failed"
+    assert calls_of(shop, run.id)[0][1]["status"] == "failed"
     wait_until(lambda: not untold(shop, run.id), "the call is noted")
     shop.redis.set(f"mended:{run.id}", 1)
     for inner in shop.client.runs(limit=10).items:
         shop.redis.set(f"mended:{inner.run_id}", 1)
     run.retry()
 
-    assert [[task_id, said["status"]] for task_id, said in told(shop, run.id, 2)] == [
+    assert [[task_id, call["status"]] for task_id, call in calls_of(shop, run.id, 2)] == [
         [f"{run.id}.end", "failed"],
         [f"{run.id}.end.2", "completed"],
     ]

@@ -151,7 +151,7 @@ def test_a_doorbell_rung_many_times_runs_its_node_once(pair):
 def bell_of(site, run, node: str) -> bytes:
     """Write the message that the store would ring a node with."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
-    told = {"id": f"{run.id}.{node}.1.1", "shadow": f"gated/{node}", "queue": "runner", "priority": "5"}
-    told["parent_id"] = "null"
-    said = tuple(told.get(place, "copy") for place in places.decode().split())
-    return (template.decode() % said).encode()
+    values = {"id": f"{run.id}.{node}.1.1", "shadow": f"gated/{node}", "queue": "runner", "priority": "5"}
+    values["parent_id"] = "null"
+    fields = tuple(values.get(place, "copy") for place in places.decode().split())
+    return (template.decode() % fields).encode()

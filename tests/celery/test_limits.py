@@ -41,5 +41,5 @@ def test_a_rate_spreads_what_is_ready_at_once(limited_site):
     assert result.status is Status.COMPLETED
     began = sorted(event.at for event in run.events() if event.kind == "node.started")
     assert len(began) == 6
-    assert all(at - began[0] >= number * 200 for number, at in enumerate(began))
-    assert {each.attempts for each in result.results.values()} == {1}
+    assert all(ms - began[0] >= number * 200 for number, ms in enumerate(began))
+    assert {node_result.attempts for node_result in result.results.values()} == {1}

@@ -111,13 +111,13 @@ def test_a_failed_node_is_one_quiet_line_in_the_worker_s_log(threads):
     assert run.wait(60).status is Status.FAILED
     (worker,) = threads.workers
 
-    def told():
-        return [line for line in worker.said().splitlines() if f"{run.id}.b.1.1] raised" in line]
+    def lines():
+        return [line for line in worker.output().splitlines() if f"{run.id}.b.1.1] raised" in line]
 
-    wait_until(told, "the worker has logged the failure")
-    assert len(told()) == 1
-    assert "INFO" in told()[0]
-    assert 'in explode\n    raise ValueError(f"boom in attempt' not in worker.said()
+    wait_until(lines, "the worker has logged the failure")
+    assert len(lines()) == 1
+    assert "INFO" in lines()[0]
+    assert 'in explode\n    raise ValueError(f"boom in attempt' not in worker.output()
 
 
 def test_a_task_names_the_one_that_rang_for_it(threads, monitor):

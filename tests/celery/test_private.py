@@ -67,8 +67,8 @@ def test_answers_and_tasks_stand_in_no_log_and_no_event(worker, empty_site):
             wait_until(lambda key=task.id: monitor.received(key), "the event has come")
         assert SECRET not in str(monitor.events)
         succeeded = f"Task runner.respond[{answered.id}] succeeded"
-        wait_until(lambda: succeeded in worker.said(), "the log says so, too")
-        assert "TaskPool: Apply" in worker.said()
-        assert SECRET not in worker.said()
+        wait_until(lambda: succeeded in worker.output(), "the log says so, too")
+        assert "TaskPool: Apply" in worker.output()
+        assert SECRET not in worker.output()
     finally:
         monitor.close()

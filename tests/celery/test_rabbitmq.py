@@ -45,17 +45,17 @@ def publish(channel, queue, body, **properties):
 
 def take(channel, queue):
     """Wait for a message and acknowledge it."""
-    found = []
+    messages = []
 
     def arrived():
         message = channel.basic_get(queue)
         if message is not None:
             channel.basic_ack(message.delivery_tag)
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     wait_until(arrived, f"a message comes to {queue}")
-    return found[0]
+    return messages[0]
 
 
 def replies_to(channel):
@@ -170,8 +170,8 @@ def test_what_can_not_be_used_goes_to_the_dead_letter_exchange(site, rabbit, cha
     publish(channel, "runner.responses", body)
     letter = take(channel, "runner.dead")
 
-    found = letter.body.encode() if isinstance(letter.body, str) else letter.body
-    assert found == body
+    received = letter.body.encode() if isinstance(letter.body, str) else letter.body
+    assert received == body
     assert reason in letter.headers["x-reason"]
     assert all(worker.alive for worker in site.workers)
 
@@ -290,9 +290,9 @@ def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, ra
     wait_until(lambda: (inbox.follow(), not known(inbox, question))[1], "the question is shown no more")
 
     inbox.answer(question, "no", "bob", digest)
-    told = lambda: inbox.receipts()[question]["status"]  # noqa: E731 - asked again and again
+    status = lambda: inbox.receipts()[question]["status"]  # noqa: E731 - asked again and again
     wait_until(
-        lambda: (inbox.follow(), told())[1] == "duplicate", "the second answer is told that it is late"
+        lambda: (inbox.follow(), status())[1] == "duplicate", "the second answer is told that it is late"
     )
     inbox.recover()
 

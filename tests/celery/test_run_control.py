@@ -124,6 +124,6 @@ def test_a_withdrawn_question_fails_its_node(threads):
 
     threads.client.withdraw(question.id, "no longer needed")
 
-    found = ends(run, Status.FAILED).results["node.with.dots"].result
-    assert isinstance(found, InterruptWithdrawn)
-    assert "no longer needed" in str(found)
+    error = ends(run, Status.FAILED).results["node.with.dots"].result
+    assert isinstance(error, InterruptWithdrawn)
+    assert "no longer needed" in str(error)

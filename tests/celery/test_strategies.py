@@ -93,7 +93,7 @@ def test_multiple_interrupts(interrupted):
     assert sorted(interrupt.node_id for interrupt in waiting.interrupts) == ["north", "south"]
     assert len({question.id for question in waiting.interrupts}) == 2
 
-    result = respond(runs["several"], waiting, *(each.node_id.upper() for each in waiting.interrupts))
+    result = respond(runs["several"], waiting, *(question.node_id.upper() for question in waiting.interrupts))
 
     assert text(result, "north") == "Weather in NORTH: sunny"
     assert text(result, "south") == "Weather in SOUTH: sunny"

@@ -67,17 +67,17 @@ def test_a_node_that_waits_leaves_little_behind(plain, trace):
 def test_a_traceback_says_what_it_said(plain):
     """Shared or not, and on the way to another process, it is printed alike."""
 
-    def told() -> tuple[str, str]:
+    def printed() -> tuple[str, str]:
         try:
             {}["a"]
         except KeyError:
-            found = einfo.ExceptionInfo()
-        sent = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own
-        return found.traceback, "".join(traceback.format_tb(sent.tb))
+            info = einfo.ExceptionInfo()
+        sent = pickle.loads(pickle.dumps(info))  # noqa: S301 - our own
+        return info.traceback, "".join(traceback.format_tb(sent.tb))
 
-    before = told()
+    before = printed()
     cache_traceback_code()
 
-    assert told() == before
-    assert told() == before
+    assert printed() == before
+    assert printed() == before
     assert "KeyError" in before[0]

@@ -118,7 +118,7 @@ def first_attempts(site, run) -> list[int]:
 
 def test_a_worker_has_a_hundred_threads_by_default(bare):
     """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
-    assert "concurrency: 100 (thread)" in bare.workers[0].said()
+    assert "concurrency: 100 (thread)" in bare.workers[0].output()
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
             run = site.client.start("gated", "go")
             wait_until(lambda: site.starts(run), "the node runs")
             store.kill()
-            wait_until(lambda: "sweeper.waits: The store" in site.workers[0].said(), "the sweeper notices")
+            wait_until(lambda: "sweeper.waits: The store" in site.workers[0].output(), "the sweeper notices")
             store.restart()
             site.redis.set(f"gate:{run.id}", 1)
 
@@ -174,7 +174,7 @@ def test_a_worker_that_stops_lets_its_node_finish(empty_site):
     wait_until(lambda: empty_site.starts(run), "the node runs")
 
     os.kill(empty_site.workers[0].pid, signal.SIGTERM)
-    wait_until(lambda: "Warm shutdown" in empty_site.workers[0].said(), "the worker is told")
+    wait_until(lambda: "Warm shutdown" in empty_site.workers[0].output(), "the worker is told")
     empty_site.open_gate(run)
 
     wait_until(lambda: not empty_site.workers[0].alive, "the worker has gone by itself")

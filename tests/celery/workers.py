@@ -60,13 +60,13 @@ class Worker:
     def alive(self) -> bool:
         return self._guard.alive()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_ready(self) -> None:
         def ready():
-            assert self.alive, f"the worker ended; its log:\n{self.said()}"
-            return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
+            assert self.alive, f"the worker ended; its log:\n{self.output()}"
+            return "worker.ready:" in self.output() and "ready." in self.output().replace("worker.ready:", "")
 
         wait_until(ready, f"{self.log.stem} is ready", seconds=BOOT)
 
@@ -150,16 +150,16 @@ class Site:
 
     def dead_letter(self, message: str) -> dict[str, bytes]:
         """Wait for the dead letter of a message."""
-        found: list[dict[str, bytes]] = []
+        letters: list[dict[str, bytes]] = []
 
         def arrived():
             for _, fields in self.redis.xrange("runner:dead"):
                 if fields[b"id"].decode() == message:
-                    found.append({name.decode(): value for name, value in fields.items()})
-            return found
+                    letters.append({name.decode(): value for name, value in fields.items()})
+            return letters
 
         wait_until(arrived, f"message {message} is among the dead letters")
-        return found[0]
+        return letters[0]
 
     def end(self) -> None:
         for worker in self.workers:

@@ -10,9 +10,9 @@ __all__ = ["app"]
 publish = Relay._publish
 
 
-def tell_later(self, found) -> None:
-    self._reader.done(found)
-    publish(self, found)
+def tell_later(self, notices) -> None:
+    self._reader.done(notices)
+    publish(self, notices)
 
 
 Relay._publish = tell_later

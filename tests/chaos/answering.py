@@ -21,10 +21,10 @@ answer = RedisStore.answer
 def dying(*args):
     if moment == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    said = answer(*args)
+    receipt = answer(*args)
     if moment == "after":
         os.kill(os.getpid(), signal.SIGKILL)
-    return said
+    return receipt
 
 
 RedisStore.answer = dying

@@ -35,7 +35,7 @@ def chosen(request):
     def among(name, every):
         mine = [item for item in request.session.items if item.path == request.path]
         taken = [item.callspec.params.get(name) for item in mine if hasattr(item, "callspec")]
-        return [each for each in every if each in taken]
+        return [value for value in every if value in taken]
 
     return among
 

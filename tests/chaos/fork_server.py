@@ -75,7 +75,7 @@ class ForkedWorker:
     def alive(self) -> bool:
         return is_alive(self.pid)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def wait_ready(self) -> None:
@@ -83,7 +83,7 @@ class ForkedWorker:
 
         def ready():
             self._server.check()
-            return "worker.ready:" in self.said() and "ready." in self.said().replace("worker.ready:", "")
+            return "worker.ready:" in self.output() and "ready." in self.output().replace("worker.ready:", "")
 
         wait_until(ready, f"{self.spec.name} is ready", seconds=150)
 

@@ -28,32 +28,32 @@ def faults(tries: Iterable[Try], ended: str, winner: str | None) -> Iterator[str
     others name it, none of them was told so before it was sent, and none that was sent after an end was
     told anything else.
     """
-    found = list(tries)
-    accepted = [each for each in found if each.status == "accepted"]
+    attempts = list(tries)
+    accepted = [attempt for attempt in attempts if attempt.status == "accepted"]
     yield from _ends(accepted, ended, winner)
-    over = min((each.read for each in found if each.status in OVER), default=float("inf"))
-    for each in found:
-        if each.status != "accepted":
-            yield from _refusal(each, ended, accepted)
-        elif over < each.sent:
-            yield f"{each.who} was accepted although another one had been told before that it was over"
+    over = min((attempt.read for attempt in attempts if attempt.status in OVER), default=float("inf"))
+    for attempt in attempts:
+        if attempt.status != "accepted":
+            yield from _refusal(attempt, ended, accepted)
+        elif over < attempt.sent:
+            yield f"{attempt.who} was accepted although another one had been told before that it was over"
 
 
 def _ends(accepted: list[Try], ended: str, winner: str | None) -> Iterator[str]:
     if len(accepted) > 1:
-        yield f"{len(accepted)} answers were accepted: {sorted(each.who for each in accepted)}"
+        yield f"{len(accepted)} answers were accepted: {sorted(attempt.who for attempt in accepted)}"
     if (ended == "answered") != (len(accepted) == 1):
         yield f"the question is {ended}, but {len(accepted)} answers were accepted"
     if accepted and winner != accepted[0].who:
         yield f"{accepted[0].who} was accepted, but {winner} is stored"
 
 
-def _refusal(each: Try, ended: str, accepted: list[Try]) -> Iterator[str]:
-    if each.status != REFUSED.get(ended):
-        yield f"{each.who} was told {each.status}, although the question is {ended}"
-    if each.status != "duplicate" or not accepted:
+def _refusal(attempt: Try, ended: str, accepted: list[Try]) -> Iterator[str]:
+    if attempt.status != REFUSED.get(ended):
+        yield f"{attempt.who} was told {attempt.status}, although the question is {ended}"
+    if attempt.status != "duplicate" or not accepted:
         return
-    if each.detail != f"already answered by {accepted[0].who}":
-        yield f"{each.who} was told {each.detail!r}, not who won"
-    if each.read < accepted[0].sent:
-        yield f"{each.who} was refused before the winner had sent anything"
+    if attempt.detail != f"already answered by {accepted[0].who}":
+        yield f"{attempt.who} was told {attempt.detail!r}, not who won"
+    if attempt.read < accepted[0].sent:
+        yield f"{attempt.who} was refused before the winner had sent anything"

@@ -191,7 +191,7 @@ def lines(site, run) -> list[list[str]]:
 
 def keys(site, run) -> dict[str, set[str]]:
     """Collect the idempotency keys that each visit was started with."""
-    found: dict[str, set[str]] = {}
+    by_visit: dict[str, set[str]] = {}
     for node, visit, _, key in lines(site, run):
-        found.setdefault(f"{node}.{visit}", set()).add(key)
-    return found
+        by_visit.setdefault(f"{node}.{visit}", set()).add(key)
+    return by_visit

@@ -30,7 +30,7 @@ __all__ = ["app"]
 
 
 def around(
-    owner: Any, method: str, point: str, name: Callable[..., str], told: Callable[[Any], bool] = bool
+    owner: Any, method: str, point: str, name: Callable[..., str], did_something: Callable[[Any], bool] = bool
 ) -> None:
     """Make both sides of a method points; after it only where `told` finds that it did something."""
     wrapped = getattr(owner, method)
@@ -39,10 +39,10 @@ def around(
     def stepped(*args: Any, **kwargs: Any) -> Any:
         step = name(*args, **kwargs)
         reach(f"{point}.before", step)
-        said = wrapped(*args, **kwargs)
-        if told(said):
+        reply = wrapped(*args, **kwargs)
+        if did_something(reply):
             reach(f"{point}.after", step)
-        return said
+        return reply
 
     setattr(owner, method, stepped)
 

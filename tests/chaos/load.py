@@ -71,15 +71,15 @@ class Load:
     def _begin(self) -> None:
         key = f"start{len(self.started)}"
         graph = self._graphs[len(self.started) % len(self._graphs)]
-        run = self._until_told(partial(self.client.start, graph, key, idempotency_key=key))
+        run = self._repeat(partial(self.client.start, graph, key, idempotency_key=key))
         if run is not None:
             self.started[key] = run.id
 
     def _answer(self) -> None:
-        for question in self._until_told(partial(self.client.interrupts, limit=20)) or ():
+        for question in self._repeat(partial(self.client.interrupts, limit=20)) or ():
             number = len(self.answered)
-            said = partial(self.client.respond, question.id, number, idempotency_key=f"answer{number}")
-            receipt = self._until_told(said)
+            respond = partial(self.client.respond, question.id, number, idempotency_key=f"answer{number}")
+            receipt = self._repeat(respond)
             if receipt is not None:
                 self.receipts[receipt.status] += 1
                 self.answered[question.id] = number

@@ -54,9 +54,9 @@ def message(
     **more: str,
 ) -> amqp.Message:
     """Make a message, as it should be but for what is given."""
-    given = {"content_type": kind, "content_encoding": encoding, "application_headers": headers, **more}
+    properties = {"content_type": kind, "content_encoding": encoding, "application_headers": headers, **more}
     raw = body.encode() if isinstance(body, str) else body  # else the client encodes it as is said
-    return amqp.Message(raw, **{name: value for name, value in given.items() if value is not None})
+    return amqp.Message(raw, **{name: value for name, value in properties.items() if value is not None})
 
 
 def corpus() -> Iterator[amqp.Message]:

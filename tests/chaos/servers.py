@@ -32,9 +32,9 @@ class Server:
         self.port = free_port()
         self.folder = folder / f"server{self.port}"
         self.folder.mkdir()
-        given = {**self.defaults, **settings}
-        given |= {"bind": "127.0.0.1", "port": self.port, "dir": self.folder}
-        lines = (f"{name.replace('_', '-')} {value}\n" for name, value in given.items())
+        values = {**self.defaults, **settings}
+        values |= {"bind": "127.0.0.1", "port": self.port, "dir": self.folder}
+        lines = (f"{name.replace('_', '-')} {value}\n" for name, value in values.items())
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
         self._settings = "".join(lines)
         self.client = redis.Redis(port=self.port, socket_timeout=30, protocol=2)
@@ -117,8 +117,8 @@ class Cluster:
     """Three servers that share the keys among them."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        given = {"cluster_enabled": "yes", "cluster_node_timeout": 2000, **settings}
-        self.servers = [Server(folder, **given).begin() for _ in range(3)]
+        values = {"cluster_enabled": "yes", "cluster_node_timeout": 2000, **settings}
+        self.servers = [Server(folder, **values).begin() for _ in range(3)]
         for number, server in enumerate(self.servers):
             wait_until(server.answers, "the server answers", seconds=150)
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
@@ -132,8 +132,8 @@ class Cluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
 
     def whole(self) -> bool:
-        told = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
-        return all(b"cluster_state:ok" in each and b"cluster_known_nodes:3" in each for each in told)
+        replies = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
+        return all(b"cluster_state:ok" in reply and b"cluster_known_nodes:3" in reply for reply in replies)
 
     def owner(self, key: str) -> Server:
         """Find the server that has a key."""
@@ -179,13 +179,13 @@ class Pair:
         wait_until(self._joined, "the replica follows", seconds=150)
 
     def _joined(self) -> bool:
-        found = self.sentinel.client.execute_command("SENTINEL", "REPLICAS", SERVICE)
-        seen = [dict(zip(each[::2], each[1::2], strict=True)) for each in found]
+        rows = self.sentinel.client.execute_command("SENTINEL", "REPLICAS", SERVICE)
+        replicas = [dict(zip(replica[::2], replica[1::2], strict=True)) for replica in rows]
         return any(
-            each[b"flags"] == b"slave"
-            and each[b"master-link-status"] == b"ok"
-            and int(each[b"port"]) == self.replica.port
-            for each in seen
+            replica[b"flags"] == b"slave"
+            and replica[b"master-link-status"] == b"ok"
+            and int(replica[b"port"]) == self.replica.port
+            for replica in replicas
         )
 
     def fall_behind(self) -> None:

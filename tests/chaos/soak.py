@@ -79,22 +79,22 @@ class Tally:
 
     def growth(self, name: str) -> float:
         """By which part of itself a memory has grown from the second third to the last one."""
-        found = [value for _, value in self.memory[name]]
-        third = len(found) // 3
+        sizes = [value for _, value in self.memory[name]]
+        third = len(sizes) // 3
         if third < 20:
             return 0.0
-        earlier, later = sorted(found[third : 2 * third]), sorted(found[-third:])
+        earlier, later = sorted(sizes[third : 2 * third]), sorted(sizes[-third:])
         return later[third // 2] / earlier[third // 2] - 1
 
     def slope(self, name: str) -> float:
         """How fast a memory grows in the last two thirds, in MB a minute (least squares)."""
-        found = self.memory[name][len(self.memory[name]) // 3 :]
-        if len(found) < 2:
+        points = self.memory[name][len(self.memory[name]) // 3 :]
+        if len(points) < 2:
             return 0.0
-        mean_x = sum(at for at, _ in found) / len(found)
-        mean_y = sum(size for _, size in found) / len(found)
-        spread = sum((at - mean_x) ** 2 for at, _ in found)
-        return 60 * sum((at - mean_x) * (size - mean_y) for at, size in found) / spread
+        mean_x = sum(second for second, _ in points) / len(points)
+        mean_y = sum(size for _, size in points) / len(points)
+        spread = sum((second - mean_x) ** 2 for second, _ in points)
+        return 60 * sum((second - mean_x) * (size - mean_y) for second, size in points) / spread
 
 
 class People:
@@ -184,27 +184,27 @@ class People:
         tally, run = self.tally, self.client.run(run_id)
         result, events = run.result(), list(run.events())
         once = [event for event in events if event.kind in ("node.completed", "interrupt.answered")]
-        commits = Counter((each.kind, each.node, each.visit, each.detail) for each in once)
-        tally.doubled += [f"{run_id} {at}" for at, count in commits.items() if count > 1]
-        tally.visits += sum(each.kind == "node.completed" for each in once)
+        commits = Counter((event.kind, event.node, event.visit, event.detail) for event in once)
+        tally.doubled += [f"{run_id} {commit}" for commit, count in commits.items() if count > 1]
+        tally.visits += sum(event.kind == "node.completed" for event in once)
         tally.again += sum(entry.kind in ("node.lost", "node.left") for entry in events)
-        given = {each.detail: each.data for each in once if each.kind == "interrupt.answered"}
-        tally.answered += len(given)
+        by_question = {event.detail: event.data for event in once if event.kind == "interrupt.answered"}
+        tally.answered += len(by_question)
         if watched.cancelled and result.status is Status.CANCELLED:
             tally.cancelled += 1
             return
         answers = {}
-        for question, said in given.items():
-            response = said["response"]
+        for question, answer in by_question.items():
+            response = answer["response"]
             answers[question.split(".")[1]] = response
             if response not in watched.sent[question]:
                 tally.wrong.append(f"{run_id}: nobody sent {response!r} to {question}")
-        found = result.results["z"].output if "z" in result.results else None
-        if result.status is Status.COMPLETED and found == expected(watched.shape, watched.task, answers):
+        output = result.results["z"].output if "z" in result.results else None
+        if result.status is Status.COMPLETED and output == expected(watched.shape, watched.task, answers):
             tally.completed += 1
         else:
-            last = [f"{each.kind} {each.node} {each.detail}" for each in events[-12:]]
-            what = f"{run_id} ({watched.shape} of {watched.task}) is {result.status}: {found!r}"
+            last = [f"{event.kind} {event.node} {event.detail}" for event in events[-12:]]
+            what = f"{run_id} ({watched.shape} of {watched.task}) is {result.status}: {output!r}"
             tally.wrong.append(f"{what} after {answers}; {last}")
 
     def close(self) -> None:
@@ -265,15 +265,15 @@ def storm(people: People, faults: Faults, minutes: float) -> None:
         pause.wait(0.05)
 
 
-def look(people: People, faults: Faults, at: float) -> None:
+def look(people: People, faults: Faults, second: float) -> None:
     """Note how much memory the store and the worker that is never ended take."""
     memory = people.tally.memory
     try:
-        memory["worker"].append((at, resident(faults.survivor.pid)))
+        memory["worker"].append((second, resident(faults.survivor.pid)))
         client = people.site.redis
         # The two streams grow until they have as many entries as they may have.
         bounded = sum(client.memory_usage(name) or 0 for name in ("runner:{p00}:notices", "runner:dead"))
-        memory["store"].append((at, (client.info("memory")["used_memory"] - bounded) / 1e6))
+        memory["store"].append((second, (client.info("memory")["used_memory"] - bounded) / 1e6))
     except (OSError, redis.RedisError):
         return
 
@@ -289,19 +289,19 @@ def report(tally: Tally, faults: Faults, minutes: float, seed: int) -> str:
         f"faults: {sum(faults.done.values())} ({counted(faults.done)})",
         f"workers that ended: {counted(faults.ended)}",
     ]
-    for name, found in tally.memory.items():
-        size, slope, growth = found[-1][1], tally.slope(name), tally.growth(name)
+    for name, points in tally.memory.items():
+        size, slope, growth = points[-1][1], tally.slope(name), tally.growth(name)
         lines.append(
             f"memory of the {name}: {size:.1f} MB, {slope:+.2f} MB a minute, {growth:+.1%} at the end"
         )
     for kind in ("lost", "wrong", "unanswerable", "doubled"):
-        lines += [f"{kind}: {each}" for each in getattr(tally, kind)[:20]]
+        lines += [f"{kind}: {line}" for line in getattr(tally, kind)[:20]]
     return "\n".join(lines)
 
 
-def counted(found: Counter[str]) -> str:
+def counted(counts: Counter[str]) -> str:
     """Write counts as words."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def main() -> int:

@@ -22,11 +22,11 @@ FREEZES = (0.5, 1.0, 4.0)
 
 def children(worker: Worker) -> list[int]:
     """The processes of a worker's pool that run nodes."""
-    found: list[str] = []
+    pids: list[str] = []
     with suppress(OSError):
         named = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-        found = [child for child in named if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    return [int(child) for child in found]
+        pids = [child for child in named if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [int(child) for child in pids]
 
 
 class Faults:
@@ -78,7 +78,7 @@ class Faults:
     def mend(self) -> None:
         """Thaw who has been frozen long enough, and replace workers that have ended."""
         now = time.monotonic()
-        for when, pid in [each for each in self._frozen if each[0] <= now]:
+        for when, pid in [entry for entry in self._frozen if entry[0] <= now]:
             self._frozen.remove((when, pid))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -103,9 +103,9 @@ class Faults:
         self._victim().kill()
 
     def kill_child(self) -> None:
-        found = children(self.site.workers[-1])
-        if found:
-            os.kill(self.rng.choice(found), signal.SIGKILL)
+        pids = children(self.site.workers[-1])
+        if pids:
+            os.kill(self.rng.choice(pids), signal.SIGKILL)
 
     def freeze_worker(self) -> None:
         worker = self.rng.choice(self.site.workers)

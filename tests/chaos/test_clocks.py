@@ -21,10 +21,10 @@ SLOW = 150
 @pytest.fixture(scope="module")
 def library() -> str:
     """Fakes the clock of a process; without it the tests are skipped, and on CI they fail."""
-    found = sorted(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"))
-    if not found:
+    files = sorted(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"))
+    if not files:
         absent("there is no libfaketime to test with; install it (apt install faketime)")
-    return str(found[0])
+    return str(files[0])
 
 
 def add(site, library: str, off: str, graphs: str = GRAPHS):
@@ -56,8 +56,8 @@ def all_started(site, count: int) -> list:
 
 def gap(run, first: str, second: str, node: str) -> float:
     """Seconds of the store's clock between two events of a node."""
-    at = {(event.kind, event.node): event.at for event in run.events()}
-    return (at[second, node] - at[first, node]) / 1000
+    times = {(event.kind, event.node): event.at for event in run.events()}
+    return (times[second, node] - times[first, node]) / 1000
 
 
 @pytest.mark.sample

@@ -61,11 +61,11 @@ def test_each_partition_is_whole_on_a_server_of_its_own(empty):
         store.close()
 
     for partition, server in zip(
-        PARTITIONS, map(empty.owner, (Keys(partition=each).prefix for each in PARTITIONS)), strict=True
+        PARTITIONS, map(empty.owner, (Keys(partition=name).prefix for name in PARTITIONS)), strict=True
     ):
-        found = [key.decode() for key in server.client.keys("*")]
-        assert len(found) > 10
-        assert all(key.startswith(Keys(partition=partition).prefix) for key in found)
+        keys = [key.decode() for key in server.client.keys("*")]
+        assert len(keys) > 10
+        assert all(key.startswith(Keys(partition=partition).prefix) for key in keys)
 
 
 def test_keys_without_a_common_tag_would_not_share_a_server(empty):
@@ -109,9 +109,9 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
     broker = Server(tmp_path).start()
     site = Site(broker.url, tmp_path)
     client = Client(store=open_store(empty.url, push=False, lease=2.0))
-    given = {"RUNNER_REDIS_URL": empty.url, "RUNNER_BROKER_URL": broker.url}
+    settings = {"RUNNER_REDIS_URL": empty.url, "RUNNER_BROKER_URL": broker.url}
     try:
-        site.ready(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs", **given)
+        site.ready(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs", **settings)
         run = client.start("spread", "go")
         assert run.wait(RECOVERY + MARGIN).status is Status.INTERRUPTED
         (question,) = run.interrupts()

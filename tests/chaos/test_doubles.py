@@ -29,9 +29,9 @@ def ring(site: Site, *task_ids: str) -> None:
     """Put messages on the queue as the store would."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
     for task_id in task_ids:
-        told = {"id": task_id, "shadow": "late", "queue": "runner", "priority": "5", "parent_id": "null"}
-        said = tuple(told.get(place, "copy") for place in places.decode().split())
-        site.redis.lpush("runner", (template.decode() % said).encode())
+        values = {"id": task_id, "shadow": "late", "queue": "runner", "priority": "5", "parent_id": "null"}
+        fields = tuple(values.get(place, "copy") for place in places.decode().split())
+        site.redis.lpush("runner", (template.decode() % fields).encode())
 
 
 def queues(site: Site) -> list[bytes]:

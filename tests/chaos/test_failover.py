@@ -53,8 +53,8 @@ def opened(pair):
         return stores[-1]
 
     yield store
-    for each in stores:
-        each.close()
+    for store_of_level in stores:
+        store_of_level.close()
 
 
 def until(verb, walk):
@@ -68,17 +68,17 @@ def until(verb, walk):
 
 def ask_again(request):
     """Repeat a request until there is a primary that takes it."""
-    said = []
+    replies = []
 
-    def told():
+    def taken_once():
         try:
-            said.append(request())
+            replies.append(request())
         except StoreError:
             return False
         return True
 
-    wait_until(told, "a primary takes requests")
-    return said[0]
+    wait_until(taken_once, "a primary takes requests")
+    return replies[0]
 
 
 @pytest.mark.sample
@@ -147,11 +147,11 @@ def test_a_worker_whose_claim_was_lost_is_refused(behind, opened):
 
 def test_with_fences_that_only_count_the_lost_worker_would_win(behind, opened, monkeypatch):
     """Control: where each claim adds one, the lost claim and the next share a fence: the wrong one wins."""
-    known = scripts.script
+    script = scripts.script
 
     def counting(name):
-        found = known(name)
-        text = found.text.replace(b" + tonumber(redis.sha1hex(nonce):sub(1, 5), 16)", b"")
+        original = script(name)
+        text = original.text.replace(b" + tonumber(redis.sha1hex(nonce):sub(1, 5), 16)", b"")
         return scripts.Script(name, text, scripts.hashlib.sha1(text).hexdigest())
 
     monkeypatch.setattr(scripts, "script", counting)
@@ -166,12 +166,12 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
         site.ready(1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url)
         behind.replica.freeze()
         run = client.start("chain", "go")
-        wait_until(lambda: "store.not_durable: no replica" in site.workers[0].said(), "the worker says so")
-        assert "succeeded" not in site.workers[0].said()
+        wait_until(lambda: "store.not_durable: no replica" in site.workers[0].output(), "the worker says so")
+        assert "succeeded" not in site.workers[0].output()
         behind.replica.thaw()
 
         assert run.wait(PROGRESS).status is Status.COMPLETED
-        wait_until(lambda: site.workers[0].said().count("succeeded") == 3, "the tasks have ended")
+        wait_until(lambda: site.workers[0].output().count("succeeded") == 3, "the tasks have ended")
         assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
     finally:
         site.end()

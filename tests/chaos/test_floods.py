@@ -29,12 +29,12 @@ def site(empty_site):
 
 
 def all_questions(site: Site, run) -> list[str]:
-    found, cursor = [], None
+    questions, cursor = [], None
     while True:
         page = site.client.interrupts(run=run.id, limit=500, cursor=cursor)
-        found += [question.id for question in page]
+        questions += [question.id for question in page]
         if not page.next:
-            return found
+            return questions
         cursor = page.next
 
 
@@ -60,8 +60,8 @@ def test_ten_thousand_answers_at_once_hold_up_nobody_else(site):
     assert slowest < QUICK
     assert run.result().results["count"].output == ASKED
     wait_until(lambda: not site.redis.xlen("runner:responses"), "every message was let go", seconds=SLOW)
-    found = [site.client.interrupt(question) for question in questions]
-    assert {(question.status, question.response) for question in found} == {("answered", 0)}
+    answered = [site.client.interrupt(question) for question in questions]
+    assert {(question.status, question.response) for question in answered} == {("answered", 0)}
     assert site.workers[0].alive
 
 

@@ -49,7 +49,7 @@ def freeze_and_kill(site, publish) -> None:
     """Freeze a worker that waits for a message, publish, and kill it when Redis has handed one over."""
     (worker,) = site.workers
     # Before that it waits for words of other workers, with the same command.
-    wait_until(lambda: " ready." in worker.said(), "the worker has started", seconds=150)
+    wait_until(lambda: " ready." in worker.output(), "the worker has started", seconds=150)
     for _ in range(TRIES):
         wait_until(lambda: is_asking(site), "the worker waits for messages", seconds=150)
         os.kill(worker.pid, signal.SIGSTOP)

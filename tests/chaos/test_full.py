@@ -111,7 +111,7 @@ def test_without_disk_space_every_write_is_refused_until_there_is_some(server, s
     wait_until(lambda: writes(server) == "ok", "the file is written again")
 
     assert send("") == wanted
-    assert all(again("") == told for _, told, again in walk)
+    assert all(again("") == word for _, word, again in walk)
 
 
 def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that_it_lost(tmp_path):
@@ -177,7 +177,9 @@ def test_a_store_that_throws_runs_away_is_shouted_about(server, tmp_path):
     site = Site(server.url, tmp_path)
     try:
         worker = site.add()
-        wait_until(lambda: "store.forgets: maxmemory-policy is allkeys-random" in worker.said(), "it says so")
+        wait_until(
+            lambda: "store.forgets: maxmemory-policy is allkeys-random" in worker.output(), "it says so"
+        )
         worker.wait_ready()
         run = site.client.start("question", "go")
         assert run.wait(RINGS_AGAIN).status is Status.INTERRUPTED
@@ -202,7 +204,7 @@ def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path, waits_for
     try:
         worker = site.add(RUNNER_DURABILITY="fsync")
         wait_until(lambda: not worker.alive, "the worker has ended", seconds=150)
-        assert "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off" in worker.said()
+        assert "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off" in worker.output()
     finally:
         site.end()
         site.client.engine.store.close()

@@ -78,14 +78,14 @@ def test_a_deaf_node_fails_at_its_deadline(sites):
 
     assert result.status is Status.FAILED
     assert isinstance(result.results["a"].result, NodeTimedOut)
-    (worker,) = [candidate for candidate in site.workers if f"{run.id}.a.1.1" in candidate.said()]
+    (worker,) = [candidate for candidate in site.workers if f"{run.id}.a.1.1" in candidate.output()]
     wait_until(lambda: ended(worker, run), "its code has come to its end", seconds=LONG)
     assert run.status is Status.FAILED
     assert not journey.commits(run)
 
 
 def ended(worker, run) -> bool:
-    lines = [line for line in worker.said().splitlines() if f"[{run.id}.a.1.1]" in line]
+    lines = [line for line in worker.output().splitlines() if f"[{run.id}.a.1.1]" in line]
     return any("received" not in line for line in lines)
 
 

@@ -132,7 +132,7 @@ def test_a_child_killed_with_a_node_in_hand_costs_time_only(killed, step):
     """The run ends as any other: each visit committed once, its code started twice at most, with one key."""
     run = killed.runs[step]
 
-    assert repeated(killed.site, run, step, killed.plain).keys() <= {each.node for each in killed.steps}
+    assert repeated(killed.site, run, step, killed.plain).keys() <= {other.node for other in killed.steps}
     assert gap(killed.site, run, step) < WITHIN
 
 

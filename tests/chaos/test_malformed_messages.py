@@ -25,8 +25,8 @@ KINDS = ["application/x-python-serialize", "application/x-yaml", "application/da
 def envelope(site: Site) -> str:
     """A message as Celery writes it for a node of a run that does not exist."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
-    told = {"id": "0none.a.1.1", "shadow": "none/a", "queue": QUEUE, "priority": "5", "parent_id": "null"}
-    return template.decode() % tuple(told.get(place, "copy") for place in places.decode().split())
+    values = {"id": "0none.a.1.1", "shadow": "none/a", "queue": QUEUE, "priority": "5", "parent_id": "null"}
+    return template.decode() % tuple(values.get(place, "copy") for place in places.decode().split())
 
 
 def corpus(good: str) -> list[bytes]:
@@ -40,14 +40,15 @@ def corpus(good: str) -> list[bytes]:
         {**message, "headers": {**message["headers"], "task": task}} for task in ("nobody.knows", 7, None)
     ]
     ids = [
-        {**message, "headers": {**message["headers"], "id": each}} for each in ("", 5, "a.b", "0.a.x.y", None)
+        {**message, "headers": {**message["headers"], "id": value}}
+        for value in ("", 5, "a.b", "0.a.x.y", None)
     ]
     bodies = [
         {**message, "body": body}
         for body in ("{", "[1]", "[[],{}]", "[[],{},5]", json.dumps([[], ODD[-2], {}]), 5)
     ]
     plain = [b"", b"rubbish", b"\xff\xfe", b"5", b"[]", b"null", b"{}", pickle.dumps({"x": 1}), b"[" * 50_000]
-    return plain + [json.dumps(each).encode() for each in [*without, *kinds, *tasks, *ids, *bodies]]
+    return plain + [json.dumps(value).encode() for value in [*without, *kinds, *tasks, *ids, *bodies]]
 
 
 def fuzzed(rng: random.Random, good: str) -> bytes:
@@ -79,7 +80,7 @@ def site(databases):
 
 def still_works(site: Site) -> None:
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
-    assert site.workers[0].alive, site.workers[0].said()[-3000:]
+    assert site.workers[0].alive, site.workers[0].output()[-3000:]
 
 
 def taken(site: Site) -> bool:
@@ -99,8 +100,8 @@ def test_a_worker_outlives_every_kind_of_malformed_message_on_its_queue(site):
     assert {b"rubbish", b"\xff\xfe", b"5", b"null", b"{}"} <= set(letters)
     assert len(letters) >= 15
     reasons = [fields[b"reason"].decode() for _, fields in site.redis.xrange("runner:dead")]
-    for said in ("knows the task 'nobody.knows'", "untrusted content of type yaml", "names no task"):
-        assert any(said in reason for reason in reasons), said
+    for words in ("knows the task 'nobody.knows'", "untrusted content of type yaml", "names no task"):
+        assert any(words in reason for reason in reasons), words
 
 
 def test_a_worker_outlives_two_thousand_fuzzed_messages(site):

@@ -39,10 +39,10 @@ def worker(store):
     return ManualWorker(store)
 
 
-def crowd(worker, runs, **said):
+def crowd(worker, runs, **options):
     """Let a score of questions wait on each of some nodes."""
     graph, names = shape("a"), [f"q{number}" for number in range(EACH)]
-    return [worker.park(worker.start(graph), "a", *names, **said) for _ in range(runs)]
+    return [worker.park(worker.start(graph), "a", *names, **options) for _ in range(runs)]
 
 
 class Others:

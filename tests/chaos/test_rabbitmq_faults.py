@@ -34,19 +34,19 @@ def workers(databases, rabbit, folder, app):
             yield site
 
 
-def hear(channel, queue, told) -> None:
+def hear(channel, queue, notices) -> None:
     """Add what a queue holds now."""
     while (message := channel.basic_get(queue, no_ack=True)) is not None:
-        told.append(json.loads(message.body))
+        notices.append(json.loads(message.body))
 
 
 def tell_everything(site, channel, point):
     """Let runs ask, be answered and end, and a relay die at a point; return the notices that came out."""
-    heard, told, runs = listen(channel), [], []
+    queue, notices, runs = listen(channel), [], []
 
     def kinds():
-        hear(channel, heard, told)
-        return {(notice["run_id"], notice["kind"]) for notice in told}
+        hear(channel, queue, notices)
+        return {(notice["run_id"], notice["kind"]) for notice in notices}
 
     def missing():
         return {(run.id, kind) for run in runs for kind in KINDS} - kinds()
@@ -60,24 +60,24 @@ def tell_everything(site, channel, point):
     for run in runs:
         wait_until(lambda run=run: run.status is Status.COMPLETED, "the run ends", seconds=LONG)
     wait_until(lambda: died_at(site, point, "any"), "a worker died", seconds=LONG)
-    return told, missing
+    return notices, missing
 
 
 @pytest.mark.parametrize("point", [pytest.param("relay.before", marks=pytest.mark.sample), "relay.after"])
 def test_a_relay_killed_with_notices_in_hand_loses_none(databases, rabbit, channel, tmp_path, point):
     """Each notice comes to the exchange at least once, and one that comes twice has one id."""
     with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
-        told, missing = tell_everything(site, channel, point)
+        notices, missing = tell_everything(site, channel, point)
 
         wait_until(lambda: not missing(), "every notice has come", seconds=LONG)
 
-        assert len({notice["id"] for notice in told}) == COUNT * len(KINDS)
+        assert len({notice["id"] for notice in notices}) == COUNT * len(KINDS)
         if point == "relay.after":
-            wait_until(lambda: not missing() and twice(told), "what was told is told again", seconds=LONG)
+            wait_until(lambda: not missing() and twice(notices), "what was told is told again", seconds=LONG)
 
 
-def twice(told) -> bool:
-    return len(told) > len({notice["id"] for notice in told})
+def twice(notices) -> bool:
+    return len(notices) > len({notice["id"] for notice in notices})
 
 
 def test_a_relay_that_lets_go_too_early_loses_them(databases, rabbit, channel, tmp_path):

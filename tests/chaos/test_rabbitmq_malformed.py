@@ -38,7 +38,7 @@ def channel(rabbit):
 
 def still_works(site: Site) -> None:
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
-    assert site.workers[0].alive, site.workers[0].said()[-3000:]
+    assert site.workers[0].alive, site.workers[0].output()[-3000:]
 
 
 def letters(site: Site) -> dict[bytes, str]:
@@ -49,17 +49,17 @@ def letters(site: Site) -> dict[bytes, str]:
 
 def buried(channel) -> list[amqp.Message]:
     """Take what the dead-letter exchange holds."""
-    found = []
+    letters_there = []
     while (letter := channel.basic_get(DEAD, no_ack=True)) is not None:
-        found.append(letter)
-    return found
+        letters_there.append(letter)
+    return letters_there
 
 
 def test_a_worker_outlives_every_kind_of_malformed_message_on_its_queue(site, channel):
     """Each kind once, and many drawn at random: nodes run in between, and what is refused is kept."""
     rng = random.Random(SEED)  # noqa: S311 - no secret
-    for each in [*corpus(), *(fuzzed(rng) for _ in range(FUZZED))]:
-        channel.basic_publish(each, exchange="", routing_key=QUEUE)
+    for malformed in [*corpus(), *(fuzzed(rng) for _ in range(FUZZED))]:
+        channel.basic_publish(malformed, exchange="", routing_key=QUEUE)
     still_works(site)
     channel.basic_publish(message("[[],{},{}]", headers={"id": "1", "task": "nobody.knows"}), "", QUEUE)
     channel.basic_publish(message("[[1],{},{}]", kind="application/x-yaml"), "", QUEUE)
@@ -80,7 +80,7 @@ def test_without_the_guard_queued_ends_every_worker(site, rabbit, channel):
 
     wait_until(lambda: not any(victim.alive for victim in victims), "both end", seconds=SLOW)
 
-    assert all("Unrecoverable error: TypeError" in victim.said() for victim in victims)
+    assert all("Unrecoverable error: TypeError" in victim.output() for victim in victims)
     channel.queue_purge("unguarded")
     still_works(site)
 
@@ -94,8 +94,8 @@ def test_doors_take_messages_by_their_bytes(site, channel):
     ]
     for number, odd in enumerate(kinds):
         body = json.dumps({"v": 1, "graph": "chain", "task": number})
-        told = message(body, headers={"id": number, "task": ["x"]}, reply_to=replies, **odd)
-        channel.basic_publish(told, exchange="", routing_key="runner.starts")
+        start = message(body, headers={"id": number, "task": ["x"]}, reply_to=replies, **odd)
+        channel.basic_publish(start, exchange="", routing_key="runner.starts")
     statuses = []
 
     def all_told():
@@ -113,10 +113,10 @@ def test_a_compressed_message_is_refused_and_not_unpacked(site, channel):
     channel.queue_purge(DEAD)
     body = zlib.compress(json.dumps({"v": 1, "graph": "chain", "task": "go"}).encode())
     for packed in ("zlib", "nonsense", 5):
-        told = message(body, encoding="binary", headers={"compression": packed})
-        channel.basic_publish(told, exchange="", routing_key="runner.starts")
-    found = []
+        start = message(body, encoding="binary", headers={"compression": packed})
+        channel.basic_publish(start, exchange="", routing_key="runner.starts")
+    dead = []
 
-    wait_until(lambda: found.extend(buried(channel)) or len(found) == 3, "all are kept", seconds=SLOW)
-    assert {letter.body for letter in found} == {body}
-    assert all("compressed" in letter.headers["x-reason"] for letter in found)
+    wait_until(lambda: dead.extend(buried(channel)) or len(dead) == 3, "all are kept", seconds=SLOW)
+    assert {letter.body for letter in dead} == {body}
+    assert all("compressed" in letter.headers["x-reason"] for letter in dead)

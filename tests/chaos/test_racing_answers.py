@@ -90,8 +90,10 @@ class Race:
         for question in self.questions:
             sent = time.monotonic()
             receipts, reply = self.store.answer([Answer(question.id, who, who)], f"{who}-{question.id}")
-            said = receipts[0]
-            self.tries.append(Try(question.id, who, sent, time.monotonic(), str(said.status), said.detail))
+            receipt = receipts[0]
+            self.tries.append(
+                Try(question.id, who, sent, time.monotonic(), str(receipt.status), receipt.detail)
+            )
             self.note(reply)
 
     def time(self, stop: threading.Event):
@@ -174,13 +176,13 @@ def test_without_the_check_in_the_script_several_are_accepted(store):
     races = (Race(store, 10) for _ in range(20))
     scripts, unchecked = store._scripts, UncheckedScripts(store, "answer", NO_CHECK)
 
-    def told(race):
+    def unexplained(race):
         store._scripts = unchecked
-        found = " ".join(race.run())
+        faults = " ".join(race.run())
         store._scripts = scripts
-        return found
+        return faults
 
-    assert any("answers were accepted" in told(race) for race in races)
+    assert any("answers were accepted" in unexplained(race) for race in races)
 
 
 def last_answers(store, rounds):
@@ -190,8 +192,8 @@ def last_answers(store, rounds):
         questions = worker.park(worker.start(graph), "a", "x", "y")
         bells = []
 
-        def answer(each, bells=bells):
-            bells.extend(store.answer([Answer(each.id, 1, "ann")], each.id)[1].doorbells)
+        def answer(question, bells=bells):
+            bells.extend(store.answer([Answer(question.id, 1, "ann")], question.id)[1].doorbells)
 
         together(*(partial(answer, question) for question in questions))
         woken.append(len(bells))
@@ -261,19 +263,19 @@ class Doors:
 
     def client(self, who):
         for question in self.questions:
-            said = self.site.client.respond(question, who, responder=who)
-            self.tries.append((question, who, str(said.status), said.detail))
+            receipt = self.site.client.respond(question, who, responder=who)
+            self.tries.append((question, who, str(receipt.status), receipt.detail))
 
     def messages(self, who):
         with redis.Redis.from_url(self.site.url) as door:
             for question in self.questions:
-                door.xadd("runner:responses", {"body": json.dumps({"v": 1, **self.said(question, who)})})
+                door.xadd("runner:responses", {"body": json.dumps({"v": 1, **self.message(question, who)})})
 
     def tasks(self, who):
         for question in self.questions:
-            self.stranger.send_task("runner.respond", kwargs=self.said(question, who), queue="runner")
+            self.stranger.send_task("runner.respond", kwargs=self.message(question, who), queue="runner")
 
-    def said(self, question, who):
+    def message(self, question, who):
         key = f"{question} {who}"
         return {
             "interrupt_id": question,
@@ -296,7 +298,7 @@ class Doors:
         wanted = COUNT * (MESSAGES + TASKS)
         wait_until(lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=150)
         entries = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
-        return [(each["interrupt_id"], each["status"], each["detail"]) for each in entries]
+        return [(receipt["interrupt_id"], receipt["status"], receipt["detail"]) for receipt in entries]
 
 
 def test_every_door_and_the_clock_agree_on_one_answer(site):
@@ -311,12 +313,12 @@ def test_every_door_and_the_clock_agree_on_one_answer(site):
 
     for question, run in asked.items():
         result, stands = run.wait(60).results["ask"].output, site.client.interrupt(question)
-        said = [tuple(message[1:]) for message in received if message[0] == question]
-        assert len(said) == CLIENTS + MESSAGES + TASKS
-        assert said.count(("accepted", "")) == (1 if stands.responder else 0)
+        receipts = [tuple(message[1:]) for message in received if message[0] == question]
+        assert len(receipts) == CLIENTS + MESSAGES + TASKS
+        assert receipts.count(("accepted", "")) == (1 if stands.responder else 0)
         assert result == (stands.responder or "silence")
         lost = f"already answered by {result}" if stands.responder else "the time to answer is over"
-        assert {detail for status, detail in said if status != "accepted"} == {lost}
+        assert {detail for status, detail in receipts if status != "accepted"} == {lost}
         kinds = [event.kind for event in run.events()]
         assert (kinds.count("node.started"), kinds.count("node.resumed")) == (2, 1)
 

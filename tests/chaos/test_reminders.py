@@ -45,17 +45,17 @@ def reminders(site, run) -> dict[int, int]:
     """The times of all reminders that were told, in ms of the store, by their numbers."""
     entries = [fields for _, fields in site.redis.xrange(Keys().notices)]
     mine = [
-        each
-        for each in entries
-        if each[b"kind"] == b"interrupt.reminded" and each[b"run_id"] == run.id.encode()
+        fields
+        for fields in entries
+        if fields[b"kind"] == b"interrupt.reminded" and fields[b"run_id"] == run.id.encode()
     ]
-    found = {int(each[b"reminded"]): int(each[b"at"]) for each in mine}
-    assert len(found) == len(mine), "a reminder came twice under one number"
-    return found
+    times = {int(fields[b"reminded"]): int(fields[b"at"]) for fields in mine}
+    assert len(times) == len(mine), "a reminder came twice under one number"
+    return times
 
 
-def gaps(found: dict[int, int]) -> list[int]:
-    return [later - one for one, later in pairwise(found.values())]
+def gaps(times: dict[int, int]) -> list[int]:
+    return [later - one for one, later in pairwise(times.values())]
 
 
 @pytest.mark.sample
@@ -73,10 +73,10 @@ def test_reminders_come_whoever_dies(sites):
 
     assert sum(worker.alive for worker in site.workers) == 1
     (question,) = run.interrupts()
-    found = reminders(site, run)
-    assert list(found) == list(range(1, len(found) + 1))
-    assert min(gaps(found)) >= EVERY * 1000
-    assert question.reminded in found
+    times = reminders(site, run)
+    assert list(times) == list(range(1, len(times) + 1))
+    assert min(gaps(times)) >= EVERY * 1000
+    assert question.reminded in times
     site.client.respond(question.id, "yes")
     assert run.wait(SLOW).status is Status.COMPLETED
 

@@ -39,11 +39,11 @@ def test_a_server_killed_after_every_transition_forgets_none(server):
     """After each reply the server is killed: the run is as it was, and the request again says the same."""
     store = RedisStore(server.url, push=False)
     for verb, wanted, send in Walk(store, "00walk"):
-        said = send("")
+        reply = send("")
         before = store.read("00walk"), store.events("00walk")
         restart(server)
 
-        assert said == wanted, verb
+        assert reply == wanted, verb
         assert (store.read("00walk"), store.events("00walk")) == before, verb
         # A run that stops says so to whoever stops it again.
         assert send("") == ("already" if verb == "cancel" else wanted), verb

@@ -40,7 +40,7 @@ def replace(worker: ForkedWorker, sign: signal.Signals) -> None:
     os.kill(worker.pid, sign)
 
     def replaced():
-        return before < len(worker.pids) <= worker.said().count("worker.ready:")
+        return before < len(worker.pids) <= worker.output().count("worker.ready:")
 
     wait_until(replaced, "a new worker is ready", seconds=SLOW)
 
@@ -52,29 +52,29 @@ def deploy(site: Site, sign: signal.Signals, runs: int) -> tuple[Load, Counter]:
             for worker in site.workers:
                 replace(worker, sign)
     load.finish(SLOW)
-    found = Counter()
+    counts = Counter()
     for run_id in load.started.values():
-        found.update((event.kind, event.node) for event in site.client.run(run_id).events())
-    return load, found
+        counts.update((event.kind, event.node) for event in site.client.run(run_id).events())
+    return load, counts
 
 
 @pytest.mark.parametrize("runs", [pytest.param(40, marks=pytest.mark.sample), 200])
 def test_a_rolling_deploy_loses_nothing_and_repeats_nothing(sites, runs):
     """Runs with questions while workers are replaced: no node is started more often than it must be."""
-    load, found = deploy(sites["told"], signal.SIGTERM, runs)
+    load, counts = deploy(sites["told"], signal.SIGTERM, runs)
 
     load.check()
     count = len(load.started)
     assert count >= runs
-    assert {node: found["node.started", node] for node in STARTS} == {
+    assert {node: counts["node.started", node] for node in STARTS} == {
         node: starts * count for node, starts in STARTS.items()
     }
-    assert not [kind for kind, _ in found if kind in ("node.lost", "node.left")]
+    assert not [kind for kind, _ in counts if kind in ("node.lost", "node.left")]
 
 
 def test_killed_instead_of_told_they_repeat_what_ran(sites):
     """Control: the same deploys with SIGKILL; nothing is lost either, but nodes are begun twice."""
-    load, found = deploy(sites["killed"], signal.SIGKILL, 60)
+    load, counts = deploy(sites["killed"], signal.SIGKILL, 60)
 
     load.check()
-    assert [kind for kind, _ in found if kind == "node.lost"]
+    assert [kind for kind, _ in counts if kind == "node.lost"]

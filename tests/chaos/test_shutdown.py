@@ -42,38 +42,38 @@ def begin(site: Site, *cases: str, **settings: str) -> dict[str, Stopped]:
     workers = {}
     for case in cases:
         how, pool = case.split("_")
-        told = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT), **settings}
+        options = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT), **settings}
         if how == "kept":
-            told["RUNNER_GRAPHS"] += ",tests.chaos.no_give_up"
-        workers[case] = site.add(pool, 1, queues=case, **told)
-    found = {}
+            options["RUNNER_GRAPHS"] += ",tests.chaos.no_give_up"
+        workers[case] = site.add(pool, 1, queues=case, **options)
+    stopped = {}
     for case, worker in workers.items():
         worker.wait_ready()
-        found[case] = Stopped(site.client.start(case, "go"), worker, site)
-    for case, each in found.items():
-        wait_until(lambda each=each: site.starts(each.run), f"the node of {case} runs", seconds=SLOW)
+        stopped[case] = Stopped(site.client.start(case, "go"), worker, site)
+    for case, place in stopped.items():
+        wait_until(lambda place=place: site.starts(place.run), f"the node of {case} runs", seconds=SLOW)
     site.add(slots=100, RUNNER_GRAPHS=GRAPHS, **settings).wait_ready()
-    for case, each in found.items():
-        os.kill(each.worker.pid, SIGNAL.get(case.split("_")[0], signal.SIGTERM))
-    for case in [case for case in found if case.split("_")[0] in GRACE]:
-        each = found[case]
+    for case, place in stopped.items():
+        os.kill(place.worker.pid, SIGNAL.get(case.split("_")[0], signal.SIGTERM))
+    for case in [case for case in stopped if case.split("_")[0] in GRACE]:
+        place = stopped[case]
         wait_until(
-            lambda each=each: "shutdown" in each.worker.said().lower(), f"{case} is told", seconds=SLOW
+            lambda place=place: "shutdown" in place.worker.output().lower(), f"{case} is told", seconds=SLOW
         )
-        site.open_gate(each.run)
-    return found
+        site.open_gate(place.run)
+    return stopped
 
 
 @pytest.mark.sample
 def test_a_worker_that_stops_gives_up_what_does_not_end(databases):
     """One worker of threads past its grace: its node is begun elsewhere at once, and done once."""
     site = next(databases)
-    ((_, at),) = begin(site, "late_threads").items()
-    wait_until(lambda: len(site.starts(at.run)) == 2, "another worker runs the node", seconds=SLOW)
-    site.open_gate(at.run)
+    ((_, late),) = begin(site, "late_threads").items()
+    wait_until(lambda: len(site.starts(late.run)) == 2, "another worker runs the node", seconds=SLOW)
+    site.open_gate(late.run)
 
-    assert at.run.wait(SLOW).status is Status.COMPLETED
-    assert "node.left" in at.kinds()
+    assert late.run.wait(SLOW).status is Status.COMPLETED
+    assert "node.left" in late.kinds()
     site.end()
 
 
@@ -94,62 +94,62 @@ def named(how: str) -> list[str]:
 @pytest.mark.parametrize("case", [*named("ends"), *named("soft")])
 def test_a_node_that_ends_in_time_is_done_once(stopped, case):
     """Warm and soft: a node may end, nobody else starts it, and the worker ends by itself."""
-    at = stopped[case]
+    place = stopped[case]
 
-    assert at.run.wait(SLOW).status is Status.COMPLETED
-    assert len(at.site.starts(at.run)) == 1
-    wait_until(lambda: not at.worker.alive, "the worker has gone by itself", seconds=SLOW)
+    assert place.run.wait(SLOW).status is Status.COMPLETED
+    assert len(place.site.starts(place.run)) == 1
+    wait_until(lambda: not place.worker.alive, "the worker has gone by itself", seconds=SLOW)
 
 
 @pytest.mark.parametrize("case", [*named("late"), *named("cold")])
 def test_a_node_that_does_not_end_in_time_goes_on_elsewhere_at_once(stopped, case):
     """Beyond the grace, and in a cold stop: no lease is lost, and the key is the same."""
-    at = stopped[case]
-    wait_until(lambda: len(at.site.starts(at.run)) == 2, "another worker runs the node", seconds=SLOW)
-    at.site.open_gate(at.run)
+    place = stopped[case]
+    wait_until(lambda: len(place.site.starts(place.run)) == 2, "another worker runs the node", seconds=SLOW)
+    place.site.open_gate(place.run)
 
-    assert at.run.wait(SLOW).status is Status.COMPLETED
-    first, second = at.site.starts(at.run)
+    assert place.run.wait(SLOW).status is Status.COMPLETED
+    first, second = place.site.starts(place.run)
     assert first[0] != second[0]
     assert first[1:] == second[1:]
-    assert "node.left" in at.kinds()
-    assert "node.lost" not in at.kinds()
-    wait_until(lambda: not at.worker.alive, "the worker has gone by itself", seconds=SLOW)
+    assert "node.left" in place.kinds()
+    assert "node.lost" not in place.kinds()
+    wait_until(lambda: not place.worker.alive, "the worker has gone by itself", seconds=SLOW)
 
 
 @pytest.mark.parametrize("case", named("kept"))
 def test_where_nothing_is_given_up_others_wait_for_the_lease(stopped, case):
     """Control: a worker that gives nothing up lets others wait, until its lease runs out or its node ends."""
-    at = stopped[case]
+    place = stopped[case]
     if case == "kept_threads":
-        wait_until(lambda: "worker.returns" not in at.worker.said(), "it gives nothing up")
-        assert len(at.site.starts(at.run)) == 1
-        at.site.open_gate(at.run)
+        wait_until(lambda: "worker.returns" not in place.worker.output(), "it gives nothing up")
+        assert len(place.site.starts(place.run)) == 1
+        place.site.open_gate(place.run)
     else:
-        wait_until(lambda: len(at.site.starts(at.run)) == 2, "the lease has run out", seconds=SLOW)
-        at.site.open_gate(at.run)
+        wait_until(lambda: len(place.site.starts(place.run)) == 2, "the lease has run out", seconds=SLOW)
+        place.site.open_gate(place.run)
 
-    assert at.run.wait(SLOW).status is Status.COMPLETED
-    assert ("node.lost" in at.kinds()) == (case == "kept_prefork")
-    assert "node.left" not in at.kinds()
+    assert place.run.wait(SLOW).status is Status.COMPLETED
+    assert ("node.lost" in place.kinds()) == (case == "kept_prefork")
+    assert "node.left" not in place.kinds()
 
 
 @pytest.mark.parametrize("case", named("hangs"))
 def test_a_worker_that_hangs_is_noticed_and_its_node_goes_on(stopped, case):
     """A node that ignores everything ends elsewhere; its worker is named as one that hangs, or ends it."""
-    at = stopped[case]
+    place = stopped[case]
 
-    assert at.run.wait(SLOW).status is Status.COMPLETED
+    assert place.run.wait(SLOW).status is Status.COMPLETED
     if case == "hangs_prefork":
-        wait_until(lambda: not at.worker.alive, "the child was killed and the worker has gone", seconds=SLOW)
-        assert "worker.killed: " in at.worker.said()
+        wait_until(lambda: not place.worker.alive, "the worker has gone", seconds=SLOW)
+        assert "worker.killed: " in place.worker.output()
         return
-    wait_until(lambda: "worker.hangs: " in at.worker.said(), "the log says so", seconds=SLOW)
-    assert f"{at.run.id}.a.1.1" in at.worker.said().rpartition("worker.hangs")[2]
-    wait_until(lambda: states_of(at.site)[at.worker.pid] == "hangs", "workers list says so", seconds=SLOW)
-    at.site.redis.set(f"free:{at.run.id}", 1)
-    wait_until(lambda: not at.worker.alive, "the worker has gone when the node ended", seconds=SLOW)
-    assert at.worker.pid not in states_of(at.site)
+    wait_until(lambda: "worker.hangs: " in place.worker.output(), "the log says so", seconds=SLOW)
+    assert f"{place.run.id}.a.1.1" in place.worker.output().rpartition("worker.hangs")[2]
+    wait_until(lambda: states_of(place.site)[place.worker.pid] == "hangs", "the list says so", seconds=SLOW)
+    place.site.redis.set(f"free:{place.run.id}", 1)
+    wait_until(lambda: not place.worker.alive, "the worker has gone when the node ended", seconds=SLOW)
+    assert place.worker.pid not in states_of(place.site)
 
 
 def states_of(site: Site) -> dict[int, str]:

@@ -33,8 +33,8 @@ def test_without_sweeps_it_finds_lost_runs():
 def test_memory_that_grows_is_told():
     """The slope and the growth of a memory that grows by a megabyte a minute, and of one that does not."""
     tally = Tally()
-    tally.memory["grows"] = [(at, 10 + at / 60) for at in range(600)]
-    tally.memory["flat"] = [(at, 10 + at % 2) for at in range(600)]
+    tally.memory["grows"] = [(second, 10 + second / 60) for second in range(600)]
+    tally.memory["flat"] = [(second, 10 + second % 2) for second in range(600)]
 
     assert tally.growing() == ["grows"]
     assert round(tally.slope("grows"), 3) == 1

@@ -103,7 +103,7 @@ class Place:
 def places(databases, fork_server, chosen):
     """All sites when all of their runs have ended; a site where nobody is to die is not there."""
     queue, sites = next(databases), {}
-    steps = {name: chosen("step", each) for name, each in STEPS.items()}
+    steps = {name: chosen("step", steps_there) for name, steps_there in STEPS.items()}
     steps = {name: step for name, step in steps.items() if step} or STEPS
     for name in steps:
         sites[name] = site = next(databases)
@@ -112,16 +112,16 @@ def places(databases, fork_server, chosen):
         for number in "ab":
             fork_server.add(site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings)
     with fork_server.running(queue, *sites.values()):
-        found = {name: Place(site, steps[name]) for name, site in sites.items()}
-        somewhere = next(iter(found.values()))
+        places = {name: Place(site, steps[name]) for name, site in sites.items()}
+        somewhere = next(iter(places.values()))
         somewhere.plain = somewhere.site.client.start("errand", "go")
 
         def all_have_ended():
-            ended = [place.advance() for place in found.values()]
+            ended = [place.advance() for place in places.values()]
             return all(ended) and somewhere.plain.status is Status.COMPLETED
 
         wait_until(all_have_ended, "all runs end", seconds=150)
-        yield found
+        yield places
 
 
 @pytest.mark.parametrize(("name", "step"), CASES)
