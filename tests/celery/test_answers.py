@@ -277,10 +277,10 @@ def test_the_run_of_a_message_continues_its_sender_s_trace(threads):
 def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     """What Celery programs send wrongly is kept with its reason, too."""
     stranger.send_task("runner.respond", args=["a"], kwargs={"shade": "blue"}, queue="runner")
-    stranger.send_task("runner.respond", kwargs={"colour": "red"}, queue="runner")
+    stranger.send_task("runner.respond", kwargs={"tint": "red"}, queue="runner")
 
-    assert b"keyword arguments" in letter_with(threads, b'"blue"')[b"reason"]
-    assert b"interrupt_id: Field required" in letter_with(threads, b'"red"')[b"reason"]
+    assert b"keyword arguments" in letter_with(threads, b'"shade"')[b"reason"]
+    assert b"interrupt_id: Field required" in letter_with(threads, b'"tint"')[b"reason"]
 
 
 def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
