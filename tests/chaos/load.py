@@ -59,7 +59,7 @@ class Load:
         """Close the connections of the thread that calls."""
         self.client.engine.store.close()
 
-    def _until_told(self, request):
+    def _repeat(self, request):
         while True:
             try:
                 return request()
