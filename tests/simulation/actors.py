@@ -86,21 +86,21 @@ class Wire:
         how = actor.stop(f"before {name}")
         if how == "cut":
             raise StoreError(f"the request {name} was cut off.")
-        said = self._do(name, arguments, named)
+        reply = self._do(name, arguments, named)
         if how == "twice":  # the client repeats a request whose reply was lost: same nonce, same reply
-            said = self._do(name, arguments, named)
+            reply = self._do(name, arguments, named)
         if name in READS:
-            return said
-        if isinstance(said, Claim):
-            actor.crashes, actor.claimed = said.record.crashes, True
+            return reply
+        if isinstance(reply, Claim):
+            actor.crashes, actor.claimed = reply.record.crashes, True
         if actor.stop(f"behind {name}") == "cut":
             raise StoreError(f"the reply to {name} was lost.")
-        return said
+        return reply
 
     def _do(self, name: str, arguments: tuple, named: dict) -> Any:
-        said = getattr(self._store, name)(*arguments, **named)
-        self._process.world.said(name, arguments, said)
-        return said
+        reply = getattr(self._store, name)(*arguments, **named)
+        self._process.world.judge(name, arguments, reply)
+        return reply
 
 
 class Silent:

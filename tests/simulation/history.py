@@ -116,9 +116,9 @@ def compare(results: Sequence[GraphResult], wanted: GraphResult, *, cancelled: b
         if wanted.status is Status.FAILED and result.status is Status.FAILED and cut_short(wanted):
             continue  # under fail_fast, how far the other branches come is a matter of time
         must(
-            told(result) == told(wanted),
+            summary(result) == summary(wanted),
             "I11",
-            f"{told(result)}\nis not the result without faults:\n{told(wanted)}",
+            f"{summary(result)}\nis not the result without faults:\n{summary(wanted)}",
         )
 
 
@@ -127,7 +127,7 @@ def cut_short(result: GraphResult) -> bool:
     return any(node.status is Status.CANCELLED for node in result.results.values()) or "failed" in str(result)
 
 
-def told(result: GraphResult) -> tuple:
+def summary(result: GraphResult) -> tuple:
     """What of a result must not depend on how it came about."""
     nodes = {
         name: (
@@ -150,13 +150,13 @@ def shortest(history: History, error: str, make: Make = in_memory) -> tuple[Step
     """Drop steps, many and then few at a time, as long as the history fails in the same way."""
     steps, size = list(history.steps), len(history.steps) // 2
     while size:
-        at = 0
-        while at < len(steps):
-            fewer = steps[:at] + steps[at + size :]
+        place = 0
+        while place < len(steps):
+            fewer = steps[:place] + steps[place + size :]
             if kind_of(play(history, make, fewer).error) == kind_of(error):
                 steps = fewer
             else:
-                at += size
+                place += size
         size //= 2
     return tuple(steps)
 

@@ -47,5 +47,5 @@ def inside(world: World, store: RedisStore) -> Iterator[tuple[str, Seen]]:
 
 def timers(server: redis.Redis) -> dict[tuple[str, str, str], int]:
     """Read when what is due."""
-    found = server.zrange(TIMERS, 0, -1, withscores=True)
-    return {tuple(name.decode().split("|", 2)): int(at) for name, at in found}
+    rows = server.zrange(TIMERS, 0, -1, withscores=True)
+    return {tuple(name.decode().split("|", 2)): int(due) for name, due in rows}

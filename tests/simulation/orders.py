@@ -34,22 +34,22 @@ def on_stage(graph: Callable[[], Graph], make: Callable[[Setting], World] = in_m
 class Order:
     """One order: the choices that were given, and those that were there."""
 
-    given: list[int]
+    wanted: list[int]
     taken: list[int] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
 
     def choose(self, width: int) -> int:
         """Take the next choice."""
-        at = len(self.taken)
-        chosen = self.given[at] if at < len(self.given) else 0
+        place = len(self.taken)
+        chosen = self.wanted[place] if place < len(self.wanted) else 0
         self.taken.append(chosen)
         self.widths.append(width)
         return chosen
 
     def others(self) -> list[list[int]]:
         """List the orders that differ from this one first where it was free."""
-        free = range(len(self.given), len(self.taken))
-        return [[*self.taken[:at], other] for at in free for other in range(1, self.widths[at])]
+        free = range(len(self.wanted), len(self.taken))
+        return [[*self.taken[:place], other] for place in free for other in range(1, self.widths[place])]
 
 
 def orders(

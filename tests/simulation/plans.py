@@ -90,11 +90,11 @@ class Ledger:
         self.starts: Counter[tuple] = Counter()
         self.effects: Counter[tuple] = Counter()
         self.keys: dict[tuple, set[str]] = defaultdict(set)
-        self.told: dict[tuple, set[str]] = defaultdict(set)
+        self.answerers: dict[tuple, set[str]] = defaultdict(set)
 
     def start(self, ctx: Any) -> None:
         """Note that a visit's code begins."""
-        self.begin(at(ctx), ctx.idempotency_key)
+        self.begin(visit_of(ctx), ctx.idempotency_key)
 
     def begin(self, where: tuple[str, str, int], key: str) -> None:
         """Note a start, and with which key."""
@@ -104,18 +104,18 @@ class Ledger:
 
     def pay(self, ctx: Any, key: str) -> str:
         """Do something that can be seen from outside, and may be killed before its record."""
-        self.effects[(*at(ctx), key)] += 1
+        self.effects[(*visit_of(ctx), key)] += 1
         self.stop("behind the effect")
         return "paid"
 
     def ask(self, ctx: Any, name: str, **options: Any) -> dict[str, Any]:
         """Ask a person, and note who answered."""
         response = ctx.interrupt(name, f"{name} of visit {ctx.visit}?", **options)
-        self.told[(*at(ctx), name)].add(response.pop("by"))
+        self.answerers[(*visit_of(ctx), name)].add(response.pop("by"))
         return response
 
 
-def at(ctx: Any) -> tuple[str, str, int]:
+def visit_of(ctx: Any) -> tuple[str, str, int]:
     """Name a visit."""
     return ctx.run_id, ctx.node_id, ctx.visit
 
@@ -131,18 +131,18 @@ def function(kind: str, ledger: Ledger, *, reads: bool = True) -> Callable[[Any]
         if kind == "kills":
             ledger.stop("kills")
         noted = ctx.once("note", lambda: ledger.pay(ctx, "note"))
-        given = [ledger.ask(ctx, name) for name in QUESTIONS.get(kind, ())]
+        answers = [ledger.ask(ctx, name) for name in QUESTIONS.get(kind, ())]
         if kind in ("asks both", "asks each"):
-            given = [given for name in ("one", "two") for given in together(ledger, ctx, name)]
+            answers = [answer for name in ("one", "two") for answer in together(ledger, ctx, name)]
         if kind == "asks for a while":
             there = {**answer_to(ctx.node_id, ctx.visit, "soon"), "by": "nobody"}
-            given = [ledger.ask(ctx, "soon", expires_in=WHILE, on_expire={"response": there})]
-        if kind == "approves" and given[0]["yes"]:
-            given.append(ctx.once("pay", lambda: ledger.pay(ctx, "approved")))
+            answers = [ledger.ask(ctx, "soon", expires_in=WHILE, on_expire={"response": there})]
+        if kind == "approves" and answers[0]["yes"]:
+            answers.append(ctx.once("pay", lambda: ledger.pay(ctx, "approved")))
         if kind == "fails" or (kind == "fails once" and ctx.attempt == 1):
             raise ValueError(ctx.node_id)
         received_bytes = codec.dump_json(sorted(ctx.inputs.items())) if reads else b""
-        return [ctx.node_id, ctx.visit, noted, given, hashlib.sha256(received_bytes).hexdigest()[:8]]
+        return [ctx.node_id, ctx.visit, noted, answers, hashlib.sha256(received_bytes).hexdigest()[:8]]
 
     return work
 
@@ -180,10 +180,10 @@ class Early:
         left = [interrupt for interrupt in questions if interrupt.name not in known]
         if left:
             return Interrupted(left, saved)
-        given = {name: dict(each.response) for name, each in known.items()}
-        for name, answer in given.items():
-            self._ledger.told[where.run_id, where.node_id, where.visit, name].add(answer.pop("by"))
-        output = [where.node_id, where.visit, [given[name] for name in sorted(given)]]
+        answers = {name: dict(interrupt.response) for name, interrupt in known.items()}
+        for name, answer in answers.items():
+            self._ledger.answerers[where.run_id, where.node_id, where.visit, name].add(answer.pop("by"))
+        output = [where.node_id, where.visit, [answers[name] for name in sorted(answers)]]
         return Succeeded(output, output)
 
     def _question(self, visit: Any, name: str) -> Interrupt:

@@ -95,9 +95,9 @@ class LastAnswerWins(MemoryStore):
     """An answered question takes another answer."""
 
     def answer(self, answers, nonce, questions=()):
-        for each in answers:
-            run = self._database.asking(each.interrupt_id)
-            asked = run.questions.get(each.interrupt_id) if run else None
+        for one_answer in answers:
+            run = self._database.asking(one_answer.interrupt_id)
+            asked = run.questions.get(one_answer.interrupt_id) if run else None
             if asked is not None and asked.status is InterruptStatus.ANSWERED:
                 run.questions[asked.id] = replace(asked, status=InterruptStatus.OPEN)
         return super().answer(answers, nonce, questions)
@@ -107,16 +107,18 @@ class AnySet(MemoryStore):
     """Of a set of answers those that can be applied are, whatever becomes of the others."""
 
     def answer(self, answers, nonce, questions=()):
-        said = [super(AnySet, self).answer([each], nonce) for each in answers]
-        bells = [bell for _, reply in said for bell in reply.doorbells]
-        return [receipt for receipts, _ in said for receipt in receipts], Reply("answered", bells)
+        replies = [super(AnySet, self).answer([one_answer], nonce) for one_answer in answers]
+        bells = [bell for _, reply in replies for bell in reply.doorbells]
+        return [receipt for receipts, _ in replies for receipt in receipts], Reply("answered", bells)
 
 
 class NoDigest(MemoryStore):
     """An answer to something else than what was shown is taken."""
 
     def answer(self, answers, nonce, questions=()):
-        receipts, reply = super().answer([replace(each, digest=None) for each in answers], nonce, questions)
+        receipts, reply = super().answer(
+            [replace(one_answer, digest=None) for one_answer in answers], nonce, questions
+        )
         return receipts, reply
 
 
@@ -135,10 +137,14 @@ class TwoClaims(MemoryStore):
 
     def claim(self, run_id, node, visit, attempt, nonce):
         run = self._database.runs.get(run_id)
-        found = run.node(node) if run else None
-        at = (Status.RUNNING, visit, attempt)
-        if found is not None and (found.status, found.visit, found.attempt) == at and found.nonce != nonce:
-            run.nodes[node] = replace(found, status=Status.READY)
+        entry = run.node(node) if run else None
+        claimed = (Status.RUNNING, visit, attempt)
+        if (
+            entry is not None
+            and (entry.status, entry.visit, entry.attempt) == claimed
+            and entry.nonce != nonce
+        ):
+            run.nodes[node] = replace(entry, status=Status.READY)
         return super().claim(run_id, node, visit, attempt, nonce)
 
 

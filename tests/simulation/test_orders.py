@@ -9,7 +9,7 @@ import pytest
 
 from runner import Graph, GraphBuilder, RetryPolicy, Status
 from runner.records.interrupts import InterruptStatus, ReceiptStatus
-from tests.simulation.history import told
+from tests.simulation.history import summary
 from tests.simulation.on_redis import on_redis
 from tests.simulation.orders import orders
 from tests.simulation.plans import answer_to
@@ -109,7 +109,7 @@ def end_alike(kind: str, doubled: str, make=in_memory) -> int:
     """Play all orders of a diamond, and count them."""
     ends: Counter[str] = Counter()
     for world in orders(diamond(kind), answered, doubled=doubled, make=make):
-        ends[str(told(world.result("run0")))] += 1
+        ends[str(summary(world.result("run0")))] += 1
         receipts = Counter(receipt.status for request in world.requests[1:] for receipt in request.reply)
         assert receipts == {ReceiptStatus.ACCEPTED: 1, ReceiptStatus.DUPLICATE: 1}
         events = world.store.events(world.watch.keys["run0"])
@@ -160,19 +160,19 @@ def both_are_told(make=in_memory) -> Counter:
     """Play all orders of a cancel, and count how they end."""
     ends: Counter[tuple] = Counter()
     for world in orders(diamond("asks"), cancelled, make=make):
-        found, word = world.result("run0"), world.requests[1].reply
+        result, word = world.result("run0"), world.requests[1].reply
         receipts = [receipt.status for request in world.requests[2:] for receipt in request.reply]
         (question,) = world.store.read(world.watch.keys["run0"]).interrupts or (None,)
         kinds = [event.kind for event in world.store.events(world.watch.keys["run0"])]
 
-        assert (word == "cancelled") == (found.status is Status.CANCELLED) == ("run.stopping" in kinds)
+        assert (word == "cancelled") == (result.status is Status.CANCELLED) == ("run.stopping" in kinds)
         assert word in {"cancelled", "already"}
         taken = question is not None and question.status is InterruptStatus.ANSWERED
         assert taken == (ReceiptStatus.ACCEPTED in receipts) == ("interrupt.answered" in kinds)
         if taken and word == "cancelled":
             assert kinds.index("interrupt.answered") < kinds.index("run.stopping")
         if word == "already":
-            assert found.status is Status.COMPLETED
+            assert result.status is Status.COMPLETED
         assert set(receipts) <= {ReceiptStatus.ACCEPTED, ReceiptStatus.SUPERSEDED}
         ends[word, *receipts] += 1
     return ends

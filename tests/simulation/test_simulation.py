@@ -97,11 +97,11 @@ def same_on_redis(seeds, url) -> None:
     make = on_redis(url)
     for seed in seeds:
         history = drawn(seed)
-        memory, found = play(history), play(history, make)
-        assert not found.error, report(
-            history, found.error, make, f"make simulate FROM={seed} SEEDS=1 STORE=redis"
+        memory, other = play(history), play(history, make)
+        assert not other.error, report(
+            history, other.error, make, f"make simulate FROM={seed} SEEDS=1 STORE=redis"
         )
-        assert (found.log, found.events) == (memory.log, memory.events), f"seed {seed}"
+        assert (other.log, other.events) == (memory.log, memory.events), f"seed {seed}"
 
 
 def test_a_cluster_on_redis_has_the_same_history(redis_url):
@@ -154,7 +154,7 @@ def caught(saboteur) -> tuple[History, str]:
     raise AssertionError(f"{saboteur.__doc__} Nobody noticed, in {SEEDS} seeds.")
 
 
-@pytest.mark.parametrize("saboteur", sabotage.SABOTEURS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("saboteur", sabotage.SABOTEURS, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_is_noticed(saboteur):
     """Each mechanism is needed: without it some seed of the suite breaks a promise."""
     _, error = caught(saboteur)
@@ -167,12 +167,12 @@ def test_a_failing_seed_is_explained():
     history, error = caught(sabotage.SilentSettle)
     make = without(sabotage.SilentSettle)
     steps = shortest(history, error, make)
-    told = report(history, error, make)
+    text = report(history, error, make)
 
     assert kind_of(play(history, make, steps).error) == kind_of(error)
     assert all(
-        kind_of(play(history, make, steps[:at] + steps[at + 1 :]).error) != kind_of(error)
-        for at in range(len(steps))
+        kind_of(play(history, make, steps[:number] + steps[number + 1 :]).error) != kind_of(error)
+        for number in range(len(steps))
     )
     assert len(steps) < len(history.steps) // 2
-    assert f"make simulate FROM={history.seed} SEEDS=1" in told
+    assert f"make simulate FROM={history.seed} SEEDS=1" in text

@@ -72,31 +72,31 @@ class Watch:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def said(self, name: str, arguments: tuple, said: Any) -> None:
+    def judge(self, name: str, arguments: tuple, reply: Any) -> None:
         """Judge a reply by what was asked before."""
-        if isinstance(said, Claim):
-            self.holders[said.token.run_id, said.token.node] = said.token
-        elif name in ("settle", "advance") and said.word in ("settled", "advanced"):
+        if isinstance(reply, Claim):
+            self.holders[reply.token.run_id, reply.token.node] = reply.token
+        elif name in ("settle", "advance") and reply.word in ("settled", "advanced"):
             token, nonce = arguments[0], arguments[2]
             where = (token.run_id, token.node, token.visit)
             must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
             holder = self.holders.get(where[:2])
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
-        elif name == "park" and said.word == "ready":
+        elif name == "park" and reply.word == "ready":
             token = arguments[0]  # an answer came before it parked
             self._chances[token.run_id, token.node, token.visit] += 1
-        elif name == "start" and arguments[0].parent and said.run_id:
+        elif name == "start" and arguments[0].parent and reply.run_id:
             token = arguments[0].parent  # starts again when its child has ended
             self._chances[token.run_id, token.node, token.visit] += 1
-        elif name == "start" and arguments[0].idempotency_key and said.run_id:
+        elif name == "start" and arguments[0].idempotency_key and reply.run_id:
             key = arguments[0].idempotency_key
-            must(self.keys.setdefault(key, said.run_id) == said.run_id, "I1", f"{key} began two runs")
+            must(self.keys.setdefault(key, reply.run_id) == reply.run_id, "I1", f"{key} began two runs")
         elif name == "answer":
-            self._answered(arguments[0], said)
+            self._answered(arguments[0], reply)
 
-    def _answered(self, answers: Any, said: tuple[Any, Reply]) -> None:
-        receipts = said[0]
-        taken = [each.status is ReceiptStatus.ACCEPTED for each in receipts]
+    def _answered(self, answers: Any, reply: tuple[Any, Reply]) -> None:
+        receipts = reply[0]
+        taken = [receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts]
         must(all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}")
         for answer, receipt in zip(answers, receipts, strict=True):
             if receipt.status is not ReceiptStatus.ACCEPTED:
@@ -214,9 +214,9 @@ class Watch:
                 f"{where} does not know that its child waits",
             )
         elif node.items:
-            found = run.maps[name]
+            items = run.maps[name]
             must(
-                not found.has_ended or bool(run.record.stopping),
+                not items.has_ended or bool(run.record.stopping),
                 "I1",
                 f"{where} waits for items that have ended",
             )
@@ -287,7 +287,7 @@ class Watch:
             for open_question in questions
             if open_question.withdrawal is None
         }
-        for where, by in ledger.told.items():
+        for where, by in ledger.answerers.items():
             question = asked[where]
             nobody = question.status is InterruptStatus.EXPIRED
             must(

@@ -92,8 +92,8 @@ class World:
 
     def begin(self) -> None:
         """Start the processes, on a virtual machine."""
-        made = zip(self.setting.slots, self.setting.skews, strict=True)
-        self.workers = [Process(self, f"w{number}", *each) for number, each in enumerate(made)]
+        processes = zip(self.setting.slots, self.setting.skews, strict=True)
+        self.workers = [Process(self, f"w{number}", *settings) for number, settings in enumerate(processes)]
         self.people = Process(self, "people", 99, (0.0, 1.0))
         for number in range(self.setting.runs):
             self._start(f"run{number}")
@@ -113,12 +113,14 @@ class World:
         who = self.current.name if self.current else "-"
         self.log.append(f"{self.clock.now % 10**9:>9} {who}: {text}")
 
-    def said(self, name: str, arguments: tuple, said: Any) -> None:
+    def judge(self, name: str, arguments: tuple, reply: Any) -> None:
         """Hear a reply of the store to an actor."""
         self._changed += 1
-        word = said if isinstance(said, str | list | tuple) else getattr(said, "word", type(said).__name__)
+        word = (
+            reply if isinstance(reply, str | list | tuple) else getattr(reply, "word", type(reply).__name__)
+        )
         self.note(f"{name} -> {word if isinstance(word, str) else len(word)}")
-        self.watch.said(name, arguments, said)
+        self.watch.judge(name, arguments, reply)
 
     # -- requests of people ------------------------------------------------------------------------
 
@@ -157,9 +159,11 @@ class World:
 
     def questions(self) -> list[Interrupt]:
         """List the open questions, as a person sees them."""
-        found = sorted(self.store.open_interrupts(limit=1000), key=lambda each: each.id)
-        self.known += [each for each in found if all(each.id != other.id for other in self.known)]
-        return found
+        open_questions = sorted(self.store.open_interrupts(limit=1000), key=lambda question: question.id)
+        self.known += [
+            question for question in open_questions if all(question.id != other.id for other in self.known)
+        ]
+        return open_questions
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -209,11 +213,11 @@ class World:
         raise Violation(f"liveness: {actor.name} does not end; it is at {actor.point}")
 
     def _one(self, number: int) -> Actor | None:
-        found = self.actors
+        actors = self.actors
         if number % SLOWNESS:  # a slow worker gets a turn now and then
             slow = self.workers[self.setting.slow : self.setting.slow + 1]
-            found = [actor for actor in found if actor.process not in slow] or found
-        return found[number % len(found)] if found else None
+            actors = [actor for actor in actors if actor.process not in slow] or actors
+        return actors[number % len(actors)] if actors else None
 
     def do_work(self, number: int) -> bool:
         """An actor goes on to its next stop."""
@@ -361,10 +365,10 @@ class World:
         """Find an actor that has claimed something, anywhere on its way."""
         if not any(actor.claimed for actor in self.actors) and self.do_deliver(number):
             self._go(self._newest(), 3)
-        found = [actor for actor in self.actors if actor.claimed]
-        if not found:
+        actors = [actor for actor in self.actors if actor.claimed]
+        if not actors:
             return None
-        actor = found[number % len(found)]
+        actor = actors[number % len(actors)]
         self._go(actor, number // 3 % 7)
         return None if actor.done else actor
 
@@ -430,7 +434,7 @@ class World:
         """A person answers an open question and an old one, as one set."""
         questions = self.questions()
         old = (
-            [each for each in self.known if each.id != questions[number % len(questions)].id]
+            [question for question in self.known if question.id != questions[number % len(questions)].id]
             if questions
             else []
         )
@@ -471,11 +475,11 @@ class World:
 
     def do_cancel(self, number: int) -> bool:
         """A person stops a run."""
-        found = sorted(self.watch.keys.values())
-        if found:
-            run_id = found[number % len(found)]
+        run_ids = sorted(self.watch.keys.values())
+        if run_ids:
+            run_id = run_ids[number % len(run_ids)]
             self._send(self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
-        return bool(found)
+        return bool(run_ids)
 
     # -- healing -------------------------------------------------------------------------------------
 
@@ -512,7 +516,7 @@ class World:
     def _due(self) -> bool:
         """Let the next thing become due, whatever that is, but for the ends of questions to come."""
         now = self.clock.now
-        times = [at for (kind, _, _), at in self.timers().items() if kind != "expire" or at <= now]
+        times = [due for (kind, _, _), due in self.timers().items() if kind != "expire" or due <= now]
         if not times:
             return False
         if min(times) > self.clock.now:
@@ -557,10 +561,10 @@ class World:
 
     def events(self) -> list[str]:
         """Write all that was told of all runs."""
-        found = [(run_id, event) for run_id, _ in sorted(self.runs()) for event in self.store.events(run_id)]
+        events = [(run_id, event) for run_id, _ in sorted(self.runs()) for event in self.store.events(run_id)]
         return [
-            f"{run_id} {each.position} {each.at} {each.kind} {each.detail} {each.node} {each.data}"
-            for run_id, each in found
+            f"{run_id} {event.position} {event.at} {event.kind} {event.detail} {event.node} {event.data}"
+            for run_id, event in events
         ]
 
 
