@@ -33,7 +33,7 @@ PATIENT = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "RUNNER_LEASE": "60"}
 
 def deliveries(worker) -> Counter[str]:
     """Count the nodes that a worker got, by run."""
-    return Counter(found[1] for found in RECEIVED.finditer(worker.said()))
+    return Counter(found[1] for found in RECEIVED.finditer(worker.output()))
 
 
 def served(app, registry=None, **options: list[str]) -> set[str]:
@@ -150,7 +150,7 @@ def test_two_services_share_a_redis_untouched(empty_site):
     for worker, service in ((shop, "shop"), (desk, "desk")):
         own = [run for name, run in (*alone, *runs) if name.startswith(service)]
         assert deliveries(worker).keys() == {run_id for run in own for run_id in family(site, run)}
-        assert "node.unserved" not in worker.said()
+        assert "node.unserved" not in worker.output()
     for name, run in runs:
         service, _, kind = name.partition("-")
         assert total(site, shop if service == "shop" else desk, run) == wanted[kind]
@@ -176,7 +176,7 @@ def test_services_on_one_queue_are_noticed(empty_site):
 
     strange = {run.id for name, run in runs if name.startswith("desk")} & set(deliveries(shop))
     assert strange
-    warning = next(line for line in shop.said().splitlines() if "node.unserved" in line)
+    warning = next(line for line in shop.output().splitlines() if "node.unserved" in line)
     assert "WARNING" in warning
     assert "queue 'both'" in warning
     assert "its graph is 'desk-" in warning
@@ -253,7 +253,7 @@ def test_a_worker_ends_where_a_queue_can_t_be_read(empty_site):
     worker = empty_site.add()
 
     wait_until(lambda: not worker.alive, "the worker ends", seconds=60)
-    assert "queue.unreadable: the queue 'runner/chain' can't be read" in worker.said()
+    assert "queue.unreadable: the queue 'runner/chain' can't be read" in worker.output()
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_a_worker_without_graphs_does_not_start(empty_site):
     worker = empty_site.add(RUNNER_GRAPHS="")
 
     wait_until(lambda: not worker.alive, "the worker ends", seconds=60)
-    assert worker.said().splitlines() == [
+    assert worker.output().splitlines() == [
         "The worker did not start: it has no graphs. Name the modules that register yours in RUNNER_GRAPHS."
     ]
 
@@ -273,5 +273,5 @@ def test_a_worker_with_tasks_of_its_own_needs_no_graphs(empty_site):
     worker = empty_site.add(app="tests.celery.theirs:app", slots=1, RUNNER_GRAPHS="")
     worker.wait_ready()
 
-    assert "graphs.none" in worker.said()
-    assert "RUNNER_GRAPHS" in worker.said()
+    assert "graphs.none" in worker.output()
+    assert "RUNNER_GRAPHS" in worker.output()
