@@ -396,6 +396,20 @@ def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
     assert b"five times" in letter[b"reason"]
 
 
+def test_letters_of_nodes_are_deleted_after_a_month(worker, store, client, clock):
+    """They are bounded in time like those of messages, whatever clock the test has."""
+    seconds, _ = client.time()
+    for days in (40, 31, 29):
+        client.xadd(KEYS.dead, {"node": days}, id=f"{(seconds - days * 86_400) * 1000}-1")
+    run_id = worker.start(shape("a"))
+    for attempt in range(1, 6):
+        worker.claim(run_id, "a", attempt=attempt)
+        clock.advance(31)
+        store.sweep()
+
+    assert [letter[b"node"] for _, letter in client.xrange(KEYS.dead)] == [b"29", b"a"]
+
+
 def test_notices_carry_the_question(worker, client):
     """A service that reads notices gets each question whole, and each notice has an id of its own."""
     run_id = worker.start(shape("a"))

@@ -28,8 +28,7 @@ local function put_back(member, run, key, problem)
   local times = redis.call('HINCRBY', prefix .. 'failing', member, 1)
   redis.call('ZADD', prefix .. 'timers', now + math.min(LONGEST_DELAY, lease * 2 ^ math.min(times, 16)), member)
   if times == FAILURES then
-    redis.call('XADD', prefix .. 'dead', 'MAXLEN', '~', 10000, '*', 'run_id', run, 'node', key, 'visit', 0,
-      'reason', 'what is due for this run fails: ' .. problem, 'at', now)
+    write_dead_letter(run, key, 0, 'what is due for this run fails: ' .. problem)
   end
 end
 

@@ -1,4 +1,5 @@
 -- A worker is gone: its lease ran out.
+-- include: dead
 -- include: finish
 -- include: result
 local CRASHES = 5
@@ -7,8 +8,7 @@ local CRASHES = 5
 -- Arguments of the script: 7 the error's entry (JSON), 8 the reason in words.
 local function bury(d, name, visit)
   leave_result(d, name .. '.' .. visit, 'failed', '', ARGV[7])
-  redis.call('XADD', prefix .. 'dead', 'MAXLEN', '~', 10000, '*', 'run_id', d.id, 'node', name,
-    'visit', visit, 'reason', ARGV[8], 'at', now)
+  write_dead_letter(d.id, name, visit, ARGV[8])
 end
 
 -- Another worker goes on, until the node has used up its crash budget.
