@@ -3,16 +3,17 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := build/peers
 COMMA := ,
 
 # Tests start dozens of processes: without cached bytecode each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all chaos chaos-sample soak simulate check docs format extras bench clean
+.PHONY: help run test test-slow test-all chaos chaos-sample soak simulate check docs format extras bench bench-peers bench-report clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(STAMP) ## Run the release example on a real worker, to the end
 	$(BIN)/python -m examples.release
@@ -63,8 +64,17 @@ format: $(STAMP) ## Format the code and apply the fixes of ruff
 extras: $(STAMP) ## Install what adapters and model providers need
 	$(call install,dev$(COMMA)mcp$(COMMA)openai$(COMMA)pydantic-ai$(COMMA)strands)
 
-bench: $(STAMP) ## Compare the cost per node with bare Celery
-	$(BIN)/python -m bench.overhead
+bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=threads] [ROUNDS=2] [SIZES=0,1000]
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(POOL),--pool $(POOL)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZES),--sizes $(SIZES))
+
+bench-peers: $(STAMP) ## The same against LangGraph, DBOS and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
+	@[ -x $(PEERS)/bin/python ] || $(PY) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers/requirements.txt
+	$(BIN)/python -m bench.peers --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-report: $(STAMP) ## Write what was measured into docs/ideas/benchmarks.md
+	$(BIN)/python -m bench.report
 
 clean: ## Remove the virtual environment and everything made
 	rm -rf $(VENV) build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,9 @@
-"""Celery as it comes: a task that does nothing, default settings, the same Redis."""
+"""Celery as it comes: tasks with default settings, on the same Redis."""
 
 from __future__ import annotations
 
 import os
+import time
 
 from celery import Celery
 
@@ -13,6 +14,12 @@ app = Celery("bare", broker=os.environ["BENCH_BROKER"], backend=os.environ["BENC
 @app.task(ignore_result=True)
 def noop() -> None:
     """Do nothing."""
+
+
+@app.task(ignore_result=True)
+def nap() -> None:
+    """Wait, as a node of `bench.graphs` does."""
+    time.sleep(0.2)
 
 
 @app.task

@@ -1,14 +1,26 @@
-"""The same shapes as graphs of ours: a chain, a fan with a join, a lattice, a question."""
+"""The same shapes as graphs of ours: a chain, a fan with a join, a lattice, and graphs that wait.
+
+Each is registered for each size of BENCH_SIZES, as `chain100`; graphs that wait have one size.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from math import isqrt
 
 from runner import Graph, GraphBuilder, NodeContext, graph
 
-LENGTH = 100
-WIDTH = 500
-SIDE = 10
+SIZES = [int(size) for size in os.environ.get("BENCH_SIZES", "100,500").split(",")]
+SLEEP = 0.2
+"""Seconds that an agent-like node waits, as for a model."""
+
+AGENTS = 500
+"""Agent-like nodes of one graph."""
+
+Function = Callable[[NodeContext], object]
 
 
 def noop(_: NodeContext) -> None:
@@ -20,62 +32,77 @@ def moment(_: NodeContext) -> float:
     return time.time()
 
 
+def nap(_: NodeContext) -> None:
+    """Wait, as for a model."""
+    time.sleep(SLEEP)
+
+
+def numbers(_: NodeContext) -> list[int]:
+    """Return the items of the map."""
+    return list(range(AGENTS))
+
+
 def question(ctx: NodeContext) -> float:
     """Ask, and return the time at which the answer was there."""
     ctx.interrupt("go")
     return time.time()
 
 
-@graph("chain")
-def chain() -> Graph:
-    """Build a chain of LENGTH nodes."""
-    return _chain(noop)
-
-
-@graph("clocked")
-def clocked() -> Graph:
-    """Build the same chain, each node telling the time."""
-    return _chain(moment)
-
-
-def _chain(function: object) -> Graph:
+def build(nodes: Mapping[str, Function], edges: list[tuple[str, str]]) -> Graph:
+    """Build a graph of functions."""
     builder = GraphBuilder()
-    for place in range(LENGTH):
-        builder.add_node(function, f"n{place}")
-        if place:
-            builder.add_edge(f"n{place - 1}", f"n{place}")
+    for name, function in nodes.items():
+        builder.add_node(function, name)
+    for source, target in edges:
+        builder.add_edge(source, target)
     return builder.build()
 
 
-@graph("fan")
-def fan() -> Graph:
-    """Build a node, WIDTH nodes after it, and a join."""
+def chain(size: int, function: Function = noop) -> Graph:
+    """Build a chain of so many nodes."""
+    names = [f"n{place}" for place in range(size)]
+    return build(dict.fromkeys(names, function), list(pairwise(names)))
+
+
+def fan(size: int, function: Function = noop) -> Graph:
+    """Build a node, so many nodes after it, and a join."""
+    names = [f"n{place}" for place in range(size)]
+    edges = [("first", name) for name in names] + [(name, "join") for name in names]
+    return build({"first": noop, "join": noop, **dict.fromkeys(names, function)}, edges)
+
+
+def lattice(size: int) -> Graph:
+    """Build as many layers as each has nodes, each node after two of the layer before."""
+    side = isqrt(size)
+    edges = [
+        (f"n{layer - 1}.{place % side}", f"n{layer}.{target}")
+        for layer in range(1, side)
+        for target in range(side)
+        for place in (target, target + 1)
+    ]
+    names = [f"n{layer}.{place}" for layer in range(side) for place in range(side)]
+    return build(dict.fromkeys(names, noop), edges)
+
+
+for _size in SIZES:
+    graph(f"chain{_size}")(lambda size=_size: chain(size))
+    graph(f"fan{_size}")(lambda size=_size: fan(size))
+    graph(f"lattice{_size}")(lambda size=_size: lattice(size))
+
+graph("clocked")(lambda: chain(100, moment))
+graph("agents")(lambda: fan(AGENTS, nap))
+graph("short")(lambda: chain(3))
+graph("asking")(lambda: build({"ask": question}, []))
+graph("waiting")(
+    lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
+)
+
+
+@graph("items")
+def items() -> Graph:
+    """Build a map of agent-like nodes."""
     builder = GraphBuilder()
-    builder.add_node(noop, "first")
-    builder.add_node(noop, "join")
-    for place in range(WIDTH):
-        builder.add_node(noop, f"n{place}")
-        builder.add_edge("first", f"n{place}")
-        builder.add_edge(f"n{place}", "join")
-    return builder.build()
-
-
-@graph("lattice")
-def lattice() -> Graph:
-    """Build SIDE layers of SIDE nodes, each after two nodes of the layer before."""
-    builder = GraphBuilder()
-    for layer in range(SIDE):
-        for place in range(SIDE):
-            builder.add_node(noop, f"n{layer}.{place}")
-            if layer:
-                builder.add_edge(f"n{layer - 1}.{place}", f"n{layer}.{place}")
-                builder.add_edge(f"n{layer - 1}.{(place + 1) % SIDE}", f"n{layer}.{place}")
-    return builder.build()
-
-
-@graph("asking")
-def asking() -> Graph:
-    """Build one node with a question."""
-    builder = GraphBuilder()
-    builder.add_node(question, "ask")
+    builder.add_node(numbers, "list")
+    builder.add_map(nap, "naps", over="list")
+    builder.add_edge("list", "naps")
     return builder.build()

@@ -1,40 +1,47 @@
-"""What a piece of work costs: time, processor time, bytes, and commands sent to Redis."""
+"""What a piece of work costs: time, processor time, bytes, and commands of Redis."""
 
 from __future__ import annotations
 
 import os
 import re
-import threading
-import time
+import secrets
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
+from time import monotonic, process_time
 from typing import Self
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 
 TICKS = os.sysconf("SC_CLK_TCK")
-LINE = re.compile(rb'^\+?[\d.]+ \[(\d+) (\S+)\] "(\w+)"', re.MULTILINE)
-IGNORED = {b"hget", b"llen", b"zcard"}
-"""What this program asks while it waits; no worker of either kind sends these on its own."""
+LINE = re.compile(rb'^\+?[\d.]+ \[(\d+) (\S+)\] "([\w|]+)"(?: "([\w|-]+)")?')
+WITH_SUBCOMMAND = {b"client", b"config", b"script", b"xgroup", b"xinfo"}
+IGNORED = {"hget", "llen", "zcard"}
+"""What programs here ask while they wait; no worker of either kind sends these on its own."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one node or task: seconds, microseconds of processor time, bytes, commands."""
+    """The cost of one node or task: seconds, microseconds of processor time, bytes."""
 
     rate: float
     python_us: float
     redis_us: float
     bytes_in: float
-    commands: float
-    trips: float
 
 
-def middle(costs: list[Cost]) -> Cost:
+def middle(rounds: list[dict[str, float]]) -> dict[str, float]:
     """Take the median of each figure."""
-    return Cost(*(median(getattr(cost, field.name) for cost in costs) for field in fields(Cost)))
+    return {name: median(figures[name] for figures in rounds) for name in rounds[0]}
+
+
+def percentiles(times: list[float]) -> dict[str, float]:
+    """Sum times up: the middle one, and those that 95 and 99 of a hundred stay below."""
+    cuts = quantiles(times, n=100)
+    return {"p50": median(times), "p95": cuts[94], "p99": cuts[98], "count": len(times)}
 
 
 def tree_cpu(pid: int) -> float:
@@ -51,68 +58,86 @@ def _cpu(pid: int) -> float:
     return sum(int(part) for part in parts[11:15]) / TICKS
 
 
+def server_cpu(server: redis.Redis) -> float:
+    """Return the processor seconds that a Redis server has used."""
+    usage = server.info("cpu")
+    return usage["used_cpu_user"] + usage["used_cpu_sys"]
+
+
+def measure(server: redis.Redis, pid: int, nodes: int, work: Callable[[], None]) -> dict[str, float]:
+    """Do the work once and return its cost for each of its nodes; this process's time is Python's, too."""
+    received = server.info("stats")["total_net_input_bytes"]
+    used, python, own = server_cpu(server), tree_cpu(pid), process_time()
+    began = monotonic()
+    work()
+    spent = monotonic() - began
+    python_spent = tree_cpu(pid) - python + process_time() - own
+    cost = Cost(
+        rate=nodes / spent,
+        python_us=python_spent / nodes * 1e6,
+        redis_us=(server_cpu(server) - used) / nodes * 1e6,
+        bytes_in=(server.info("stats")["total_net_input_bytes"] - received) / nodes,
+    )
+    return asdict(cost)
+
+
 class Monitor:
-    """Counts the commands that clients send to one database; what scripts do inside is not counted.
+    """Counts commands of one database, those that clients send apart from those inside scripts.
 
     A transaction sent as MULTI ... EXEC is one round trip, everything else is one each.
     """
 
-    def __init__(self, socket_path: str, database: int) -> None:
-        self._connection = redis.UnixDomainSocketConnection(path=socket_path)
-        self._database = str(database).encode()
-        self._seen: list[bytes] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
+    def __init__(self, url: str) -> None:
+        """Take the address as redis-py reads it."""
+        self._url = url
+        path = parse_qs(urlsplit(url).query).get("db") or [urlsplit(url).path.lstrip("/") or "0"]
+        self._database = path[0].encode() if urlsplit(url).scheme == "unix" else b"0"
+        self.sent: list[str] = []
+        self.inside: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
+        self._client = redis.Redis.from_url(self._url)
+        self._connection = self._client.connection_pool.make_connection()
         self._connection.connect()
         self._connection.send_command("MONITOR")
         self._connection.read_response()
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        time.sleep(0.2)  # the last lines are on their way
+        """Read up to a mark that is sent now: everything before it has been counted then."""
+        mark = secrets.token_hex(8)
+        self._client.execute_command("ECHO", mark)
+        while mark.encode() not in (line := self._line()):
+            self._count(line)
         self._connection.disconnect()
+        self._client.close()
 
-    def _read(self) -> None:
-        try:
-            while True:
-                line = self._connection.read_response()
-                found = LINE.match(line if isinstance(line, bytes) else line.encode())
-                if found and found[1] == self._database and found[2] != b"lua":
-                    self._seen.append(found[3].lower())
-        except (OSError, redis.RedisError, AttributeError, ValueError):
+    def _line(self) -> bytes:
+        line = self._connection.read_response()
+        return line if isinstance(line, bytes) else str(line).encode()
+
+    def _count(self, line: bytes) -> None:
+        match = LINE.match(line)
+        if match is None or match[1] != self._database:
             return
+        name = match[3].lower()
+        if name in WITH_SUBCOMMAND and match[4]:
+            name += b"|" + match[4].lower()
+        if match[2] == b"lua":
+            self.inside[name.decode()] += 1
+        elif name.decode() not in IGNORED:
+            self.sent.append(name.decode())
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many commands and how many round trips there were."""
-        commands = [name for name in self._seen if name not in IGNORED]
+    @property
+    def trips(self) -> int:
+        """How many round trips there were."""
         inside, trips = False, 0
-        for name in commands:
-            if name == b"multi":
+        for name in self.sent:
+            if name == "multi":
                 inside = True
-            elif name == b"exec":
+            elif name == "exec":
                 inside = False
                 trips += 1
             elif not inside:
                 trips += 1
-        return len(commands), trips
-
-
-def measure(server: redis.Redis, pid: int, nodes: int, work: Callable[[], None]) -> Cost:
-    """Do the work once and return its cost for each of its nodes; commands are counted apart."""
-    before, python, own = server.info(), tree_cpu(pid), time.process_time()
-    began = time.monotonic()
-    work()
-    spent = time.monotonic() - began
-    after = server.info()
-    used = sum(after[key] - before[key] for key in ("used_cpu_user", "used_cpu_sys"))
-    python_spent = tree_cpu(pid) - python + time.process_time() - own
-    return Cost(
-        rate=nodes / spent,
-        python_us=python_spent / nodes * 1e6,
-        redis_us=used / nodes * 1e6,
-        bytes_in=(after["total_net_input_bytes"] - before["total_net_input_bytes"]) / nodes,
-        commands=0,
-        trips=0,
-    )
+        return trips

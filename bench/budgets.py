@@ -1,0 +1,131 @@
+"""The budgets, and for each what was measured: the first table of the page.
+
+A figure that was not measured is "-". `bench.nodes` and its siblings say how each is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench import answers, hop, nodes
+from bench.grid import Grid, number
+from bench.results import Results
+
+POOLS = ("threads", "solo", "prefork")
+SHAPES = tuple(nodes.NODES)
+
+Figures = dict[str, Any]
+
+
+def _span(key: str) -> Callable[[Figures], str]:
+    """Write the ratio to a bare task, from the best to the worst of the three shapes."""
+
+    def cell(figures: Figures) -> str:
+        ratios = sorted(figures[shape][key] / figures["bare task"][key] for shape in SHAPES)
+        return f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+
+    return cell
+
+
+def _each(*keys: str) -> Callable[[Figures], str]:
+    """Write the figures of a node of a chain, then those of a bare task in brackets."""
+
+    def cell(figures: Figures) -> str:
+        ours, bare = (
+            ", ".join(number(figures[name][key]) for key in keys) for name in (SHAPES[0], "bare task")
+        )
+        return f"{ours} ({bare})"
+
+    return cell
+
+
+def _canvas(figures: Figures) -> str:
+    ratios = [figures[ours]["rate"] / figures[canvas]["rate"] for ours, canvas in nodes.PAIRS.items()]
+    return ", ".join(f"{ratio:.1f}" for ratio in ratios)
+
+
+def _hop(figures: Figures) -> str:
+    trip, whole = figures[hop.TRIP]["p50"], figures[hop.HOPS]
+    return f"{whole['p50'] / trip:.0f}, {whole['p95'] / trip:.0f} ({number(whole['p50'])} ms)"
+
+
+def _times(name: str, *shares: str) -> Callable[[Figures], str]:
+    return lambda figures: ", ".join(number(figures[name][share]) for share in shares)
+
+
+def _kilobytes(name: str) -> Callable[[Figures], str]:
+    return lambda figures: f"{figures[name]['bytes'] / 1000:.1f} KB, {figures[name]['keys']:.1f} keys"
+
+
+def _idle(figures: Figures) -> str:
+    ours, bare = (
+        f"{sum(figures[name]['commands'].values()):.1f}, {figures[name]['connections']}"
+        for name in ("ours", "bare Celery")
+    )
+    return f"{ours} ({bare})"
+
+
+def _growth(figures: Figures) -> str:
+    """Write the Redis time of a node of the largest graph of each shape against the smallest one."""
+    cells = []
+    for shape in ("chain", "fan", "lattice"):
+        sizes = [name for name in figures if name.startswith(f"{shape} ")]
+        ratio = figures[sizes[-1]]["redis_us ratio"] / figures[sizes[0]]["redis_us ratio"]
+        cells.append(f"{ratio:.2f}")
+    return ", ".join(cells)
+
+
+def _crowd(figures: Figures) -> str:
+    levels = list(figures)
+    ratios = [
+        figures[levels[-1]][shape]["redis_us"] / figures[levels[0]][shape]["redis_us"]
+        for shape in ("chain", "fan")
+    ]
+    return ", ".join(f"{ratio:.2f}" for ratio in ratios) + f" ({int(levels[-1]):,} wait)"
+
+
+def _lists(figures: Figures) -> str:
+    return ", ".join(
+        f"{number(found['questions_ms'])} ms of {int(level):,}"
+        for level, found in figures.items()
+        if int(level) >= 10_000
+    )
+
+
+def _agents(figures: Figures) -> str:
+    return ", ".join(f"{name} {found['percent']:.0f}%" for name, found in figures.items())
+
+
+ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
+    ("commands, round trips (bare Celery)", "nodes", _each("commands", "trips"), "3, 3"),
+    ("bytes to Redis (bare Celery)", "nodes", _each("bytes_in"), "800 + state"),
+    ("Redis CPU, ratio to bare Celery", "nodes", _span("redis_us"), "1.3"),
+    ("Python CPU, ratio to bare Celery", "nodes", _span("python_us"), "0.45 / 0.40 / 0.50"),
+    ("nodes per second, ratio to bare Celery", "nodes", _span("rate"), "2"),
+    ("nodes per second, times canvas: chain, fan and join, lattice", "nodes", _canvas, "5, 5, 15"),
+    ("hop on an idle worker in round trips, p50 and p95", "hop", _hop, "10, 20"),
+    ("answer applied, p50 and p95 ms", "answers", _times(answers.IDLE, "p50", "p95"), "2, 5"),
+    ("answer applied with every slot busy, p95 ms", "answers", _times(answers.BUSY, "p95"), "10"),
+    ("answer to running, p50 and p95 ms", "answers", _times(answers.RUNNING, "p50", "p95"), "4, 10"),
+    ("nodes that wait 0.2 s on 100 threads, of the ideal", "agents", _agents, "85%"),
+    ("a waiting run of 3 nodes with a question", "memory", _kilobytes("waiting"), "2 KB"),
+    ("a finished run of 3 nodes", "memory", _kilobytes("short"), "1.5 KB"),
+    ("a worker without work: commands/s, connections (bare Celery)", "idle", _idle, "2, 6"),
+    ("first 100 open questions", "waiting", _lists, "10 ms of 100,000"),
+    ("Redis CPU of a node, largest against smallest graph: chain, fan, lattice", "sizes", _growth, "1.1"),
+    ("Redis CPU of a node, most runs that wait against none: chain, fan", "waiting", _crowd, "1.1"),
+]
+
+
+def grid(results: Results) -> Grid:
+    """Put budgets and figures side by side; what has no pool stands in the first column."""
+    rows = []
+    for label, part, cell, budget in ROWS:
+        found = {pool: results.get((part, pool)) for pool in POOLS}
+        found["threads"] = found["threads"] or results.get((part, ""))
+        cells = [cell(document["figures"]) if document else "-" for document in found.values()]
+        if any(found.values()):
+            rows.append([label, *cells, budget])
+    note = "Ratios are to sending and executing one bare Celery task, in interleaved rounds of the same run."
+    return Grid("Figures and budgets", ["per node, unless said", *POOLS, "budget"], rows, note)

@@ -1,0 +1,46 @@
+"""Runs made without a worker: this process is the engine that executes their nodes, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench import graphs  # noqa: F401 - registers them
+from runner.definition.registry import registry
+from runner.execution.engine import Engine
+from runner.store import open_store
+from runner.store.interface import Doorbell, Store
+
+
+class Bells:
+    """A dispatcher that keeps the doorbells for whoever executes the nodes next."""
+
+    def __init__(self) -> None:
+        """Nothing has rung yet."""
+        self.ready: list[Doorbell] = []
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Keep them."""
+        self.ready += doorbells
+
+    def call(self, task: str, kwargs: object, task_id: str) -> bool:  # noqa: ARG002 - as declared
+        """Call nothing."""
+        return False
+
+
+class Filler:
+    """Fills a store with runs."""
+
+    def __init__(self, url: str) -> None:
+        """Publish the graphs; doorbells come back to this process, not to a queue."""
+        self.bells = Bells()
+        self.store: Store = open_store(url, push=False)
+        self.engine = Engine(self.store, self.bells, registry)
+        self.engine.publish(["waiting", "short"])
+
+    def add(self, graph: str, count: int) -> None:
+        """Execute so many runs of a graph until they have ended or wait."""
+        for _ in range(count):
+            self.engine.start(graph, None)
+            while self.bells.ready:
+                bell = self.bells.ready.pop()
+                self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)

@@ -1,0 +1,278 @@
+"""Part `fleet`: what 10,000 workers without work cost the store, simulated in virtual time.
+
+Each worker is our own code: its intake, its sweeper and its heartbeat, the objects that a worker starts.
+Only their time is virtual, and their connections are shared: a blocking read is sent without its wait, and
+takes as much of the virtual time as it would have waited (to block and to wake a client costs the server
+some more). So some seconds of a large fleet take as long as their commands do. What Celery itself sends
+(BRPOP, events) is not in it: the part `idle` has that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import logging
+import random
+import sys
+import time
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from rich.console import Console
+
+from bench import results
+from bench.grid import Grid, number
+from bench.meter import server_cpu
+from runner.celery.application import make_app
+from runner.celery.background import Background
+from runner.celery.heartbeat import Heartbeat
+from runner.celery.intake import FORGET_AFTER, StreamIntake
+from runner.celery.sweeper import Sweeper
+from runner.dev.embedded import embedded_store
+from runner.settings import Settings
+from runner.store.redis.connection import CLIENTS, OPTIONS
+from runner.store.redis.scripts import names, script
+from runner.store.redis.streams import Intake
+
+THREADS: tuple[type[Background], ...] = (Heartbeat, StreamIntake, Sweeper)
+"""The threads of a worker that talk to the store without end."""
+
+SIZES = [100, 1_000, 10_000]
+SECONDS = 10
+SCHEME = "fleet"
+POOLS = False
+SLOW = 20_000
+"""Commands whose time is looked at for each size of a fleet."""
+
+
+class Clock:
+    """The time of the worker whose turn it is; it stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        """Begin where the real time is, so that Redis and the workers agree."""
+        self.began, self.now = time.time(), 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds since the fleet's start, well above nothing."""
+        return 1_000_000 + self.now
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.began + self.now
+
+    def time_ns(self) -> int:
+        """Return the time."""
+        return int(self.time() * 1e9)
+
+
+CLOCK = Clock()
+
+
+class Stopping:
+    """The event that a thread waits on while it has nothing to do; nobody stops it."""
+
+    def is_set(self) -> bool:
+        """Return that the worker goes on."""
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        """Let virtual time pass."""
+        CLOCK.now += seconds
+        return False
+
+
+class VirtualConnection(redis.UnixDomainSocketConnection):
+    """A connection on which nothing blocks: the wait of a command passes in virtual time.
+
+    An idle server notices the end of a wait ten times a second only, so a short wait is no way out.
+    """
+
+    def send_command(self, *command: Any, **options: Any) -> None:
+        """Send a command without its wait."""
+        words = list(command)
+        name = _text(words[0])
+        if name == "XREADGROUP":
+            place = [_text(word) for word in words].index("BLOCK")
+            CLOCK.now += float(words[place + 1]) / 1000
+            del words[place : place + 2]
+        elif name in {"BRPOP", "BLPOP"}:
+            CLOCK.now += float(words.pop())
+            words[0] = name[1:]
+        super().send_command(*words, **options)
+
+
+def _text(word: Any) -> str:
+    return word.decode().upper() if isinstance(word, bytes) else str(word).upper()
+
+
+class SharedPool(redis.ConnectionPool):
+    """A pool that gives everybody the same connection: only one worker has its turn at a time."""
+
+    _shared: Any = None
+
+    def make_connection(self) -> Any:
+        """Return the connection, connected at the first time."""
+        if self._shared is None:
+            self._shared = super().make_connection()
+        return self._shared
+
+
+def _clients() -> Any:
+    made: dict[str, redis.Redis] = {}
+
+    def client(url: str) -> redis.Redis:
+        path = urlsplit(url).path
+        if path not in made:
+            pool = SharedPool(connection_class=VirtualConnection, path=path, **OPTIONS)
+            made[path] = redis.Redis(connection_pool=pool)
+        return made[path]
+
+    return client
+
+
+def _virtual_time() -> None:
+    """Give our modules the virtual clock for the module `time`."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("runner.celery.", "runner.store.redis.")) and vars(module).get("time") is time:
+            module.time = CLOCK  # type: ignore[attr-defined]
+
+
+class Fleet:
+    """So many workers; each thread of each has its turn when it is due."""
+
+    def __init__(self, url: str, size: int) -> None:
+        """Start all threads within a second, as after a deploy."""
+        address = f"{SCHEME}://{urlsplit(url).path}"
+        app = make_app(Settings(redis_url=address, broker_url=address))
+        self.intake = Intake(address, "another")
+        self._ties = itertools.count()
+        self._due: list[tuple[float, int, Background]] = []
+        for place in range(size):
+            worker = SimpleNamespace(
+                app=app,
+                hostname=f"worker{place}@fleet",
+                pool=SimpleNamespace(terminate_job=None),
+                pool_cls=Fleet,
+                concurrency=100,
+                task_events=False,
+            )
+            for kind in THREADS:
+                thread = kind(worker)
+                thread.stopping = Stopping()  # type: ignore[assignment]
+                self._prepare(thread, worker)
+                begins = CLOCK.now + random.random()  # noqa: S311 - no secret
+                heapq.heappush(self._due, (begins, next(self._ties), thread))
+
+    def _prepare(self, thread: Background, worker: Any) -> None:
+        from runner.celery.engines import engine_of, settings_of  # noqa: PLC0415 - after the clock was set
+
+        thread.engine, thread.settings = engine_of(worker.app), settings_of(worker.app)
+        thread.prepare(worker)
+
+    def go(self, until: float) -> None:
+        """Let virtual time pass up to a moment."""
+        while self._due[0][0] < until:
+            CLOCK.now, _, thread = heapq.heappop(self._due)
+            thread.turn()
+            heapq.heappush(self._due, (CLOCK.now, next(self._ties), thread))
+        CLOCK.now = until
+
+
+def measure(size: int, seconds: float) -> dict[str, Any]:
+    """Simulate a fleet: first until every thread has had its turns, then for so many seconds."""
+    with embedded_store() as store, redis.Redis.from_url(store.url) as server:
+        fleet = Fleet(store.url, size)
+        fleet.go(CLOCK.now + 12)  # every heartbeat and every sweep was due once
+        server.config_resetstat()
+        used, began = server_cpu(server), time.monotonic()
+        fleet.go(CLOCK.now + seconds)
+        spent = server_cpu(server) - used
+        calls = {name: row["calls"] for name, row in server.info("commandstats").items()}
+        real = time.monotonic() - began
+        server.config_set("slowlog-max-len", SLOW)
+        server.config_set("slowlog-log-slower-than", 0)
+        fleet.go(CLOCK.now + min(seconds, SLOW / 20 / size))
+        fleet.intake.forget(FORGET_AFTER)  # once a minute one worker does this for all
+        costs = _costs(server)
+    sent = {name.removeprefix("cmdstat_"): count / seconds / size for name, count in calls.items()}
+    return {
+        "commands": {name: count for name, count in sent.items() if name not in {"info", "config|resetstat"}},
+        "cpu": spent / seconds * 100,
+        "microseconds": spent / seconds / size * 1e6,
+        "costs": costs,
+        "real": real,
+    }
+
+
+def _costs(server: redis.Redis) -> dict[str, float]:
+    """Return the server's mean microseconds of each command, scripts by their names."""
+    scripts = {script(name).sha: name for name in names()}
+    spent: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for entry in server.slowlog_get(SLOW):
+        command = entry["command"].decode(errors="replace").split()
+        name = scripts.get(command[1], "") if command[0].upper() == "EVALSHA" else command[0].upper()
+        if name and name not in {"SLOWLOG", "CONFIG", "INFO"}:
+            spent[name] += entry["duration"]
+            count[name] += 1
+    return {name: spent[name] / count[name] for name in sorted(spent)}
+
+
+def run(_: str, __: int, sizes: list[int], seconds: float = SECONDS) -> dict[str, Any]:
+    """Simulate a fleet of each size."""
+    CLIENTS[SCHEME] = _clients()
+    logging.disable(logging.WARNING)
+    _virtual_time()
+    return {str(size): measure(size, seconds) for size in sizes or SIZES}
+
+
+def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
+    """Show the whole fleet, and what each command takes as the fleet grows."""
+    fleets = [
+        [
+            f"{int(size):,}",
+            f"{sum(found['commands'].values()):.2f}",
+            number(sum(found["commands"].values()) * int(size)),
+            f"{found['cpu']:.1f}%",
+            number(found["microseconds"]),
+        ]
+        for size, found in figures.items()
+    ]
+    kinds = sorted({name for found in figures.values() for name in found["costs"]})
+    costs = [[name, *(number(found["costs"].get(name, 0)) for found in figures.values())] for name in kinds]
+    last = figures[list(figures)[-1]]["commands"]
+    note = "Of the largest fleet, calls a second and worker, scripts' own included: " + ", ".join(
+        f"{name} {count:.2f}" for name, count in sorted(last.items())
+    )
+    columns = ["workers", "calls/s each", "calls/s", "Redis CPU, of a core", "us/s each"]
+    return [
+        Grid("A fleet without work (our own threads, simulated)", columns, fleets, f"{note}."),
+        Grid(
+            "What a command takes as the fleet grows, in us",
+            ["workers", *(f"{int(size):,}" for size in figures)],
+            costs,
+        ),
+    ]
+
+
+def main() -> None:
+    """Read the command line, simulate, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", default=",".join(map(str, SIZES)), help="sizes of fleets")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds")
+    chosen = parser.parse_args()
+    before = results.machine()
+    figures = run("", 1, [int(size) for size in chosen.workers.split(",")], chosen.seconds)
+    results.write("fleet", "", figures, before)
+    for grid in grids("", figures):
+        grid.show(Console(width=160))
+    sys.stdout.write(json.dumps({size: found["real"] for size, found in figures.items()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

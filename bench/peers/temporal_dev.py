@@ -1,0 +1,127 @@
+"""Temporal's dev server (SQLite in memory) with a worker in this process: `temporal_dev.py`.
+
+A node is an activity. The server is `temporal` on PATH, or what the package downloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from importlib.metadata import version
+
+from temporalio import activity, workflow
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+with workflow.unsafe.imports_passed_through():
+    from program import ANSWERS, LENGTH, WIDTH, reply, serve
+
+QUEUE = "bench"
+WITHIN = timedelta(seconds=60)
+
+
+@activity.defn
+async def step() -> int:
+    """Do nothing."""
+    return 1
+
+
+@activity.defn
+async def moment() -> float:
+    """Say when it runs."""
+    return time.time()
+
+
+@workflow.defn
+class Chain:
+    """One activity after another."""
+
+    @workflow.run
+    async def run(self) -> int:
+        """Run."""
+        return sum(
+            [await workflow.execute_activity(step, start_to_close_timeout=WITHIN) for _ in range(LENGTH)]
+        )
+
+
+@workflow.defn
+class Fan:
+    """One activity, many together, one more."""
+
+    @workflow.run
+    async def run(self) -> int:
+        """Run."""
+        first = await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
+        branches = [workflow.execute_activity(step, start_to_close_timeout=WITHIN) for _ in range(WIDTH)]
+        total = first + sum(await asyncio.gather(*branches))
+        return total + await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
+
+
+@workflow.defn
+class Asking:
+    """Wait for a signal, then run an activity."""
+
+    def __init__(self) -> None:
+        """Nobody has answered yet."""
+        self.answered = False
+
+    @workflow.signal
+    def go(self) -> None:
+        """Answer."""
+        self.answered = True
+
+    @workflow.run
+    async def run(self) -> float:
+        """Run."""
+        await workflow.wait_condition(lambda: self.answered)
+        return await workflow.execute_activity(moment, start_to_close_timeout=WITHIN)
+
+
+async def main() -> None:
+    """Start server and worker, and serve from a thread."""
+    path = shutil.which("temporal")
+    try:
+        environment = await WorkflowEnvironment.start_local(dev_server_existing_path=path)
+    except RuntimeError as error:
+        reply({"error": f"{error}. Install the Temporal CLI, so that `temporal` is on PATH."})
+        sys.exit(1)
+    async with environment:
+        client = environment.client
+        loop = asyncio.get_running_loop()
+
+        def run(kind: type, nodes: int) -> None:
+            work = client.execute_workflow(kind.run, id=uuid.uuid4().hex, task_queue=QUEUE)
+            count = asyncio.run_coroutine_threadsafe(work, loop).result()
+            if count != nodes:
+                raise ValueError(f"{count} activities ran, not {nodes}")
+
+        async def answer() -> list[float]:
+            times = []
+            for _ in range(ANSWERS):
+                handle = await client.start_workflow(Asking.run, id=uuid.uuid4().hex, task_queue=QUEUE)
+                await asyncio.sleep(0.05)  # it waits by then
+                sent = time.time()
+                await handle.signal(Asking.go)
+                times.append((await handle.result() - sent) * 1000)
+            return times
+
+        jobs = {
+            "chain": lambda: run(Chain, LENGTH),
+            "fan": lambda: run(Fan, WIDTH + 2),
+            "resume": lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(),
+        }
+        kinds, activities = [Chain, Fan, Asking], [step, moment]
+        versions = {"temporalio": version("temporalio"), "server": path or "as downloaded"}
+        with ThreadPoolExecutor(1) as threads:
+            async with Worker(client, task_queue=QUEUE, workflows=kinds, activities=activities):
+                await loop.run_in_executor(threads, serve, versions, jobs)
+
+
+threading.current_thread().name = "temporal"
+asyncio.run(main())

@@ -1,0 +1,94 @@
+"""Part `waiting`: what a node, a sweep and a list cost while up to 100,000 other runs wait for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from bench.fill import Filler
+from bench.grid import Grid, number
+from bench.meter import measure, middle
+from bench.site import BARE, OURS, site
+from runner.store.interface import Store
+
+ROUNDS = 3
+LEVELS = [0, 1_000, 10_000, 100_000]
+BATCH = 500
+JOBS = {"chain": 100, "fan": 502}
+NAMES = {"chain": "chain100", "fan": "fan500"}
+LOOKS = 7
+
+
+def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
+    """Measure at each level, next to bare Celery tasks."""
+    figures: dict[str, Any] = {}
+    with site(pool) as bench:
+        filler, waiting = Filler(bench.urls[OURS]), 0
+        for level in sizes or LEVELS:
+            memory = bench.servers[OURS].info("memory")["used_memory"]
+            added = level - waiting
+            filler.add("waiting", added)
+            waiting = level
+            used = bench.servers[OURS].info("memory")["used_memory"] - memory
+            found: dict[str, Any] = {"bytes": used / added if added else 0.0}
+            samples: dict[str, list[dict[str, float]]] = {name: [] for name in JOBS}
+            for turn in range(rounds + 1):
+                task = measure(
+                    bench.servers[BARE], bench.workers[BARE].pid, BATCH, lambda: bench.bare_tasks(BATCH)
+                )
+                for name, nodes in JOBS.items():
+                    job = (bench.servers[OURS], bench.workers[OURS].pid, nodes)
+                    cost = measure(*job, lambda name=name: bench.run(NAMES[name]))
+                    if turn:
+                        samples[name].append({key: cost[key] / task[key] for key in task})
+            found |= {name: middle(rounds) for name, rounds in samples.items()}
+            figures[str(level)] = found | _lists(filler.store)
+    return figures
+
+
+def _lists(store: Store) -> dict[str, float]:
+    return {
+        "sweep_ms": _time(lambda: store.sweep(50)),
+        "questions_ms": _time(lambda: store.open_interrupts(limit=100)),
+        "runs_ms": _time(lambda: store.runs(limit=100)),
+    }
+
+
+def _time(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(LOOKS):
+        began = perf_counter()
+        work()
+        times.append((perf_counter() - began) * 1000)
+    return median(times)
+
+
+def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
+    """Show each level."""
+    rows = [
+        [
+            f"{int(level):,}",
+            f"{found['chain']['redis_us']:.2f}",
+            f"{found['fan']['redis_us']:.2f}",
+            f"{found['chain']['rate']:.2f}",
+            number(found["sweep_ms"]),
+            number(found["questions_ms"]),
+            number(found["runs_ms"]),
+            number(found["bytes"]),
+        ]
+        for level, found in figures.items()
+    ]
+    columns = [
+        "runs that wait",
+        "Redis CPU, chain",
+        "Redis CPU, fan",
+        "nodes/s, chain",
+        "sweep ms",
+        "100 open questions ms",
+        "100 runs ms",
+        "bytes each",
+    ]
+    note = "The first three are ratios to one bare Celery task measured in the same round."
+    return [Grid(f"Runs that wait, pool {pool}", columns, rows, note)]

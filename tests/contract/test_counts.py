@@ -1,0 +1,111 @@
+"""What each step costs the server, counted: machines differ, counts don't. Nothing here measures time.
+
+`bench/counts.json` has the accepted counts: `python -m bench.counts --write` accepts others.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from bench import counts
+from bench.meter import Monitor
+from bench.site import OURS, site
+from runner.definition.model import MapSpec
+from runner.dev.embedded import embedded_store
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker, shape
+
+NODES = 100
+LONGER = 0.02
+"""Part by which bytes may differ: the length of times and of durations."""
+
+
+def differences(table, accepted):
+    """Name each count that differs, as "step: count 3, accepted 2"."""
+    steps = sorted(set(table) | set(accepted))
+    pairs = [
+        (f"{step}: {name}", table.get(step, {}).get(name, 0), accepted.get(step, {}).get(name, 0))
+        for step in steps
+        for name in counts.COLUMNS
+    ]
+    return [
+        f"{label} {now}, accepted {then}"
+        for label, now, then in pairs
+        if abs(now - then) > (then * LONGER if label.endswith("bytes") else 0)
+    ]
+
+
+def test_each_step_costs_what_was_accepted():
+    """No step sends more commands or bytes, makes more round trips, calls or keys, than was accepted."""
+    assert differences(counts.count(), counts.accepted()) == [], (
+        "The counts of steps have changed. If that is meant: python -m bench.counts --write"
+    )
+
+
+def test_a_needless_command_shows(monkeypatch):
+    """Control: with one more command in each claim, the counts differ."""
+    claim = RedisStore.claim
+
+    def careful(store, *arguments):
+        store._redis.call("PING")
+        return claim(store, *arguments)
+
+    monkeypatch.setattr(RedisStore, "claim", careful)
+
+    assert "a node of a chain: commands 3, accepted 2" in differences(counts.count(), counts.accepted())
+
+
+@pytest.mark.slow
+def test_a_node_costs_the_same_in_a_wide_graph():
+    """Before and at a join of 500, a node makes as many calls as at a join of 50."""
+    with embedded_store() as store:
+        table = counts.Story(urlsplit(store.url).path, width=500).work()
+
+    few = counts.accepted()
+    many = {step: row["inside"] for step, row in table.items() if step not in few}
+    assert len(many) == 4
+    assert many == {step: few[step.replace("500", "50")]["inside"] for step in many}
+
+
+@pytest.mark.slow
+def test_a_node_costs_a_worker_three_commands():
+    """Fetch, claim, settle: a worker sends no other command for a node, and each is one round trip."""
+    with site("threads", sides=(OURS,)) as bench:
+        bench.run("chain100")
+        with Monitor(bench.urls[OURS]) as monitor:
+            bench.run("chain100")
+
+    # What a worker sends without nodes comes on top: some commands a second.
+    assert monitor.sent.count("brpop") <= NODES * 1.1
+    assert monitor.sent.count("evalsha") <= NODES * 2.1
+    assert monitor.trips <= NODES * 3.2
+
+
+def commands_per_item(url, count, window):
+    """Run a map of so many items, and count the commands of its scripts for each."""
+    graph = shape("m>z", maps={"m": MapSpec("function", None, window)})
+    store = RedisStore(url, push=False)
+    with redis.Redis.from_url(url) as server:
+        server.flushall()
+        worker = ManualWorker(store)
+        run_id = worker.start(graph)
+        token = worker.claim(run_id, "m").token
+        server.config_resetstat()
+        store.expand(token, list(range(count)))
+        worker.run(run_id, *(f"m[{index}]" for index in range(count)))
+        ran = server.info("commandstats")
+        store.close()
+    assert worker.read(run_id).maps["m"].has_ended
+    return sum(stat["calls"] for stat in ran.values()) / count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [None, 5])
+def test_an_item_costs_the_same_in_a_long_list(redis_url, window):
+    """A list thirty times as long costs no more commands for each item."""
+    few, many = commands_per_item(redis_url, 100, window), commands_per_item(redis_url, 3_000, window)
+
+    assert many <= few * 1.05
