@@ -17,7 +17,7 @@ import logging
 import random
 import sys
 import time
-from collections import Counter
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -210,17 +210,15 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
 
 
 def _costs(server: redis.Redis) -> dict[str, float]:
-    """Return the server's mean microseconds of each command, scripts by their names."""
+    """Return the server's middle microseconds of each command, scripts by their names."""
     scripts = {script(name).sha: name for name in names()}
-    spent: Counter[str] = Counter()
-    count: Counter[str] = Counter()
+    spent: dict[str, list[int]] = {}
     for entry in server.slowlog_get(SLOW):
         command = entry["command"].decode(errors="replace").split()
         name = scripts.get(command[1], "") if command[0].upper() == "EVALSHA" else command[0].upper()
-        if name and name not in {"SLOWLOG", "CONFIG", "INFO"}:
-            spent[name] += entry["duration"]
-            count[name] += 1
-    return {name: spent[name] / count[name] for name in sorted(spent)}
+        spent.setdefault(name, []).append(entry["duration"])
+    own = {"", "CONFIG", "EVAL", "INFO", "SLOWLOG", "XGROUP"}
+    return {name: median(spent[name]) for name in sorted(spent.keys() - own)}
 
 
 def run(_: str, __: int, sizes: list[int], seconds: float = SECONDS) -> dict[str, Any]:
