@@ -67,12 +67,18 @@ def test_store_and_broker_over_tls(redis_over_tls, certificate, tmp_path):
         site.end()
 
 
-def test_a_redis_that_can_t_be_verified_is_refused(redis_over_tls):
+def test_a_redis_that_can_t_be_verified_is_refused(redis_over_tls, certificate):
     """By the store's client and by kombu, which alone would take any certificate; unless one says so."""
     with pytest.raises(StoreError, match="certificate verify failed"):
         Client(redis_over_tls).runs()
     with pytest.raises(OperationalError, match="certificate verify failed"):
         connect(redis_url=redis_over_tls)
+
+    other = f"{redis_over_tls}?ssl_ca_certs={certificate.authority}".replace("127.0.0.1", "127.0.0.2")
+    with pytest.raises(StoreError, match=r"certificate is not valid for '127\.0\.0\.2'"):
+        Client(other).runs()
+    with pytest.raises(OperationalError, match=r"certificate is not valid for '127\.0\.0\.2'"):
+        connect(redis_url=other)
 
     connect(redis_url=f"{redis_over_tls}?ssl_cert_reqs=none")
     Client(f"{redis_over_tls}?ssl_cert_reqs=none").runs()
