@@ -263,19 +263,27 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     raise UsageError("the body is no Celery message: a list of arguments, named arguments and options.")
 
 
+FIRST = {"runner.respond": "response", "runner.start": "task"}
+"""The field that a task's only positional argument is: in a chain, the result of the task before."""
+
+
 def message_of(
-    args: tuple[object, ...], kwargs: Mapping[str, object], defaults: Mapping[str, object]
+    task: str, task_id: str, args: tuple[object, ...], kwargs: Mapping[str, object], traceparent: str = ""
 ) -> bytes:
-    """Return the JSON message for the stream from what was sent to a task, and fields that it may lack.
+    """Return the JSON message for the stream from what was sent to a task.
 
     Raises:
         UsageError: it can't be one; the error says why.
     """
     positional, named = unwrapped(args, kwargs)
+    if len(positional) == 1 and FIRST[task] not in named:
+        named[FIRST[task]] = positional.pop()
     if positional:
-        raise UsageError("positional arguments; send keyword arguments only")
+        raise UsageError(f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments")
+    # With the task's id as its key, a task that Celery delivers twice is one message.
+    defaults = {"v": 1, "idempotency_key": task_id, **({"traceparent": traceparent} if traceparent else {})}
     try:
-        return pydantic_core.to_json({"v": 1, **defaults, **named})
+        return pydantic_core.to_json({**defaults, **named})
     except pydantic_core.PydanticSerializationError as error:
         raise UsageError(str(error)) from error
 
@@ -371,7 +379,7 @@ class ExpiringRequest(PrivateRequest):
         if not super().maybe_expire():
             return False
         try:
-            body = message_of(self.args, self.kwargs, {"idempotency_key": self.id})
+            body = message_of(self.name, self.id, self.args, self.kwargs)
         except UsageError:
             body = body_text(self.kwargs)
         reason = f"it expired at {self.expires} before a worker took it."

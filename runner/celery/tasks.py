@@ -185,13 +185,9 @@ def start(self: Any, *args: object, **message: object) -> None:
 
 def _put_on_stream(task: Any, door: str, args: tuple[object, ...], message: dict[str, object]) -> None:
     outbox = outbox_of(settings_of(task.app))
-    # With the task's id as its key, a task that Celery delivers twice is one message.
-    defaults = {"idempotency_key": task.request.id}
-    traceparent = traceparent_of(task.request.get("traceparent"))
-    if traceparent and door == "starts":
-        defaults["traceparent"] = traceparent
+    traceparent = traceparent_of(task.request.get("traceparent")) if door == "starts" else ""
     try:
-        body = message_of(args, message, defaults)
+        body = message_of(task.name, task.request.id, args, message, traceparent)
     except UsageError as error:
         outbox.bury(task.name, body_text(message), str(error))
         return

@@ -244,6 +244,19 @@ def test_celery_programs_answer_and_start_by_name(threads, stranger):
     assert threads.client.run(started["run_id"]).wait(60).status is Status.COMPLETED
 
 
+def test_a_chain_of_celery_tasks_ends_in_a_start(threads, stranger):
+    """What the task before has returned, Celery passes as the first argument: it is the run's task."""
+    start = {"graph": "chain", "reply_to": "runner:replies:chained"}
+    (
+        stranger.signature("celery.accumulate", args=[2, 3], queue="runner")
+        | stranger.signature("runner.start", kwargs=start, queue="runner")
+    ).apply_async()
+    run_id = threads.receipt("runner:replies:chained")["run_id"]
+
+    assert threads.client.run(run_id).wait(60).status is Status.COMPLETED
+    assert threads.client.engine.store.read(run_id).task == [2, 3]
+
+
 SPAN = f"00-{'a' * 32}-{'b' * 16}-01"
 """A span of the program that sends a start."""
 
@@ -276,11 +289,11 @@ def test_the_run_of_a_message_continues_its_sender_s_trace(threads):
 
 def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     """What Celery programs send wrongly is kept with its reason, too."""
-    stranger.send_task("runner.respond", args=["a"], kwargs={"shade": "blue"}, queue="runner")
-    stranger.send_task("runner.respond", kwargs={"tint": "red"}, queue="runner")
+    stranger.send_task("runner.respond", args=["a", "b"], kwargs={"shade": "blue"}, queue="runner")
+    stranger.send_task("runner.respond", kwargs={"colour": "crimson"}, queue="runner")
 
-    assert b"keyword arguments" in letter_with(threads, b'"shade"')[b"reason"]
-    assert b"interrupt_id: Field required" in letter_with(threads, b'"tint"')[b"reason"]
+    assert b"keyword arguments" in letter_with(threads, b'"blue"')[b"reason"]
+    assert b"interrupt_id: Field required" in letter_with(threads, b'"crimson"')[b"reason"]
 
 
 def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
