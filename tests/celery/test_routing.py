@@ -20,7 +20,7 @@ from runner.records.run import Status
 from runner.settings import Settings
 from runner.store import open_store
 from tests.celery import service_graphs
-from tests.celery.workers import Site
+from tests.celery.workers import BOOT, Site
 from tests.waiting import wait_until
 
 RUNS = 200
@@ -252,7 +252,7 @@ def test_a_worker_ends_where_a_queue_can_t_be_read(empty_site):
 
     worker = empty_site.add()
 
-    wait_until(lambda: not worker.alive, "the worker ends", seconds=60)
+    wait_until(lambda: not worker.alive, "the worker ends", seconds=BOOT)
     assert "queue.unreadable: the queue 'runner/chain' can't be read" in worker.output()
 
 
@@ -261,7 +261,7 @@ def test_a_worker_without_graphs_does_not_start(empty_site):
     """Nothing could ever be delivered to it: one line says what to set."""
     worker = empty_site.add(RUNNER_GRAPHS="")
 
-    wait_until(lambda: not worker.alive, "the worker ends", seconds=60)
+    wait_until(lambda: not worker.alive, "the worker ends", seconds=BOOT)
     assert worker.output().splitlines() == [
         "The worker did not start: it has no graphs. Name the modules that register yours in RUNNER_GRAPHS."
     ]
