@@ -9,8 +9,7 @@ import pytest
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer, Interrupt
-from runner.records.interrupts import ReceiptStatus as Told
+from runner.records.interrupts import Answer, Interrupt, ReceiptStatus
 from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
@@ -20,21 +19,21 @@ from runner.testing.contract import ManualWorker
 from runner.testing.contract.manual_worker import shape
 
 EXPECTED = {
-    "open": Told.ACCEPTED,
-    "open, too": Told.ACCEPTED,
-    "asked while its node runs": Told.ACCEPTED,
-    "answered": Told.DUPLICATE,
-    "answered, its run ended": Told.DUPLICATE,
-    "expired": Told.EXPIRED,
-    "overdue": Told.EXPIRED,
-    "taken back": Told.SUPERSEDED,
-    "left by its node": Told.SUPERSEDED,
-    "of a cancelled run": Told.SUPERSEDED,
-    "of a failed run": Told.SUPERSEDED,
-    "of an older visit": Told.SUPERSEDED,
-    "not asked yet": Told.UNKNOWN,
-    "of no run": Told.UNKNOWN,
-    "no question at all": Told.UNKNOWN,
+    "open": ReceiptStatus.ACCEPTED,
+    "open, too": ReceiptStatus.ACCEPTED,
+    "asked while its node runs": ReceiptStatus.ACCEPTED,
+    "answered": ReceiptStatus.DUPLICATE,
+    "answered, its run ended": ReceiptStatus.DUPLICATE,
+    "expired": ReceiptStatus.EXPIRED,
+    "overdue": ReceiptStatus.EXPIRED,
+    "taken back": ReceiptStatus.SUPERSEDED,
+    "left by its node": ReceiptStatus.SUPERSEDED,
+    "of a cancelled run": ReceiptStatus.SUPERSEDED,
+    "of a failed run": ReceiptStatus.SUPERSEDED,
+    "of an older visit": ReceiptStatus.SUPERSEDED,
+    "not asked yet": ReceiptStatus.UNKNOWN,
+    "of no run": ReceiptStatus.UNKNOWN,
+    "no question at all": ReceiptStatus.UNKNOWN,
 }
 PAIRS = [(one, other) for one in EXPECTED for other in EXPECTED if one != other]
 
@@ -111,7 +110,7 @@ class Cases:
         self.worker.park(run_id, "a", visit=2)
         return question
 
-    def tell(self, *kinds: str) -> list[Told]:
+    def answer(self, *kinds: str) -> list[ReceiptStatus]:
         """Answer questions of some kinds as one set."""
         answers = [Answer(self.questions[kind].id, "yes", responder="late") for kind in kinds]
         return [receipt.status for receipt in apply_answers(self.engine, answers)]
@@ -140,13 +139,13 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
     before = cases.everything()
 
     for kind, told in EXPECTED.items():
-        if told is not Told.ACCEPTED:
-            assert cases.tell(kind) == [told], kind
+        if told is not ReceiptStatus.ACCEPTED:
+            assert cases.answer(kind) == [told], kind
     for pair in PAIRS:
         alone = [EXPECTED[kind] for kind in pair]
-        if set(alone) != {Told.ACCEPTED}:
-            assert cases.tell(*pair) == [
-                Told.REJECTED if told is Told.ACCEPTED else told for told in alone
+        if set(alone) != {ReceiptStatus.ACCEPTED}:
+            assert cases.answer(*pair) == [
+                ReceiptStatus.REJECTED if told is ReceiptStatus.ACCEPTED else told for told in alone
             ], pair
 
     assert cases.everything() == before
@@ -155,9 +154,9 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
 
 def test_answers_to_what_is_open_are_taken_as_one_set(cases):
     """Two open questions take their answers together, also while the node of one still runs."""
-    assert cases.tell("open", "asked while its node runs") == [Told.ACCEPTED] * 2
-    assert cases.tell("open", "open, too") == [Told.DUPLICATE, Told.REJECTED]
-    assert cases.tell("open, too") == [Told.ACCEPTED]
+    assert cases.answer("open", "asked while its node runs") == [ReceiptStatus.ACCEPTED] * 2
+    assert cases.answer("open", "open, too") == [ReceiptStatus.DUPLICATE, ReceiptStatus.REJECTED]
+    assert cases.answer("open, too") == [ReceiptStatus.ACCEPTED]
 
     assert [bell.run_id for bell in cases.bells] == [
         cases.questions[kind].run_id for kind in ("open", "open, too")

@@ -42,7 +42,7 @@ class Plot:
 
 
 @dataclass
-class Told:
+class GraphRecord:
     """What happened in one call of the graph, in a form that both sides have."""
 
     status: str
@@ -103,7 +103,7 @@ class GraphSide:
         for name, callback in self.plot.hooks:
             registry.add_callback(getattr(self.events, name), callback)
 
-    def play(self, task: Any) -> Told:
+    def play(self, task: Any) -> GraphRecord:
         """Call the graph; write down what came of it since the call before."""
         self.fired.clear()
         for model in self.models.values():
@@ -111,8 +111,8 @@ class GraphSide:
         items, error = async_loop.run(_collected(self.graph, task))
         result = items[-1]["result"] if items and "result" in items[-1] else None
         self.asked = list(result.interrupts) if result is not None else []
-        found = result.results if result is not None else self._left()
-        return Told(
+        results = result.results if result is not None else self._left()
+        return GraphRecord(
             status=str(getattr(result.status, "value", result.status)) if result is not None else "failed",
             ran=_ran(items),
             interrupts=sorted((question.name, question.reason) for question in self.asked),
@@ -120,7 +120,11 @@ class GraphSide:
                 node: [by_section(without_ends(plain(request[-1]))) for request in model.requests]
                 for node, model in self.models.items()
             },
-            results={node: _shown(each.result) for node, each in sorted(found.items()) if _ended(each)},
+            results={
+                node: _shown(node_result.result)
+                for node, node_result in sorted(results.items())
+                if _ended(node_result)
+            },
             fired=sorted(self.fired),
             counts=(0, 0, 0)
             if result is None
@@ -131,12 +135,12 @@ class GraphSide:
     def _left(self) -> Mapping[str, Any]:
         return self.graph.state.results if self.name == "strands" else {}
 
-    def answer(self, **responses: Any) -> Told:
+    def answer(self, **responses: Any) -> GraphRecord:
         """Answer open questions by name."""
-        found = {question.name: question.id for question in self.asked}
+        ids = {question.name: question.id for question in self.asked}
         return self.play(
             [
-                {"interruptResponse": {"interruptId": found[name], "response": response}}
+                {"interruptResponse": {"interruptId": ids[name], "response": response}}
                 for name, response in responses.items()
             ]
         )
@@ -147,8 +151,8 @@ def _shown(result: Any) -> str:
     return "a graph" if hasattr(result, "execution_order") else str(result)
 
 
-def _ended(found: Any) -> bool:
-    return str(getattr(found.status, "value", found.status)) == "completed"
+def _ended(node_result: Any) -> bool:
+    return str(getattr(node_result.status, "value", node_result.status)) == "completed"
 
 
 async def _collected(graph: Any, task: Any) -> tuple[list[JSON], str]:
@@ -194,7 +198,11 @@ def by_section(message: JSON) -> JSON:
         if "text" in block and block["text"].startswith("\nFrom "):
             sections.append([])
         sections[-1].append(block)
-    ordered = [block for section in sorted(sections, key=lambda found: found[0]["text"]) for block in section]
+    ordered = [
+        block
+        for section in sorted(sections, key=lambda section_blocks: section_blocks[0]["text"])
+        for block in section
+    ]
     return {**message, "content": [*blocks[:first], *ordered]}
 
 

@@ -139,10 +139,10 @@ class Side:
 
     def answer(self, **responses: Any) -> Record:
         """Answer open questions by name."""
-        found = {question.name: question.id for question in self.asked}
+        ids = {question.name: question.id for question in self.asked}
         return self.say(
             [
-                {"interruptResponse": {"interruptId": found[name], "response": response}}
+                {"interruptResponse": {"interruptId": ids[name], "response": response}}
                 for name, response in responses.items()
             ]
         )
@@ -164,8 +164,8 @@ def plain(message: JSON) -> JSON:
     return {"role": message["role"], "content": message["content"]}
 
 
-def use(name: str, key: str, **given: Any) -> JSON:
-    return {"toolUse": {"name": name, "input": given, "toolUseId": key}}
+def use(name: str, key: str, **arguments: Any) -> JSON:
+    return {"toolUse": {"name": name, "input": arguments, "toolUseId": key}}
 
 
 def both(make: Callable[[], Scene]) -> tuple[Side, Side]:

@@ -94,11 +94,13 @@ def same(make, *steps, compared=asdict):
 
 def unordered(record):
     """Give a record without the order of what ran side by side."""
-    found = asdict(record)
-    contents = [message["content"] for message in found["messages"]]
-    found["messages"] = [sorted(json.dumps(block, sort_keys=True) for block in blocks) for blocks in contents]
-    del found["requests"]  # they hold the messages before the last one
-    return {**found, "done": sorted(map(str, record.done)), "fired": sorted(record.fired)}
+    fields = asdict(record)
+    contents = [message["content"] for message in fields["messages"]]
+    fields["messages"] = [
+        sorted(json.dumps(block, sort_keys=True) for block in blocks) for blocks in contents
+    ]
+    del fields["requests"]  # they hold the messages before the last one
+    return {**fields, "done": sorted(map(str, record.done)), "fired": sorted(record.fired)}
 
 
 ADD = use("add", "t1", x=1, y=2)
@@ -238,10 +240,10 @@ def test_sequential_calls_stop_at_a_question():
 def test_an_answer_given_in_advance():
     """`response=` answers at once, and nobody is asked."""
 
-    def given(event, done):
+    def callback(event, done):
         done.append(event.interrupt("may", response=False))
 
-    (record,) = same(scene([ADD, "end"], add, hooks=[("BeforeToolCallEvent", given)]), "go")
+    (record,) = same(scene([ADD, "end"], add, hooks=[("BeforeToolCallEvent", callback)]), "go")
 
     assert record.done == [False, (1, 2)]
 
@@ -290,8 +292,8 @@ def test_structured_output(replies):
     theirs, ours = play(scene(replies, structured_output_model=Verdict), "go")
 
     assert ours[0].structured == theirs[0].structured == Verdict(score=3)
-    assert told(ours[0]) == ["Accepted."]
-    assert told(theirs[0]) == ["Successfully validated Verdict structured output"]
+    assert result_texts(ours[0]) == ["Accepted."]
+    assert result_texts(theirs[0]) == ["Successfully validated Verdict structured output"]
     assert [shape(record.messages) for record in ours] == [shape(record.messages) for record in theirs]
     for field in ("stop_reason", "fired", "requests", "text"):
         assert getattr(ours[0], field) == getattr(theirs[0], field), field
@@ -317,7 +319,7 @@ def test_a_value_error_has_its_type_too():
 
     theirs, ours = play(scene([use("refuse", "t1"), "end"], refuse), "go")
 
-    assert (told(theirs[0]), told(ours[0])) == (["Error: no"], ["Error: ValueError - no"])
+    assert (result_texts(theirs[0]), result_texts(ours[0])) == (["Error: no"], ["Error: ValueError - no"])
     assert shape(ours[0].messages) == shape(theirs[0].messages)
 
 
@@ -395,8 +397,8 @@ def test_what_the_model_said_stays_as_it_said_it():
     theirs, ours = play(scene([ADD, "end"], add, hooks=[("BeforeToolCallEvent", other)]), "go")
 
     assert ours[0].done == theirs[0].done == [(40, 2)]
-    said = [side[0].messages[1]["content"][0]["toolUse"]["input"]["x"] for side in (theirs, ours)]
-    assert said == [40, 1]
+    inputs = [side[0].messages[1]["content"][0]["toolUse"]["input"]["x"] for side in (theirs, ours)]
+    assert inputs == [40, 1]
 
 
 def test_a_swallowed_question_still_counts():
@@ -414,7 +416,7 @@ def test_a_swallowed_question_still_counts():
 
     theirs, ours = play(scene([use("careful", "t1"), "end"], careful), "go")
 
-    assert (theirs[0].stop_reason, told(theirs[0])) == ("end_turn", ["swallowed"])
+    assert (theirs[0].stop_reason, result_texts(theirs[0])) == ("end_turn", ["swallowed"])
     assert (ours[0].stop_reason, ours[0].interrupts) == ("interrupt", [("a", None)])
 
 
@@ -453,7 +455,7 @@ def results(record):
     ]
 
 
-def told(record):
+def result_texts(record):
     return [block["text"] for result in results(record) for block in result["content"]]
 
 
@@ -463,11 +465,11 @@ def key_of(result):
 
 def shape(messages):
     """Leave the texts of tool results out of a conversation."""
-    found = []
+    entries = []
     for message in messages:
         blocks = [
             {**block["toolResult"], "content": "…"} if "toolResult" in block else block
             for block in message["content"]
         ]
-        found.append((message["role"], blocks))
-    return found
+        entries.append((message["role"], blocks))
+    return entries

@@ -17,24 +17,24 @@ from tests.integrations.extras import need
 
 need("strands", "strands")
 
-from tests.differential.graph_sides import Plot, Told, both  # noqa: E402 - only where the extra is installed
+from tests.differential.graph_sides import GraphRecord, Plot, both  # noqa: E402 - only where the extra is installed
 from tests.differential.sides import use  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # another library's warnings are not ours to mend
 
 
-def plot(edges: str, **said) -> Plot:
+def plot(edges: str, **options) -> Plot:
     """Describe a graph by its edges, "ab bc"; each node is an agent that says its name and visit."""
     pairs = [(*pair,) for pair in edges.split()]
     names = dict.fromkeys("".join(edges.split()))
-    nodes = {name: [f"{name}{visit}" for visit in range(1, 20)] for name in names} | said.pop("nodes", {})
-    conditions = said.pop("conditions", {})
+    nodes = {name: [f"{name}{visit}" for visit in range(1, 20)] for name in names} | options.pop("nodes", {})
+    conditions = options.pop("conditions", {})
     links = [(*pair, *([conditions["".join(pair)]] if "".join(pair) in conditions else [])) for pair in pairs]
-    entries = said.pop("entries", next(iter(nodes)))
-    return Plot(nodes, [link for link in links if len(link) > 1], tuple(entries), **said)
+    entries = options.pop("entries", next(iter(nodes)))
+    return Plot(nodes, [link for link in links if len(link) > 1], tuple(entries), **options)
 
 
-def play(make, *steps) -> list[list[Told]]:
+def play(make, *steps) -> list[list[GraphRecord]]:
     """Play a graph on both sides: texts and lists are tasks, mappings are answers. Give all that happened."""
     return [
         [side.answer(**step) if isinstance(step, Mapping) else side.play(step) for step in steps]
@@ -42,7 +42,7 @@ def play(make, *steps) -> list[list[Told]]:
     ]
 
 
-def same(make, *steps) -> list[Told]:
+def same(make, *steps) -> list[GraphRecord]:
     """Play a graph on both sides and expect no difference; give what happened."""
     theirs, ours = play(make, *(steps or ("task",)))
     for step, (one, other) in enumerate(zip(theirs, ours, strict=True)):
@@ -169,8 +169,8 @@ def test_the_task_alone():
 
 def test_the_form_of_inputs():
     """G17: original task, then a section per source; a task in blocks keeps its blocks."""
-    (told,) = same(lambda: plot("ac bc", entries="ab"))
-    assert told.requests["c"][0]["content"] == [
+    (record,) = same(lambda: plot("ac bc", entries="ab"))
+    assert record.requests["c"][0]["content"] == [
         {"text": "Original Task: task"},
         {"text": "\nInputs from previous nodes:"},
         {"text": "\nFrom a:"},
@@ -179,8 +179,8 @@ def test_the_form_of_inputs():
         {"text": "  - Agent: b1"},
     ]
 
-    (told,) = same(lambda: plot("ab"), [{"text": "one"}])
-    assert told.requests["b"][0]["content"][:2] == [{"text": "Original Task:"}, {"text": "one"}]
+    (record,) = same(lambda: plot("ab"), [{"text": "one"}])
+    assert record.requests["b"][0]["content"][:2] == [{"text": "Original Task:"}, {"text": "one"}]
 
 
 def test_inputs_of_a_graph_inside():
@@ -282,9 +282,9 @@ def test_a_callback_that_asks_before_a_node():
     steps = same(lambda: plot("sx sy xz yz", hooks=gate("one", "two")), "task", {"one": 1}, {"two": 2})
 
     assert [step.status for step in steps] == ["interrupted", "interrupted", "completed"]
-    assert [told.interrupts for told in steps] == [[("one", "one")], [("two", "two")], []]
-    assert [told.fired.count("Before x") for told in steps] == [1, 1, 1]
-    assert [told.fired.count("After x") for told in steps] == [0, 0, 1]
+    assert [step.interrupts for step in steps] == [[("one", "one")], [("two", "two")], []]
+    assert [step.fired.count("Before x") for step in steps] == [1, 1, 1]
+    assert [step.fired.count("After x") for step in steps] == [0, 0, 1]
     assert steps[2].ran == "xz"
 
 
@@ -307,15 +307,15 @@ def test_a_question_in_a_graph_inside():
     first, last = ours
 
     # The graph inside gets its input as data here, and the text of an agent's prompt there.
-    for told, prompt in ((first, "s1"), (theirs[0], "  - Agent: s1")):
-        assert told.requests.pop("g/x")[0]["content"][-1] == {"text": prompt}
+    for record, prompt in ((first, "s1"), (theirs[0], "  - Agent: s1")):
+        assert record.requests.pop("g/x")[0]["content"][-1] == {"text": prompt}
     assert last.requests.pop("g/y")[0]["content"][0] == {"text": "Original Task: s1"}
     assert theirs[1].requests.pop("g/y")[0]["content"][1] == {"text": "Original Task: task"}
     assert asdict(first) == asdict(theirs[0])
     assert sorted([*last.fired, "Before g"]) == theirs[1].fired
     # What follows is shown the output of the graph here, and the text of each of its agents there.
-    for told in (last, theirs[1]):
-        assert told.requests.pop("z")[0]["content"][-1] == {"text": "  - Agent: y1"}
+    for record in (last, theirs[1]):
+        assert record.requests.pop("z")[0]["content"][-1] == {"text": "  - Agent: y1"}
     assert {**asdict(last), "fired": []} == {**asdict(theirs[1]), "fired": []}
     assert (first.status, first.ran, last.ran) == ("interrupted", "gsy", "gz")
 
@@ -351,14 +351,14 @@ def test_a_question_in_a_cycle():
 
 def test_callbacks_of_nodes_run_in_order_and_reverse():
     """1.10: Before in the order of adding, After in reverse."""
-    said: dict[int, list[str]] = {}
+    calls_by_side: dict[int, list[str]] = {}
 
     def make():
-        told = said.setdefault(len(said), [])
+        calls = calls_by_side.setdefault(len(calls_by_side), [])
         return plot(
             "ab",
             hooks=[
-                (event, lambda event, word=f"{event[:5]} {number}": told.append(f"{word} {event.node_id}"))
+                (event, lambda event, word=f"{event[:5]} {number}": calls.append(f"{word} {event.node_id}"))
                 for event in ("BeforeNodeCallEvent", "AfterNodeCallEvent")
                 for number in (1, 2)
             ],
@@ -366,7 +366,7 @@ def test_callbacks_of_nodes_run_in_order_and_reverse():
 
     same(make)
 
-    theirs, ours = said.values()
+    theirs, ours = calls_by_side.values()
     assert ours == theirs
     assert ours[:4] == ["Befor 1 a", "Befor 2 a", "After 2 a", "After 1 a"]
 

@@ -16,7 +16,7 @@ from tests.integrations.extras import need
 
 need("strands", "strands")
 
-from tests.differential.graph_sides import GraphSide, Told, both  # noqa: E402 - only where it is installed
+from tests.differential.graph_sides import GraphRecord, GraphSide, both  # noqa: E402 - only where it is installed
 from tests.differential.sides import use  # noqa: E402
 from tests.differential.test_strands_graph import ask, asks, play, plot, same, visits  # noqa: E402
 
@@ -46,10 +46,10 @@ def two_callbacks(reason=lambda: "because"):
     )
 
 
-def respond(side: GraphSide, response: object, to: str = "") -> Told:
+def respond(side: GraphSide, response: object, to: str = "") -> GraphRecord:
     """Answer a question by its id, else the first that is open."""
-    found = to or side.asked[0].id
-    return side.play([{"interruptResponse": {"interruptId": found, "response": response}}])
+    question_id = to or side.asked[0].id
+    return side.play([{"interruptResponse": {"interruptId": question_id, "response": response}}])
 
 
 def order(result) -> list[str]:
@@ -78,9 +78,9 @@ def test_the_error_is_kept_as_the_node_s_result():
     """G24: as the exception that was raised."""
     for side in both(lambda: plot("a", nodes={"a": [ValueError("no model")]})):
         side.play("task")
-        kept = side.graph.state.results if side.name == "strands" else side.graph("task").results
-        assert repr(kept["a"].result) == "ValueError('no model')"
-        assert kept["a"].status.value == "failed"
+        results = side.graph.state.results if side.name == "strands" else side.graph("task").results
+        assert repr(results["a"].result) == "ValueError('no model')"
+        assert results["a"].status.value == "failed"
 
 
 def test_a_callback_that_raises_before_a_node():
@@ -141,14 +141,14 @@ async def hang(ctx) -> str:
 
 def test_a_node_past_its_timeout_is_ended_and_stops_the_graph():
     """G29: with callbacks after it. Strands raises from the call; both say what took too long."""
-    told = []
+    records = []
     for side in both(lambda: plot("sx xz", nodes={"x": [use("hang", "t1"), "never"]}, tools=[hang])):
         if side.name == "strands":
             side.graph.node_timeout = 1.0
         else:
             side.graph.definition = dataclasses.replace(side.graph.definition, node_timeout=1.0)
-        told.append(side.play("task"))
-    theirs, ours = told
+        records.append(side.play("task"))
+    theirs, ours = records
 
     assert theirs.error == "Exception: Node 'x' execution timed out after 1.0s"
     assert (ours.error, ours.status) == ("", "failed")
@@ -217,8 +217,8 @@ def test_a_new_call_begins_anew():
     theirs, ours = play(lambda: plot("ab ba", limit=3), "task", "task")
 
     for side in (theirs, ours):
-        assert [told.ran for told in side] == ["aab"] * 2
-        assert [told.counts for told in side] == [side[0].counts] * 2
+        assert [record.ran for record in side] == ["aab"] * 2
+        assert [record.counts for record in side] == [side[0].counts] * 2
     # A round of a loop forgets what its nodes have done in the last one.
     assert [step.results for step in ours] == [{"a": "a2\n"}] * 2
     assert [step.results for step in theirs] == [{"a": "a2\n", "b": "b1\n"}, {"a": "a4\n", "b": "b2\n"}]
@@ -272,7 +272,7 @@ def test_an_agent_goes_on_with_its_messages_and_its_state():
 
 
 @pytest.mark.parametrize(
-    ("given", "theirs"),
+    ("task", "theirs"),
     [
         ("text", "TypeError: prompt_type=<class 'str'>"),
         ([{"text": "text"}], "TypeError: content_types=<['text']>"),
@@ -280,14 +280,14 @@ def test_an_agent_goes_on_with_its_messages_and_its_state():
     ],
     ids=["a text", "blocks", "an unknown question"],
 )
-def test_a_graph_that_waits_takes_answers_only(given, theirs):
+def test_a_graph_that_waits_takes_answers_only(task, theirs):
     """G40: anything else is refused by raising, the graph goes on waiting, and takes the answer then. Here
     every refusal is a ResponseError.
     """
     for side in both(one_asking):
         side.play("task")
         asked = list(side.asked)
-        refused = side.play(given)
+        refused = side.play(task)
         assert refused.error.startswith(theirs if side.name == "strands" else "ResponseError: ")
         last = respond(side, "yes", asked[0].id)
         assert (last.status, last.ran) == ("completed", "xz")
@@ -295,14 +295,14 @@ def test_a_graph_that_waits_takes_answers_only(given, theirs):
 
 def test_answers_are_taken_all_or_none():
     """G40: one that can't be used refuses the set. Strands keeps those that stand before it."""
-    for side, kept in zip(both(two_callbacks), (True, False), strict=True):
+    for side, keeps_the_first in zip(both(two_callbacks), (True, False), strict=True):
         side.play("task")
-        one, two = sorted(side.asked, key=lambda each: each.name)
+        one, two = sorted(side.asked, key=lambda question: question.name)
         wrong = [{"interruptResponse": {"interruptId": key, "response": 1}} for key in (one.id, "none")]
         assert side.play(wrong).error
-        told = respond(side, 2, two.id)
-        assert (told.status == "completed") is kept
-        assert told.interrupts == ([] if kept else [("one", "because")])
+        record = respond(side, 2, two.id)
+        assert (record.status == "completed") is keeps_the_first
+        assert record.interrupts == ([] if keeps_the_first else [("one", "because")])
 
 
 def test_answers_to_a_graph_that_asked_nothing():
@@ -343,10 +343,10 @@ def test_an_empty_list_answers_nothing():
     """G43: the same question comes back. In Strands the node has run again for it."""
     theirs, ours = play(one_asking, "task", [], {"go": "yes"})
 
-    for told in (theirs, ours):
-        assert told[1].interrupts == told[0].interrupts == [("go", "because")]
-        assert (told[2].status, told[2].ran) == ("completed", "xz")
-    assert [told[1].ran for told in (theirs, ours)] == ["x", ""]
+    for records in (theirs, ours):
+        assert records[1].interrupts == records[0].interrupts == [("go", "because")]
+        assert (records[2].status, records[2].ran) == ("completed", "xz")
+    assert [records[1].ran for records in (theirs, ours)] == ["x", ""]
 
 
 def test_a_question_that_was_answered_is_answered():
@@ -355,7 +355,7 @@ def test_a_question_that_was_answered_is_answered():
     """
     for side, error in zip(both(two_asking), ("", "duplicate: already answered"), strict=True):
         side.play("task")
-        one, two = sorted(side.asked, key=lambda each: each.name)
+        one, two = sorted(side.asked, key=lambda question: question.name)
         assert respond(side, "first", one.id).results == {"x": "x done\n"}
         again = respond(side, "second", one.id)
         assert error in again.error
@@ -373,8 +373,8 @@ def test_a_run_that_ends_closes_its_questions():
         old = side.asked[0].id
         assert side.answer(go="yes").status == "completed"
         assert respond(side, "late", old).error
-        told = side.play("next")
-        assert told.status == ("completed" if side is theirs else "interrupted")
+        record = side.play("next")
+        assert record.status == ("completed" if side is theirs else "interrupted")
     # The agent of Strands remembers that it has asked; here it begins its script again.
     assert [question.name for question in ours.asked] == ["go"]
     assert ours.asked[0].id != old
