@@ -17,7 +17,7 @@ from runner.operations import migration, recovery
 from runner.operations.answers import apply_answers, check_run, withdraw
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
-from runner.operations.remove import remove
+from runner.operations.recovery import remove
 from runner.records import codec
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit

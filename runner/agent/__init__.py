@@ -1,8 +1,7 @@
 """One node's work: an agent with a model, tools and hooks."""
 
 from runner.agent.agent import Agent
-from runner.agent.context import ToolContext
-from runner.agent.result import AgentResult
+from runner.agent.context import AgentResult, ToolContext
 from runner.agent.tools import tool
 
 __all__ = ["Agent", "AgentResult", "ToolContext", "tool"]

@@ -19,24 +19,23 @@ import pydantic
 from runner import async_loop
 from runner.agent.checkpointer import DirectCheckpointer, VisitCheckpointer
 from runner.agent.config import AgentConfig, checked_limits, checked_model, is_sequential
-from runner.agent.context import UserState
+from runner.agent.context import AgentResult, UserState
 from runner.agent.conversation import as_messages, begin, begin_in_session, past_state, with_session
 from runner.agent.drive import Drive, Ending
 from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.machine.state import AgentState, PassStage, open_questions
 from runner.agent.models.port import Model
-from runner.agent.result import AgentResult
 from runner.agent.streaming import RunEventWriter
 from runner.agent.subagent import SubagentTool
 from runner.agent.tools import tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import HookProvider, HookRegistry
-from runner.records import codec, failures, inputs
+from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
-from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit, restorers
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit, input_blocks, restorers
 
 Executor = Literal["concurrent", "sequential"]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
@@ -168,7 +167,7 @@ class Agent:
         past = past_state(visit.document, own_state, len(messages))
         if past.visit == number:
             return past, messages, stored
-        prompt = as_messages(inputs.blocks(visit.task, visit.inputs))
+        prompt = as_messages(input_blocks(visit.task, visit.inputs))
         if session_id is None:
             return begin(past, number, prompt), messages, stored
         session = await async_loop.in_thread(visit.recall, session_id)

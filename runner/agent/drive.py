@@ -17,7 +17,7 @@ from typing import Any
 
 from runner.agent.checkpointer import Checkpointer
 from runner.agent.config import AgentConfig
-from runner.agent.context import AgentView, UserState
+from runner.agent.context import AgentResult, AgentView, UserState
 from runner.agent.conversation import redacted_content
 from runner.agent.effects import Effects, Emit
 from runner.agent.hook_events import HookEvents
@@ -39,7 +39,6 @@ from runner.agent.machine.protocol import (
 )
 from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
-from runner.agent.result import AgentResult
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt

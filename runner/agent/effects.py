@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from runner import async_loop, hooks
-from runner.agent import calls
 from runner.agent.checkpointer import Checkpointer
 from runner.agent.config import AgentConfig
 from runner.agent.context import AgentView, ToolContext
@@ -30,8 +30,7 @@ from runner.agent.machine.protocol import (
 )
 from runner.agent.machine.state import AgentState, ModelReply
 from runner.agent.machine.tool_calls import error_result
-from runner.agent.models.chunks import Assembly, own_ids
-from runner.agent.models.port import AgentMetadata, is_overflow, is_throttled, prepared
+from runner.agent.models.port import AgentMetadata, Assembly, is_overflow, is_throttled, own_ids, prepared
 from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
 from runner.errors import ConflictError, InterruptRaised, UsageError
 from runner.records import codec, failures
@@ -39,6 +38,8 @@ from runner.records.asking import Asker
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
+
+log = logging.getLogger(__name__)
 
 Emit = Callable[[dict[str, Any]], None]
 Post = Callable[[MachineEvent], Awaitable[None]]
@@ -76,7 +77,7 @@ class Effects:
         """Call the model once."""
         await self.checkpointer.check()
         name = type(self.config.model).__name__
-        with calls.observed(calls.Call("model", self.config.name, name)) as end:
+        with observed_call(Call("model", self.config.name, name)) as end:
             event = await ModelCall(self, state, messages).run(forced=command.forced)
             if isinstance(event, ModelReplied):
                 end.usage = event.usage
@@ -89,7 +90,7 @@ class Effects:
         key = str(command.use["toolUseId"])
         tool = self.hook_events.tool_for(key, command.attempt, command.tool)
         command = replace(command, use=codec.unpack(command.use))
-        with calls.observed(calls.Call("tool", self.config.name, tool.tool_name)) as end:
+        with observed_call(Call("tool", self.config.name, tool.tool_name)) as end:
             event = await ToolExecution(self, command, tool, state.questions).run()
             if isinstance(event, ToolAsked):
                 end.error = "interrupt"
@@ -386,3 +387,54 @@ class ToolExecution:
         async for last in stream:
             self.stream(last)
         return last
+
+
+# Observers
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that begins: names only, never data. `name` is the model's class, or the tool."""
+
+    kind: Literal["model", "tool"]
+    agent: str
+    name: str
+
+
+@dataclass(slots=True)
+class CallEnd:
+    """How a call ended: the name of its error, "interrupt" where a tool asked a person, or "".
+
+    `usage` counts the tokens of a model call.
+    """
+
+    error: str = ""
+    usage: Mapping[str, int] = field(default_factory=dict)
+
+
+CallObserver = Callable[[Call], AbstractContextManager[Callable[[CallEnd], object]]]
+"""Enters before a call; what it returns is called with the end; leaves afterwards, also after an error."""
+
+call_observers: list[CallObserver] = []
+
+
+@contextmanager
+def observed_call(call: Call) -> Iterator[CallEnd]:
+    """Have every observer see a call; the caller fills in how it ended."""
+    end = CallEnd()
+    entered = []
+    for observer in call_observers:
+        try:
+            around = observer(call)
+            entered.append((around, around.__enter__()))
+        except Exception:
+            log.exception("observer.failed: the call continues without it.")
+    try:
+        yield end
+    finally:
+        for around, finish in reversed(entered):
+            try:
+                finish(end)
+                around.__exit__(None, None, None)
+            except Exception:
+                log.exception("observer.failed: the call's result is not changed by it.")

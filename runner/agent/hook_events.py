@@ -12,12 +12,11 @@ from typing import Any
 
 from runner import hooks
 from runner.agent.config import AgentConfig
-from runner.agent.context import AgentView
+from runner.agent.context import AgentResult, AgentView
 from runner.agent.conversation import as_messages
 from runner.agent.machine.invocation import takes_input
 from runner.agent.machine.protocol import FireHook, HookFired
 from runner.agent.machine.state import AgentState, CallStage, ToolCall, open_questions
-from runner.agent.result import AgentResult
 from runner.agent.tools import AgentTool, replaced_result
 from runner.errors import UsageError
 from runner.records import codec, failures

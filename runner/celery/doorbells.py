@@ -21,7 +21,7 @@ from runner.celery.config import CONNECT, is_redis, settings_of
 from runner.celery.queues import declared
 from runner.errors import BrokerError, RunnerError
 from runner.store.interface import Doorbell
-from runner.store.redis.doorbell import PLACES, DoorbellTemplate
+from runner.store.redis.doorbell_template import PLACES, DoorbellTemplate
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from celery import current_task
 from runner.celery.config import CONNECT, settings_of
 from runner.errors import DefinitionError, NodeTimedOut, UsageError
 from runner.execution.functions import NodeContext
-from runner.records import codec, failures, inputs
-from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded, Visit
+from runner.records import codec, failures
+from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded, Visit, function_input
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -88,7 +88,7 @@ class CeleryTask:
 
     def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:
         if self._args is None and self._kwargs is None:
-            return [inputs.function_input(visit.task, visit.inputs)[1]], {}
+            return [function_input(visit.task, visit.inputs)[1]], {}
         context = NodeContext(visit)
         args = self._args(context) if callable(self._args) else self._args
         kwargs = self._kwargs(context) if callable(self._kwargs) else self._kwargs

@@ -13,7 +13,7 @@ from runner.celery.doorbells import make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
 from runner.errors import BrokerError, RunnerError, UsageError
-from runner.store.redis.doorbell import DoorbellTemplate
+from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.store import RedisStore
 

@@ -488,7 +488,7 @@ def resolved(field: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
 def _ask(
     name: str, field: dict[str, Any], schema: Mapping[str, Any], *, required: bool = True, whole: bool = False
 ) -> Any:
-    from runner.records import schemas
+    from runner.records.validation import mismatch
 
     own = {**field, "$defs": schema["$defs"]} if "$defs" in schema else field
     default = field.get("default", MISSING)
@@ -507,9 +507,9 @@ def _ask(
             # An answer as a whole can be neither null nor empty; a field can.
             if whole and value in (None, ""):
                 break
-            if not schemas.mismatch(own, value):
+            if not mismatch(own, value):
                 return value
-        problem = schemas.mismatch(own, values[0]) or "an answer is needed, and null is none"
+        problem = mismatch(own, values[0]) or "an answer is needed, and null is none"
         click.echo(f"  {one_line(problem)}", err=True)
 
 

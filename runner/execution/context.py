@@ -11,7 +11,7 @@ from runner.definition.model import HIDDEN
 from runner.errors import LeaseLost, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
-from runner.records.asking import next_question
+from runner.records.asking import numbered_question
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import (
@@ -82,7 +82,9 @@ class ClaimedVisit:
         **options: Unpack[InterruptOptions],
     ) -> Interrupt:
         """Build a question, under an id that none has had which was withdrawn."""
-        return next_question(self.address, self.answers, name, reason, scope=scope, number=number, **options)
+        return numbered_question(
+            self.address, self.answers, name, reason, scope=scope, number=number, **options
+        )
 
     def save(self, saved: Saved) -> None:
         """Checkpoint what the next attempt starts with."""

@@ -29,11 +29,8 @@ from runner.errors import (
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
-from runner.execution.leases import Lease, Leases
-from runner.execution.on_end import call_on_end
-from runner.execution.quarantine import Quarantine
-from runner.execution.starts import RunStarter
-from runner.execution.sweep_timer import SweepTimer
+from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
+from runner.execution.runs import RunStarter, call_on_end
 from runner.records import failures, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord

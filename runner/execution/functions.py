@@ -39,11 +39,20 @@ from runner.errors import (
     RunStopped,
     UsageError,
 )
-from runner.records import codec, failures, inputs
+from runner.records import codec, failures
 from runner.records.asking import Asker
-from runner.records.inputs import function_input
 from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
-from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit, restorers
+from runner.records.outcomes import (
+    Failed,
+    Interrupted,
+    Outcome,
+    Saved,
+    Succeeded,
+    Visit,
+    function_input,
+    input_text,
+    restorers,
+)
 
 # Functions with types: the input is checked before they run, and what they return after.
 #
@@ -371,7 +380,7 @@ class NodeContext:
     @property
     def input_text(self) -> str:
         """The task and the outputs of the nodes before, as one text in edge order."""
-        return inputs.text(self.task, self._visit.inputs)
+        return input_text(self.task, self._visit.inputs)
 
     @property
     def idempotency_key(self) -> str:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from runner.definition.model import shape_name
 from runner.definition.registry import PATH, Plan, Registry
 from runner.errors import StoreError
-from runner.records.events import EventKind
 from runner.records.listings import RunQuery, RunSummary
-from runner.records.run import Status
+from runner.records.run import EventKind, Status
 from runner.store.interface import Claim, Reply, RunSnapshot, Store, Token
 
 log = logging.getLogger(__name__)

@@ -3,10 +3,13 @@
 The same thread watches the nodes' timeouts. Past its deadline a node's code gets an error at its next
 check, and async code at once; the node itself is settled by a callback, whatever its code does.
 The thread starts with a lease and ends when none is held, so after a fork each process has its own.
+Beside the leases stand two more things of which each process has one: the quarantine of nodes that may have
+killed their workers, and the timer of sweeps.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import os
@@ -17,13 +20,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from runner import async_loop
-from runner.errors import LeaseLost, NodeTimedOut, RunStopped
-from runner.store.interface import Store, Token
+from runner.errors import LeaseLost, NodeTimedOut, NotFoundError, RunnerError, RunStopped
+from runner.scheduler import CRASH_BUDGET
+from runner.store.interface import Claim, Reply, Store, Token
 
 log = logging.getLogger(__name__)
 
 LINGER = 1.0
 """Seconds between two checks whether the thread is still needed."""
+
+
+def after_fork(method: Callable[[], object]) -> None:
+    """Have each forked child call a method of an object, for as long as the object lives."""
+    if hasattr(os, "register_at_fork"):
+        reference = weakref.WeakMethod(method)
+        os.register_at_fork(after_in_child=lambda: (bound := reference()) and bound())
 
 
 class Lease:
@@ -83,9 +94,7 @@ class Leases:
         """`lease` is in seconds; one without end is never renewed."""
         self._store, self._every, self._lease = store, lease / 3, lease
         self._forget()
-        if hasattr(os, "register_at_fork"):
-            forget = weakref.WeakMethod(self._forget)
-            os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+        after_fork(self._forget)
 
     def _forget(self) -> None:
         """Start empty; after a fork, too: leases and lock of the parent are not this process's."""
@@ -193,3 +202,102 @@ class Leases:
                 lease.renewed = began
             else:
                 lease.state = word
+
+
+# Quarantine: of the nodes that may have killed their workers, a process runs one at a time.
+#
+# Whatever kills a process kills all that runs there. In a worker of threads nodes then lose their leases
+# together, and nothing shows which of them is to blame. So a node whose next lost lease would fail it runs
+# alone among its like: only the one that kills is lost in the end. Where a process runs one node at a time
+# anyway, this changes nothing.
+
+
+class Quarantine:
+    """Claims visits, one in quarantine at a time. Thread-safe, and usable after a fork."""
+
+    def __init__(self, store: Store) -> None:
+        """Claim in this store."""
+        self._store = store
+        self._forget()
+        after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._running: Token | None = None
+        self._lock = threading.Lock()
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        """Claim a visit as the store does; "crowded" where another node in quarantine runs here.
+
+        Then nothing was written, and its doorbell rings again later.
+        """
+        if attempt < CRASH_BUDGET:  # it can't have lost that many leases yet
+            return self._store.claim(run_id, node, visit, attempt, nonce)
+        with self._lock:
+            if self._running is not None and self._is_last(run_id, node):
+                return Reply("crowded")
+            claim = self._store.claim(run_id, node, visit, attempt, nonce)
+            if isinstance(claim, Claim) and claim.record.crashes + 1 >= CRASH_BUDGET:
+                self._running = claim.token
+            return claim
+
+    def release(self, token: Token) -> None:
+        """Allow the next node in quarantine to run, if this was one."""
+        with self._lock:
+            if self._running == token:
+                self._running = None
+
+    def _is_last(self, run_id: str, node: str) -> bool:
+        try:
+            ((record, *_),) = self._store.fetch(run_id, [node])
+        except NotFoundError:
+            return False
+        return record.crashes + 1 >= CRASH_BUDGET
+
+
+# A sweep at a given time: for nodes that a retry or a rate delays by less than the sweep interval.
+#
+# One thread waits for the next time and ends when there is none. A time that is lost with its process only
+# delays: the next sweep of any worker finds what is due.
+
+
+class SweepTimer:
+    """Calls `sweep` at times to come, on a thread of its own."""
+
+    def __init__(self, sweep: Callable[[], object]) -> None:
+        """`sweep` is called on the timer's thread; its errors are logged."""
+        self._sweep = sweep
+        self._forget()
+        after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._times: list[float] = []
+        self._changed = threading.Condition()
+        self._serving = False
+
+    def sweep_in(self, seconds: float) -> None:
+        """Sweep after so many seconds."""
+        with self._changed:
+            heapq.heappush(self._times, time.monotonic() + seconds)
+            if not self._serving:
+                self._serving = True
+                threading.Thread(target=self._serve, name="runner-sweep-timer", daemon=True).start()
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while self._wait():
+            try:
+                self._sweep()
+            except RunnerError as error:
+                log.info("sweep.missed: %s The next sweep finds what is due.", error)
+            except Exception:
+                log.exception("sweep.failed: the next sweep finds what is due; please report this.")
+
+    def _wait(self) -> bool:
+        """Wait for the next time and remove all that have passed; False when there are none left."""
+        with self._changed:
+            while self._times and self._times[0] > time.monotonic():
+                self._changed.wait(self._times[0] - time.monotonic())
+            self._serving = bool(self._times)
+            while self._times and self._times[0] <= time.monotonic():
+                heapq.heappop(self._times)
+            return self._serving

@@ -40,9 +40,8 @@ from runner.hooks import (
 )
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
-from runner.records.inputs import function_input
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded
+from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded, function_input
 from runner.records.run import FINAL, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
 from runner.errors import ConflictError, CorruptDocument, DefinitionError
 from runner.records import codec, failures
-from runner.records.asking import is_answered, is_asked_again, next_question
+from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, answer_value
 from runner.records.outcomes import Failed, Outcome, Saved, Visit
@@ -129,7 +129,7 @@ class Questions:
         before = self._asked.get(inner)
         number = 1 if before is None else before.number + before.handed
         scope = f"{self._kind}:{inner}"
-        question = next_question(
+        question = numbered_question(
             self._address, self._answers, name, reason, scope=scope, number=number, **options
         )
         self._asked[inner] = _Asked(inner, question.id, number)

@@ -30,10 +30,10 @@ from runner.integrations.framework import (
     outcome_of,
     restored,
 )
-from runner.records import codec, inputs
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded, Visit
+from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded, Visit, input_blocks
 
 try:
     from pydantic_ai import (
@@ -261,7 +261,7 @@ def _counts(usage: Any) -> dict[str, int]:
 
 
 def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
-    parts = [_part(block) for block in inputs.blocks(visit.task, visit.inputs)]
+    parts = [_part(block) for block in input_blocks(visit.task, visit.inputs)]
     texts = [part for part in parts if isinstance(part, str)]
     return "\n".join(texts) if len(texts) == len(parts) else parts
 

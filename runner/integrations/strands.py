@@ -16,14 +16,23 @@ from importlib.metadata import version as installed
 from typing import Any
 
 from runner import async_loop
+from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
-from runner.agent.result import AgentResult
 from runner.errors import CorruptDocument, DefinitionError, NodeFailed
 from runner.integrations.framework import Past, Questions, StoredMessages, check_factory, outcome_of, restored
-from runner.records import codec, failures, inputs
+from runner.records import codec, failures
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Failed, Interrupted, Outcome, Saved, Succeeded, Visit, restorers
+from runner.records.outcomes import (
+    Failed,
+    Interrupted,
+    Outcome,
+    Saved,
+    Succeeded,
+    Visit,
+    input_blocks,
+    restorers,
+)
 
 try:
     import strands
@@ -153,7 +162,7 @@ class _Execution:
     def _prompt(self) -> Any:
         if self._past.waits:
             return _responses(self._questions.hand_over())
-        return None if self._past.begun else inputs.blocks(self._visit.task, self._visit.inputs)
+        return None if self._past.begun else input_blocks(self._visit.task, self._visit.inputs)
 
     async def _invoke(self, prompt: Any) -> Any:
         result: Any = None

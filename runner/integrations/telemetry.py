@@ -31,7 +31,7 @@ from opentelemetry.trace import (
     TracerProvider,
 )
 
-from runner.agent import calls
+from runner.agent.effects import Call, CallEnd, call_observers
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
 from runner.records.outcomes import Failed, Interrupted, Outcome
@@ -60,11 +60,11 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
             origins[place.run_id] = _origin(visit)
         return _span(tracer, place, visit, *origins[place.run_id])
 
-    def call_observer(call: calls.Call):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
+    def call_observer(call: Call):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
         return _call_span(tracer, call) if telemetry.is_attached(observer) else nullcontext(lambda _: None)
 
     telemetry.attach(observer)
-    calls.observers.append(call_observer)
+    call_observers.append(call_observer)
     return observer
 
 
@@ -121,7 +121,7 @@ def _tell(span: Span, outcome: Outcome) -> None:
 
 
 @contextmanager
-def _call_span(tracer: Tracer, call: calls.Call) -> Iterator[Callable[[calls.CallEnd], object]]:
+def _call_span(tracer: Tracer, call: Call) -> Iterator[Callable[[CallEnd], object]]:
     """Make the span of a model or tool call, by OpenTelemetry's conventions for generative AI."""
     operation = {"model": "chat", "tool": "execute_tool"}[call.kind]
     attributes = {"gen_ai.operation.name": operation, "gen_ai.agent.name": call.agent}
@@ -130,7 +130,7 @@ def _call_span(tracer: Tracer, call: calls.Call) -> Iterator[Callable[[calls.Cal
     kind = SpanKind.CLIENT if call.kind == "model" else SpanKind.INTERNAL
     with tracer.start_as_current_span(f"{operation} {call.name}", kind=kind, attributes=attributes) as span:
 
-        def finish(end: calls.CallEnd) -> None:
+        def finish(end: CallEnd) -> None:
             for name, key in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens")):
                 if name in end.usage:
                     span.set_attribute(f"gen_ai.usage.{key}", end.usage[name])

@@ -14,7 +14,7 @@ from runner.execution.engine import Engine
 from runner.records import codec, size_limits, validation
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
-from runner.records.schemas import mismatch
+from runner.records.validation import mismatch
 from runner.store.receipts import receipts_for
 
 

@@ -15,9 +15,9 @@ from runner.errors import NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers
 from runner.records import messages, size_limits
-from runner.records.events import EventKind
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
 from runner.records.messages import AnswerMessage, ReceiptMessage, StartMessage, read
+from runner.records.run import EventKind
 
 MAX_EARLY_BYTES = 65_536
 """Bytes of a message that may wait for its question; the readers limit their number."""

@@ -1,8 +1,8 @@
-"""Retries of ended runs, and forks: new runs that start from what another run has completed.
+"""Retries and removal of ended runs, and forks: new runs that start from what another run has completed.
 
-Both are planned on a replay of the run. Its history (the visits that completed or failed, each with the
-edges that it took) is fed in the order of completion to an empty run, by the same transitions that a store
-applies. Visits that are left out stay ready, and what depended on them does not become ready at all: so
+Retries and forks are planned on a replay of the run. Its history (the visits that completed or failed, each
+with the edges that it took) is fed in the order of completion to an empty run, by the same transitions that a
+store applies. Visits that are left out stay ready, and what depended on them does not become ready at all: so
 dead paths, loops and joins need no rules of their own here. A map is one visit; its items keep their
 records, and a map that runs again continues with those that have completed. The store applies a plan only
 if the run has not changed since it was read.
@@ -36,6 +36,7 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
     existing,
+    no_such_run,
 )
 from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
@@ -542,3 +543,22 @@ def _kept_memories(snapshot: RunSnapshot, kept: Mapping[VisitKey, int], records:
     partly = {key[0] for key in snapshot.entries if key not in kept}
     names = dict.fromkeys(name for name, _ in kept)
     return [name for name in names if name not in partly and records.nodes[name].status is Status.COMPLETED]
+
+
+def remove(store: Store, run_id: str) -> None:
+    """Remove a run that has ended, and the runs nested in it.
+
+    Raises:
+        NotFoundError: there is no such run. UsageError: it is nested in another run.
+        ConflictError: it has not ended, or its `on_end` task is still to be called.
+    """
+    word = store.remove(run_id).word
+    if word == "unknown":
+        raise no_such_run(run_id)
+    if word == "inside":
+        raise UsageError(f"run {run_id} is inside another one; nothing was removed. Remove the outermost.")
+    if word == "goes_on":
+        raise ConflictError(
+            f"run {run_id} has not ended, or its on_end task was not called yet; nothing was removed. Cancel "
+            "it first, or try again later."
+        )

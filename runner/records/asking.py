@@ -19,7 +19,7 @@ from runner.records.interrupts import (
     answer_value,
     ends_node,
 )
-from runner.records.schemas import mismatch
+from runner.records.validation import mismatch
 
 
 class Asker:
@@ -70,7 +70,7 @@ class Asker:
         raise InterruptRaised(name)
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
-        question = next_question(
+        question = numbered_question(
             self._address, self._answers, name, reason, scope=self._scope, number=self._number, **options
         )
         if name in self._used and not self._repeat:
@@ -99,7 +99,7 @@ def is_asked_again(recorded: Interrupt) -> bool:
     return recorded.status is InterruptStatus.WITHDRAWN
 
 
-def next_question(
+def numbered_question(
     address: Address,
     answers: Mapping[str, Interrupt],
     name: str,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 import pydantic
 
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
-from runner.records import codec, failures, schemas, validation
+from runner.records import codec, failures, validation
 from runner.records.codec import JSON
 from runner.records.run import VisitEntry
 
@@ -234,7 +234,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
         return schema.model_json_schema()
     if isinstance(schema, Mapping):
         packed: dict[str, Any] = codec.pack(schema, "response_schema")
-        schemas.check(packed, "response_schema")
+        validation.check_schema(packed, "response_schema")
         return packed
     raise UsageError("response_schema must be a pydantic model class or a JSON Schema object.")
 
@@ -383,7 +383,7 @@ def checked_on_expire(
     if form == "route":
         _check_route(value[form], routes, field)
         return packed
-    reason = schemas.mismatch(schema, codec.plain(value[form])) if schema else ""
+    reason = validation.mismatch(schema, codec.plain(value[form])) if schema else ""
     if reason:
         raise UsageError(f"{field} can't be used: {reason}.")
     return packed

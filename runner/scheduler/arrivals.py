@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.definition.model import ROOT, EdgeKind, Join
-from runner.records.events import EventKind
-from runner.records.run import Arrivals, LoopRecord, Status
+from runner.records.run import Arrivals, EventKind, LoopRecord, Status
 from runner.scheduler.changes import AddEvent, Changes
-from runner.scheduler.steps import dispatch, stop
+from runner.scheduler.shared import dispatch, stop
 
 
 def spread(changes: Changes, first: str) -> None:

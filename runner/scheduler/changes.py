@@ -15,12 +15,12 @@ from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, map_of, shape_name
 from runner.definition.policies import LimitUsage
-from runner.records.events import EventKind
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
     ACTIVE,
     FINAL,
     Arrivals,
+    EventKind,
     LoopRecord,
     MapRecord,
     NodeRecord,

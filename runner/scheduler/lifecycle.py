@@ -11,22 +11,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.definition.model import AFTER_GRAPH, EdgeKind, FailurePolicy, InEdge, map_of
-from runner.records.events import EventKind
-from runner.records.run import FINAL, NodeRecord, Status, next_fence, status_of
-from runner.scheduler import limits
+from runner.definition.policies import LimitShape, LimitUsage
+from runner.records.run import FINAL, EventKind, NodeRecord, Status, next_fence, status_of
 from runner.scheduler.arrivals import spread
 from runner.scheduler.changes import (
     CALLBACK_NODE,
+    Action,
     AddEvent,
     Changes,
     Dispatch,
     DropTimer,
+    JoinQueue,
+    OfferPlaces,
+    ReserveTime,
+    ReturnPlace,
     SetTimer,
+    TakePlace,
     TimerKind,
     TransitionResult,
 )
 from runner.scheduler.maps import advance_map, count_failure, rewind
-from runner.scheduler.steps import (
+from runner.scheduler.shared import (
     MAX_REDISPATCH_MS,
     cancel_node,
     dispatch,
@@ -132,7 +137,7 @@ def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> 
 def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:
     """Apply the node's limits to a claim: "" if it may begin, otherwise the reply that refuses it."""
     node_limits, event = changes.shape(node).limits, AddEvent(EventKind.NODE_LIMITED, node, record.visit)
-    wait, times = (0, []) if record.granted else limits.reserve(node_limits, changes.view, changes.now)
+    wait, times = (0, []) if record.granted else reserve(node_limits, changes.view, changes.now)
     changes.add(*times)
     if wait:
         changes.put(node, replace(record, status=Status.RETRYING, granted=True, nonce=nonce, rings=0))
@@ -140,7 +145,7 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
         return f"limited {wait}"
     since = record.since or max(1, changes.now)
     kept_until = changes.now + MAX_REDISPATCH_MS + changes.lease_ms
-    free, places = limits.take(node_limits, changes.view, node, since, (changes.now, kept_until))
+    free, places = take(node_limits, changes.view, node, since, (changes.now, kept_until))
     changes.add(*places)
     if not free and not record.since:
         changes.add(event)
@@ -262,3 +267,40 @@ def leave(changes: Changes, node: str, visit: int, fence: int) -> TransitionResu
         return close(changes, "cancelled")
     dispatch(changes, node, record)
     return close(changes, "left")
+
+
+# Limits of concurrency and rate: whether an execution may begin, and what is written either way. Twin:
+# `store/lua/parts/limits.lua` with parts/places.lua.
+
+
+def reserve(limits: Sequence[LimitShape], view: LimitUsage, now: int) -> tuple[int, list[Action]]:
+    """Assign the earliest start under all rates: how many ms to wait, and the actions that record it."""
+    start, actions = now, list[Action]()
+    for limit in limits:
+        if limit.interval:
+            key = limit.key(view)
+            earliest = max(now, view.next_start(key))
+            actions.append(ReserveTime(key, earliest + limit.interval))
+            start = max(start, earliest)
+    return start - now, actions
+
+
+def take(
+    limits: Sequence[LimitShape], view: LimitUsage, node: str, since: int, times: tuple[int, int]
+) -> tuple[bool, list[Action]]:
+    """Take a place of every limit, or join the queue of the first limit that has none free.
+
+    `times` are now and the time until which places that it already has stay reserved. Places of later
+    limits are returned, so that two nodes never wait for each other.
+    """
+    now, kept_until = times
+    places = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
+    for position, (key, concurrency) in enumerate(places):
+        turn = view.queue_position(key, node, since, now)
+        if not turn.mine and turn.taken + turn.ahead >= concurrency:
+            reserved: list[Action] = [
+                TakePlace(earlier, node, kept_until) for earlier, _ in places[:position]
+            ]
+            returned = [ReturnPlace(later, node, number) for later, number in places[position + 1 :]]
+            return False, [*reserved, JoinQueue(key, node, since), OfferPlaces(key, concurrency), *returned]
+    return True, [TakePlace(key, node, None) for key, _ in places]

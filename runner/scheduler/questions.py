@@ -1,7 +1,7 @@
 """Questions of a node: asked, answered, withdrawn or expired, and when the node continues.
 
-Twins in `store/lua`: ask.lua, park.lua, answer.lua, withdraw.lua, and parts/asking.lua, parts/resolve.lua,
-parts/expire.lua, parts/remind.lua.
+Twins in `store/lua`: ask.lua, park.lua, answer.lua, withdraw.lua, and parts/open_questions.lua,
+parts/resolve.lua, parts/expire.lua, parts/remind.lua.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.records.events import EventKind
 from runner.records.interrupts import Interrupt, address_of, ends_node, next_reminder, route
-from runner.records.run import NodeRecord, Status
+from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
     AddEvent,
     Changes,
@@ -24,7 +23,16 @@ from runner.scheduler.changes import (
     TransitionResult,
 )
 from runner.scheduler.lifecycle import close, finish
-from runner.scheduler.steps import IDLE, cancel_node, dispatch, drop_timers, owns, refusal, stops, withdrawals
+from runner.scheduler.shared import (
+    IDLE,
+    cancel_node,
+    dispatch,
+    drop_timers,
+    owns,
+    refusal,
+    stops,
+    withdrawals,
+)
 
 PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
 

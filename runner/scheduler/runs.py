@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.definition.model import ROOT
-from runner.records.events import EventKind
 from runner.records.migration import Migration
-from runner.records.run import Records, Status
+from runner.records.run import EventKind, Records, Status
 from runner.scheduler.arrivals import arrive
 from runner.scheduler.changes import (
     AddEvent,
@@ -23,7 +22,7 @@ from runner.scheduler.changes import (
     TransitionResult,
 )
 from runner.scheduler.lifecycle import close
-from runner.scheduler.steps import cancel_all_idle, dispatch, stop, withdrawals
+from runner.scheduler.shared import cancel_all_idle, dispatch, stop, withdrawals
 
 
 def start(changes: Changes) -> TransitionResult:

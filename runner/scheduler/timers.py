@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.records.events import EventKind
-from runner.records.run import NodeRecord, Status
+from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
     AddEvent,
     Changes,
@@ -21,7 +20,7 @@ from runner.scheduler.changes import (
 from runner.scheduler.lifecycle import close, dispatch_callback, finish
 from runner.scheduler.questions import due_question
 from runner.scheduler.runs import drain
-from runner.scheduler.steps import MAX_REDISPATCH_MS, cancel_node, dispatch, stop, stops, withdrawals
+from runner.scheduler.shared import MAX_REDISPATCH_MS, cancel_node, dispatch, stop, stops, withdrawals
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails with a dead letter."""

@@ -1,7 +1,7 @@
 """What a node waits for besides people: its items, a child run, an external task, a migration.
 
 Twins in `store/lua`: expand.lua, hand.lua, sent.lua, report.lua, hold.lua, release.lua, and
-parts/delegate.lua, parts/follow.lua, parts/held.lua.
+parts/delegate.lua, parts/follow.lua, parts/ownership.lua.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.definition.model import shape_name
-from runner.records.events import EventKind
-from runner.records.run import FINAL, MapRecord, Status
+from runner.records.run import FINAL, EventKind, MapRecord, Status
 from runner.scheduler.changes import AddEvent, Changes, DropTimer, SetTimer, TimerKind, TransitionResult
 from runner.scheduler.lifecycle import close
-from runner.scheduler.steps import cancel_node, dispatch, owns, refusal, stops, unassigned, withdrawals
+from runner.scheduler.shared import cancel_node, dispatch, owns, refusal, stops, unassigned, withdrawals
 
 LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
 """Nodes that are neither pending nor settled."""

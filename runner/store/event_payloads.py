@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.events import EventKind
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration
-from runner.records.run import VisitEntry
+from runner.records.run import EventKind, VisitEntry
 from runner.records.size_limits import WIDEST
 from runner.store.interface import Settlement
 

@@ -24,9 +24,8 @@ from typing import Any
 
 from runner.errors import CorruptDocument, LeaseLost
 from runner.records import codec, failures
-from runner.records.asking import next_question
+from runner.records.asking import numbered_question
 from runner.records.codec import JSON
-from runner.records.inputs import as_text
 from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import (
     Executor,
@@ -38,6 +37,7 @@ from runner.records.outcomes import (
     Saved,
     Session,
     Succeeded,
+    as_text,
 )
 from runner.testing.in_process import answer
 
@@ -443,7 +443,9 @@ class _StoredVisit:
     def question(
         self, name: str, reason: object = None, *, scope: str, number: int = 1, **options: Any
     ) -> Interrupt:
-        return next_question(self.address, self.answers, name, reason, scope=scope, number=number, **options)
+        return numbered_question(
+            self.address, self.answers, name, reason, scope=scope, number=number, **options
+        )
 
     def save(self, saved: Saved) -> None:
         self.check()

@@ -16,8 +16,7 @@ from runner.definition.model import HIDDEN, shape_name
 from runner.definition.registry import Plan, Registry
 from runner.errors import UsageError
 from runner.local import Graph
-from runner.records.events import EventKind
-from runner.records.run import FINAL, SETTLED
+from runner.records.run import FINAL, SETTLED, EventKind
 from runner.testing.in_process import built
 
 VERSION = 1

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from runner.agent import Agent, tool
-from runner.agent.models.chunks import Assembly
-from runner.agent.models.port import prepared
+from runner.agent.models.port import Assembly, prepared
 from runner.agent.models.scripted import ScriptedModel
 from runner.hooks import AfterModelCallEvent
 from tests.agent.visits import Hooks, Node, done, failed, use

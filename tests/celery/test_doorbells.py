@@ -22,7 +22,7 @@ from runner.errors import BrokerError, RunnerError, UsageError
 from runner.settings import Settings, as_broker
 from runner.store import open_store
 from runner.store.interface import Doorbell
-from runner.store.redis.doorbell import PLACES, VERSION
+from runner.store.redis.doorbell_template import PLACES, VERSION
 
 BELL = Doorbell("00run", "my.node", 3, 2, "gpu", 0, "refund")
 

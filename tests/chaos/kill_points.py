@@ -17,7 +17,7 @@ import runner.store.redis.store
 from runner.celery.amqp import Relay
 from runner.celery.doorbells import NODE_TASK, CeleryDispatcher
 from runner.celery.tasks import visit_of
-from runner.execution.starts import RunStarter
+from runner.execution.runs import RunStarter
 from runner.store.interface import Token
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake

@@ -18,7 +18,7 @@ from runner.records.outcomes import Remembered
 from runner.records.run import Status
 from runner.store import open_store
 from runner.store.interface import Settlement, Start
-from runner.store.redis.doorbell import DoorbellTemplate
+from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.queries import LOOKED_AT
 from runner.store.redis.store import RedisStore

@@ -7,8 +7,7 @@ import gc
 import pytest
 
 from runner import Status
-from runner.agent.models.chunks import Assembly
-from runner.agent.models.port import is_overflow, is_throttled
+from runner.agent.models.port import Assembly, is_overflow, is_throttled
 from runner.errors import ModelFault, UsageError
 from tests.integrations import sums
 from tests.integrations.extras import need

@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from runner.operations.answers import refusals, refuse
-from runner.records import codec, schemas
+from runner.records import codec, validation
 from runner.records.interrupts import Address, Answer, Interrupt, InterruptStatus, ReceiptStatus
 
 AT = Address("00run", "pay", 1)
@@ -106,9 +106,9 @@ def test_one_bad_answer_refuses_the_whole_set():
 
 def test_a_schema_is_worked_out_once():
     """Answers to the same kind of question don't pay for its schema again."""
-    schemas._compiled.cache_clear()
+    validation._compiled.cache_clear()
     for name in ("a", "b", "c"):
         interrupt = question(name)
         refusals([answer(interrupt, {"approve": True})], [interrupt])
 
-    assert schemas._compiled.cache_info().misses == 1
+    assert validation._compiled.cache_info().misses == 1

@@ -124,7 +124,7 @@ MUTATIONS = (
         "an inner loop goes on though an outer one was asked",
     ),
     Mutation(
-        LUA + "parts/held.lua",
+        LUA + "parts/ownership.lua",
         "return record.status == 'running' and record.visit == visit and record.fence == fence",
         "return record.status == 'running' and record.visit == visit",
         "a worker that lost its lease still writes",

@@ -20,7 +20,7 @@ from runner.definition.cycles import reach
 from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError
-from runner.records.asking import next_question
+from runner.records.asking import numbered_question
 from runner.records.interrupts import Address, Answer
 from runner.records.run import FINAL, Status
 from runner.store.interface import Claim, Settlement, Start, Token
@@ -238,7 +238,7 @@ class Against(RuleBasedStateMachine):
         on_expire = ends if ends in ("", "fail") else {"route": ends}
         options = {"expires_in": lasts, "on_expire": on_expire or None}
         closed = {answer.id: answer for answer in claim.answers}
-        questions = [next_question(address, closed, name, scope="function", **options) for name in names]
+        questions = [numbered_question(address, closed, name, scope="function", **options) for name in names]
         before = self.others(token)
         described = [(question.id, lasts, ends) for question in questions]
         reply = getattr(self.store, how)(token, questions, None)

@@ -9,8 +9,8 @@ import pytest
 
 from runner import GraphBuilder, RetryPolicy
 from runner.operations.answers import apply_answers
-from runner.records.events import EventKind
 from runner.records.interrupts import Answer
+from runner.records.run import EventKind
 from runner.records.size_limits import MAX_EVENT
 from runner.store.event_payloads import SHORT
 from tests.graphs import Bench, single, wired

@@ -6,12 +6,13 @@ All that is left of chance is the seed, so one seed is one history.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from runner.errors import StoreError
-from runner.execution import engine, ids, leases, quarantine
+from runner.execution import engine, ids, leases
 from runner.store.interface import Doorbell
 
 
@@ -73,9 +74,9 @@ class Lock:
 def machine(world: Any) -> Iterator[None]:
     """Let a world begin, on a virtual machine that is there inside the block."""
     entropy, clock = Entropy(), WrongClock(world)
-    locks = SimpleNamespace(Lock=lambda: Lock(world))
+    locks = SimpleNamespace(**{**vars(threading), "Lock": lambda: Lock(world)})
     places = (
-        (quarantine, "threading", locks),
+        (leases, "threading", locks),
         (engine, "time", clock),
         (leases, "time", clock),
         (ids, "os", entropy),

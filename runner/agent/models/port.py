@@ -1,13 +1,14 @@
 """The protocol of models: `stream` of Strands' providers, unchanged.
 
 Messages, tool specs and chunks have the Bedrock Converse shape. This file also prepares the messages
-that a model gets; `chunks.py` assembles the chunks that it yields.
+that a model gets, and assembles the chunks that it yields.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -93,3 +94,144 @@ def is_overflow(error: BaseException) -> bool:
 
 def _named(error: BaseException, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(error).__mro__)
+
+
+# The stream chunks of a model, assembled into one message.
+
+
+COUNTS = ("inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+
+
+class Assembly:
+    """The reply as far as it has come in. Blocks keep their order; signatures stay byte for byte."""
+
+    def __init__(self) -> None:
+        self.content: list[dict[str, Any]] = []
+        self.stop_reason: str | None = None
+        self.usage: dict[str, int] = {}
+        self.redact_user: str | None = None
+        self._redact_reply: str | None = None
+        self._block = _Block()
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Add one chunk; unknown keys are ignored."""
+        if start := chunk.get("contentBlockStart"):
+            self._block.start(start.get("start") or {})
+        elif delta := chunk.get("contentBlockDelta"):
+            self._block.add(delta.get("delta") or {})
+        elif "contentBlockStop" in chunk:
+            self._close()
+        elif stop := chunk.get("messageStop"):
+            self.stop_reason = stop.get("stopReason")
+        elif metadata := chunk.get("metadata"):
+            counts = metadata.get("usage") or {}
+            self.usage = {name: int(counts[name]) for name in COUNTS if counts.get(name) is not None}
+        elif redact := chunk.get("redactContent"):
+            self.redact_user = redact.get("redactUserContentMessage", self.redact_user)
+            self._redact_reply = redact.get("redactAssistantContentMessage", self._redact_reply)
+
+    def _close(self) -> None:
+        block = self._block.content()
+        if block is not None:
+            self.content.append(block)
+        self._block = _Block()
+
+    def finished(self) -> tuple[dict[str, Any], str]:
+        """Return the message and the stop reason; a block that was never closed counts if it is text."""
+        if not self._block.is_tool:
+            self._close()
+        content = self.content
+        if self._redact_reply is not None:
+            content = [{"text": self._redact_reply}]
+        calls = any("toolUse" in block for block in content)
+        reason = self.stop_reason or "end_turn"
+        if reason in ("end_turn", "tool_use"):
+            reason = "tool_use" if calls else "end_turn"
+        return {"role": "assistant", "content": content}, reason
+
+
+class _Block:
+    """One content block under construction."""
+
+    def __init__(self) -> None:
+        self.tool: dict[str, Any] | None = None
+        self.input: list[str] = []
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.signature: str | None = None
+        self.redacted = b""
+        self.citations: list[Any] = []
+
+    @property
+    def is_tool(self) -> bool:
+        return self.tool is not None
+
+    def start(self, start: Mapping[str, Any]) -> None:
+        if use := start.get("toolUse"):
+            self.tool = {"toolUseId": use.get("toolUseId"), "name": use.get("name")}
+            if use.get("reasoningSignature") is not None:
+                self.tool["reasoningSignature"] = use["reasoningSignature"]
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        if "text" in delta:
+            self.text.append(delta["text"])
+        if "toolUse" in delta:
+            self._add_tool(delta["toolUse"])
+        if "reasoningContent" in delta:
+            self._add_reasoning(delta["reasoningContent"])
+        if "citation" in delta:
+            self.citations.append(delta["citation"])
+
+    def _add_tool(self, delta: Mapping[str, Any]) -> None:
+        self.tool = self.tool or {"toolUseId": None, "name": None}
+        for key in ("toolUseId", "name"):
+            if delta.get(key):
+                self.tool[key] = delta[key]
+        piece = delta.get("input", "")
+        self.input.append(piece if isinstance(piece, str) else json.dumps(piece))
+
+    def _add_reasoning(self, delta: Mapping[str, Any]) -> None:
+        self.reasoning.append(delta.get("text", ""))
+        if "signature" in delta:
+            self.signature = (self.signature or "") + delta["signature"]
+        self.redacted += delta.get("redactedContent", b"")
+
+    def content(self) -> dict[str, Any] | None:
+        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        if self.tool is not None:
+            named = self.tool.get("name") is not None
+            return {"toolUse": {**self.tool, "input": _parsed("".join(self.input))}} if named else None
+        if self.citations:
+            return {"citationsContent": {"citations": self.citations, "content": [{"text": text}]}}
+        if text:
+            return {"text": text}
+        if reasoning or self.signature is not None:
+            signed = {} if self.signature is None else {"signature": self.signature}
+            return {"reasoningContent": {"reasoningText": {"text": reasoning, **signed}}}
+        return {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
+
+
+def _parsed(text: str) -> JSON:
+    # A model's broken JSON is no reason to stop: the tool's own checks answer it with an error.
+    try:
+        return json.loads(text) if text.strip() else {}
+    except ValueError:
+        return {}
+
+
+def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, Any]:
+    """Make the id of every tool use unique in its conversation.
+
+    Some providers number the calls of each reply from the start; an id used twice would tie two calls to
+    one answer.
+    """
+    content = []
+    for position, block in enumerate(message["content"]):
+        if "toolUse" not in block:
+            content.append(block)
+            continue
+        key = str(block["toolUse"].get("toolUseId") or f"tooluse_{index}_{position}")
+        unique = key if key not in used else f"{key}_{index}_{position}"
+        used.add(unique)
+        content.append({"toolUse": {**block["toolUse"], "toolUseId": unique}})
+    return {**message, "content": content}

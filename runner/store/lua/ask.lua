@@ -2,11 +2,11 @@
 --
 -- Keys touched: r:<run> (the node), r:<run>:i and :d (questions), :s and :m (kept), :e, timers, open,
 --   notices, r:<root> (size).
--- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... questions (see parts/asked.lua), then what is kept.
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... questions (see parts/question_arguments.lua), then what is kept.
 -- Words: "asked"; "stopping" when the run stops (they are withdrawn); "stale"; "full" and two sizes.
--- include: held
+-- include: ownership
 -- include: kept
--- include: asking
+-- include: open_questions
 -- include: reply
 local name = ARGV[7]
 local d = open(ARGV[6], name)

@@ -6,7 +6,7 @@
 --   visit), 11 "1" when no more follow, 12 index of the first of these, 13 bytes of all items, 14 ... these (JSON).
 -- Words: "more" when others follow, "expanded", "cancelled" when the run stops, "no_items", "stale";
 --   "full" and two sizes, before the first of the items is written (parts/size.lua).
--- include: held
+-- include: ownership
 -- include: step
 -- include: stop
 -- include: reply

@@ -3,7 +3,7 @@
 -- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 the name of the work.
 -- Words: "handed"; "ready" when the system has reported already; "cancelled" when the run stops; "stale".
--- include: held
+-- include: ownership
 -- include: handed
 -- include: reply
 local HANDED = {waiting = 'handed', ready = 'ready', cancelled = 'cancelled'}

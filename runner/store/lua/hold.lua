@@ -3,7 +3,7 @@
 -- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence.
 -- Words: "held", "stale".
--- include: held
+-- include: ownership
 -- include: reply
 local name, visit, fence = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 local d = open(ARGV[6], name)

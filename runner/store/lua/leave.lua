@@ -4,7 +4,7 @@
 --   a place of a limit and who gets it.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence.
 -- Words: "left", "cancelled" when the run stops, "stale".
--- include: held
+-- include: ownership
 -- include: reply
 local LEFT = {ready = 'left', cancelled = 'cancelled'}
 local name, visit, fence = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])

@@ -2,14 +2,14 @@
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :e,
 --   timers, open, notices, r:<root> (size); its parent's r:<run>; queues.
--- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... all questions that are open (see parts/asked.lua),
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... all questions that are open (see parts/question_arguments.lua),
 --   then what is kept.
 -- Words: "waiting"; "ready" when an answer it has not seen suffices; "cancelled"; "nothing_open"; "stale";
 --   "full" and two sizes (parts/size.lua).
 -- include: room
--- include: held
+-- include: ownership
 -- include: kept
--- include: asking
+-- include: open_questions
 -- include: resolve
 -- include: reply
 local PARKED = {waiting = 'waiting', ready = 'ready', cancelled = 'cancelled'}

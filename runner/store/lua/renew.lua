@@ -3,7 +3,7 @@
 -- Keys touched: r:<run> (read), timers.
 -- Arguments: from 6 for each lease: run, node, visit, fence.
 -- Words: for each "ok", "stale", or "cancelled" when the run was cancelled.
--- include: held
+-- include: ownership
 local words = {}
 for place = 6, #ARGV, 4 do
   local run, name = ARGV[place], ARGV[place + 1]

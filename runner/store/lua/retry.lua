@@ -6,7 +6,7 @@
 --   attempt, or "", 12 what its event tells (JSON), then what is kept.
 -- Words: "retrying", "cancelled" when the run stops, "stale".
 -- include: room
--- include: held
+-- include: ownership
 -- include: result
 -- include: kept
 -- include: mapping

@@ -3,7 +3,7 @@
 -- Keys touched: r:<run> (read), r:<run>:s (document), r:<run>:m (messages), r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... what is kept (see parts/kept.lua).
 -- Words: "saved", "stale"; "full" and two sizes (parts/size.lua).
--- include: held
+-- include: ownership
 -- include: kept
 local key, name = prefix .. 'r:' .. ARGV[6], ARGV[7]
 local found = redis.call('HMGET', key, 'n:' .. name, 'root', 'run')

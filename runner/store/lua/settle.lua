@@ -12,7 +12,7 @@
 -- include: fast_settle
 -- include: room
 -- include: lock
--- include: held
+-- include: ownership
 -- include: result
 -- include: kept
 -- include: remember

@@ -17,11 +17,10 @@ from runner import scheduler
 from runner.definition.model import Topology
 from runner.records import interrupts
 from runner.records.codec import JSON
-from runner.records.events import NOTICES, OF_RUNS, EventKind
 from runner.records.interrupts import Interrupt, address_of
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
 from runner.records.outcomes import Remembered, Session
-from runner.records.run import RunRecord, Status
+from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord, Status
 from runner.scheduler.changes import (
     Action,
     AddEvent,

@@ -11,13 +11,13 @@ from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
 from runner.records import interrupts
 from runner.records.codec import JSON
-from runner.records.events import EventKind
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved
 from runner.records.run import (
     Arrivals,
+    EventKind,
     LoopRecord,
     MapRecord,
     NodeRecord,

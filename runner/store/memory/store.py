@@ -14,12 +14,11 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import Topology
 from runner.records.codec import JSON
-from runner.records.events import EventKind
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
-from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
+from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads, interface

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 
 from runner.records.listings import InterruptQuery, RunQuery, outermost
-from runner.store.redis.doorbell import VERSION
+from runner.store.redis.doorbell_template import VERSION
 
 NAMESPACE = "runner"
 

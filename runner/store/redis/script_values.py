@@ -62,7 +62,7 @@ def winner(decided: bytes | None) -> str:
 def question_arguments(
     questions: Sequence[Interrupt], write: Callable[[Token, JSON], bytes], token: Token
 ) -> list[Argument]:
-    """Write questions: how many, then for each what parts/asked.lua names.
+    """Write questions: how many, then for each what parts/question_arguments.lua names.
 
     `write` writes what may be large, for the run of `token`.
     """

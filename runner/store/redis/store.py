@@ -29,7 +29,7 @@ from runner.store.interface import Claim, Event, Fetched, Fork, Reply, RunSnapsh
 from runner.store.receipts import CRASHED, receipts_for
 from runner.store.redis import measurements, script_values
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.doorbell import DoorbellTemplate
+from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues

@@ -213,7 +213,7 @@ class AskingContract:
             ("two", "withdrawn"),
             ("three", "answered"),
         ]
-        again = worker.next_question(claim, "two")
+        again = worker.numbered_question(claim, "two")
         assert again.id != two.id
         assert store.park(claim.token, [again], None).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [again.id]
@@ -250,7 +250,7 @@ class AskingContract:
         worker.fail(worker.token(run_id, "a"))
         write_retry(store, run_id)
         claim = worker.claim(run_id, "b", 1, 2)
-        large = worker.next_question(claim, "pay?", reason=1_000_000)
+        large = worker.numbered_question(claim, "pay?", reason=1_000_000)
         assert store.park(claim.token, [large], None).word == "waiting"
 
         assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["superseded"]

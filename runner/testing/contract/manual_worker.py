@@ -10,7 +10,7 @@ from typing import Any
 from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, MapSpec, NodeSpec, Topology
 from runner.definition.policies import Limit
 from runner.definition.topology import topology
-from runner.records.asking import next_question
+from runner.records.asking import numbered_question
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Answer, Interrupt
 from runner.records.outcomes import Saved
@@ -162,18 +162,18 @@ class ManualWorker:
         assert self.store.ask(token, [question], None).word == "asked"
         return question
 
-    def next_question(self, claim: Claim, name: str = "ok?", **options: Any) -> Interrupt:
+    def numbered_question(self, claim: Claim, name: str = "ok?", **options: Any) -> Interrupt:
         """Build a question as a node's code does, which knows those that are closed."""
         address = Address(claim.token.run_id, claim.token.node, claim.token.visit)
         closed = {answer.id: answer for answer in claim.answers}
-        return next_question(address, closed, name, scope="function", **options)
+        return numbered_question(address, closed, name, scope="function", **options)
 
     def park(
         self, run_id: str, node: str, *names: str, visit: int = 1, attempt: int = 1, **options: Any
     ) -> list[Interrupt]:
         """Claim a visit, and park it until some questions are answered."""
         claim = self.claim(run_id, node, visit, attempt)
-        questions = [self.next_question(claim, name, **options) for name in names or ("ok?",)]
+        questions = [self.numbered_question(claim, name, **options) for name in names or ("ok?",)]
         assert self.store.park(claim.token, questions, None).word == "waiting"
         return questions
 

@@ -8,9 +8,8 @@ import pytest
 
 from runner.errors import NotFoundError, UsageError
 from runner.records.codec import JSON
-from runner.records.events import EventKind
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
-from runner.records.run import Status, VisitEntry
+from runner.records.run import EventKind, Status, VisitEntry
 from runner.store.interface import Settlement, Store
 from runner.testing.contract.manual_worker import ManualWorker, failure, shape
 

@@ -65,7 +65,7 @@ class RecoveryContract:
 
         claim = worker.claim(run_id, "b", 1, 2)
         assert [(answer.id, answer.status) for answer in claim.answers] == [(question.id, "withdrawn")]
-        again = worker.next_question(claim)
+        again = worker.numbered_question(claim)
         assert store.park(claim.token, [again], None).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [again.id]
         assert worker.answer(question) + worker.answer(again) == ["superseded", "accepted"]

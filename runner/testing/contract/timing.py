@@ -265,7 +265,7 @@ class TimingContract:
         worker.store.park(token, [other], None)
         worker.answer(other)
         claim = worker.claim(run_id, "a")
-        worker.store.park(claim.token, [worker.next_question(claim, "y", expires_in=60)], None)
+        worker.store.park(claim.token, [worker.numbered_question(claim, "y", expires_in=60)], None)
 
         assert worker.sweep(after=60) == ["a.1.1"]
         assert worker.store.sweep().word == "0"

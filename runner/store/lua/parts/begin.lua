@@ -1,5 +1,5 @@
 -- Write a new run, which has no nodes yet.
--- include: listed
+-- include: indexes
 -- include: shape
 -- include: change
 -- One value of more than 64 bytes makes the server keep the hash as a table: it would else search

@@ -1,6 +1,6 @@
 -- Let a running node wait for the child run that does its work, and for nothing else: a question that
 -- it left open is withdrawn, for an answer would wake the node beside its child.
--- include: held
+-- include: ownership
 -- include: step
 -- include: stop
 local function delegate(run, name, visit, fence, child)

@@ -1,6 +1,6 @@
 -- A run's status changed: its index, and when it ended, how long its keys stay.
 -- include: settings
--- include: listed
+-- include: indexes
 local FINAL = {completed = true, failed = true, cancelled = true}
 local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c', ':f', ':b'}
 

@@ -3,10 +3,10 @@
 -- many there are: visits undone (node.visit, entry), nodes that forget, nodes renamed (old, new, visit,
 -- document, decided questions), visits (old, new, entry), questions moved (old id, new id, node, visit, JSON,
 -- what its event tells), questions withdrawn (node, visit, id), child runs that stop, and for questions to
--- ask (node, visit); at last those questions (parts/asked.lua).
+-- ask (node, visit); at last those questions (parts/question_arguments.lua).
 -- include: reopen
 -- include: revive
--- include: asking
+-- include: open_questions
 -- include: renamed
 -- include: moved
 local LISTS = {{'undone', 2}, {'forgets', 1}, {'renamed', 5}, {'visits', 3}, {'moved', 6}, {'withdrawn', 3},

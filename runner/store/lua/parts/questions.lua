@@ -1,6 +1,6 @@
 -- Questions to people: opened, closed, withdrawn.
 -- include: change
--- include: listed
+-- include: indexes
 -- include: size
 
 -- "" for a question never asked, else open, answered, expired or withdrawn.

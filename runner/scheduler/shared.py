@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.definition.model import map_of
-from runner.records.events import EventKind
-from runner.records.run import NodeRecord, Status
+from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
     Action,
     AddEvent,

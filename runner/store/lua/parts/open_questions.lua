@@ -1,5 +1,5 @@
 -- Ask the questions of a running node: each new one is opened; one that was withdrawn stays so.
--- include: asked
+-- include: question_arguments
 
 local function open_question(d, name, visit, question)
   announce(d, 'interrupt.asked', name, visit, question.id, question.payload)
