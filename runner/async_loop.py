@@ -65,7 +65,6 @@ class Stop:
     """Ends the async work of one node from another thread, with an error as the reason."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
         self._works = set[Future[Any]]()
         self._error: Exception | None = None
 

@@ -43,7 +43,6 @@ class ThreadDispatcher:
     """A Dispatcher that delivers doorbells on threads of this process, while a call of the graph runs."""
 
     def __init__(self) -> None:
-        """Delivers nothing before it is opened."""
         self.engine: Engine | None = None
         self.errors: list[BaseException] = []
         self._pool: ThreadPoolExecutor | None = None

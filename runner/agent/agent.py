@@ -304,7 +304,6 @@ class DirectCalls:
         self._cancel = threading.Event()
 
     def cancel(self) -> None:
-        """Stop before the next model or tool call."""
         self._cancel.set()
 
     async def invoke(

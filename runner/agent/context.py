@@ -40,12 +40,10 @@ class UserState:
         self._values = {name: value for name, value in self._values.items() if name != key}
 
     def document(self) -> dict[str, JSON]:
-        """Return the packed values."""
         return self._values
 
     @classmethod
     def restored(cls, document: dict[str, JSON]) -> UserState:
-        """Make the state from its packed values."""
         state = cls()
         state._values = document
         return state

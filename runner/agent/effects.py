@@ -74,7 +74,6 @@ class Effects:
         return Waited()
 
     async def call_model(self, command: CallModel, state: AgentState, messages: list[JSON]) -> MachineEvent:
-        """Call the model once."""
         await self.checkpointer.check()
         name = type(self.config.model).__name__
         with observed_call(Call("model", self.config.name, name)) as end:
@@ -85,7 +84,6 @@ class Effects:
             return event
 
     async def run_tool(self, command: RunTool, state: AgentState) -> MachineEvent:
-        """Run one attempt of a tool call."""
         await self.checkpointer.check()
         key = str(command.use["toolUseId"])
         tool = self.hook_events.tool_for(key, command.attempt, command.tool)
@@ -105,7 +103,6 @@ class Effects:
         callbacks: Sequence[hooks.Callback],
         state: AgentState,
     ) -> MachineEvent:
-        """Run the callbacks of a hook event."""
         try:
             questions = await hooks.fire(event, callbacks, self.callback_turn)
             if questions:

@@ -77,7 +77,6 @@ class HookEvents:
     # -- state to event ---------------------------------------------------------------------------
 
     def callbacks(self, command: FireHook) -> list[hooks.Callback]:
-        """List the callbacks that an event has."""
         return self._config.hooks.callbacks_for(EVENT_TYPES[command.event])
 
     def event(self, command: FireHook, state: AgentState, messages: list[JSON]) -> hooks.AgentEvent:

@@ -110,7 +110,6 @@ class SubagentCheckpointer:
         self._key, self._post, self._messages = execution.id, execution.effects.post, messages
 
     def state_with(self, saved: Saved) -> SubagentState:
-        """Return the state of this agent that its caller stores."""
         self._messages = [*self._messages[: saved.keep], *saved.messages]
         return SubagentState(saved.document, self._messages)
 

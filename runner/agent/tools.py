@@ -240,7 +240,6 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
 
 
 def spec_of(one: AgentTool) -> dict[str, Any]:
-    """Return what a model reads of a tool."""
     spec: dict[str, Any] = codec.unpack(codec.pack(one.tool_spec, f"the spec of tool {one.tool_name}"))
     return spec
 
@@ -276,7 +275,6 @@ def result_of(returned: Any, name: str) -> dict[str, Any]:
 
 
 def is_result(value: Any) -> bool:
-    """Whether a value has the shape of a tool result."""
     return (
         isinstance(value, Mapping)
         and value.get("status") in STATUSES
@@ -379,7 +377,6 @@ class Signature:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
         schema = self.model.model_json_schema(by_alias=True, schema_generator=_WithoutTitles)
         schema.pop("title", None)
         schema.setdefault("properties", {})

@@ -127,7 +127,6 @@ class AmqpIntake(Background):
             raise BrokerError(f"the broker could not be reached ({error}).") from error
 
     def leave(self) -> None:
-        """Close the connection; the broker delivers what was not acknowledged to another worker."""
         self._close()
 
     def _connected(self) -> Connection:
@@ -293,7 +292,6 @@ class Relay(Background):
         self._reader.done(taken)
 
     def leave(self) -> None:
-        """Close both connections."""
         self._close()
         self._reader.leave()
 

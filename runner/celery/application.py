@@ -113,7 +113,6 @@ class RunnerWorker(worker.Worker):
     """A worker of threads unless its command names another pool; without gossip and mingle."""
 
     def __init__(self, app: Celery | None = None, hostname: str | None = None, **options: Any) -> None:
-        """Take the options of the command `worker`."""
         pool = options.get("pool") or options.get("pool_cls")
         if pool is None or _is_default("pool"):
             pool = POOL

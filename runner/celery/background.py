@@ -41,7 +41,6 @@ class Background(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
 
     def start(self, worker: Any) -> None:
-        """Start the thread."""
         self.engine, self.settings = engine_of(worker.app), settings_of(worker.app)
         self.prepare(worker)
         self._thread = threading.Thread(target=self._run, name=f"runner-{self.label}", daemon=True)

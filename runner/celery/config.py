@@ -46,7 +46,6 @@ RABBITMQ_OPTIONS = {"confirm_publish": True}
 
 
 def celery_config(settings: Settings) -> dict[str, Any]:
-    """Return Celery's settings for our own app."""
     return {
         "accept_content": ["json"],
         "broker_connection_retry_on_startup": True,
@@ -88,12 +87,10 @@ def _exchanges(namespace: str) -> dict[str, Any]:
 
 
 def is_redis(broker_url: str) -> bool:
-    """Return whether a broker URL names a Redis or Valkey."""
     return urlsplit(broker_url).scheme.partition("+")[0] in REDIS
 
 
 def is_amqp(broker_url: str) -> bool:
-    """Return whether a broker URL names a RabbitMQ."""
     return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
 
 

@@ -65,7 +65,6 @@ def shape_name(node: str) -> str:
 
 
 def shape_of(spec: MapSpec | None) -> MapTopology | None:
-    """The map's entry of the topology; None for other nodes."""
     return MapTopology(spec.concurrency or 0, spec.stops) if spec else None
 
 

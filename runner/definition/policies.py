@@ -158,7 +158,6 @@ class LimitShape:
     interval: int
 
     def key(self, view: LimitUsage) -> str:
-        """The limit's key in the store."""
         return self.start + (view.tag(self.tag) if self.tag else "")
 
 

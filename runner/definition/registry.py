@@ -48,7 +48,6 @@ class Plan:
 
 
 def plan(definition: Definition) -> Plan:
-    """Compute the topology of a definition, and its edges by node."""
     return Plan(definition, topology(definition), definition.edges_by_source())
 
 
@@ -59,7 +58,6 @@ class Registry:
     """Graphs by name; a factory is called the first time that its graph is needed."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._factories: dict[str, Callable[[], HasDefinition]] = {}
         self._plans: dict[str, Plan] = {}
         self._lock = threading.RLock()

@@ -45,12 +45,10 @@ class Results(Mapping[str, NodeResult]):
         return self._known[node]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the nodes that have a result, in the order they were added."""
         self.load(self._nodes)
         return iter([node for node in self._nodes if _has_result(self._known[node])])
 
     def __len__(self) -> int:
-        """Count the nodes that have a result."""
         return sum(1 for _ in self)
 
     def load(self, nodes: Sequence[str]) -> None:

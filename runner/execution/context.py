@@ -219,13 +219,11 @@ def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
 
 
 def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
-    """Store an outcome that waits for the hooks after the node."""
     kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
     return {"kind": kind, **asdict(outcome)}
 
 
 def load_outcome(stored: Mapping[str, JSON]) -> Outcome:
-    """Read a stored tentative outcome."""
     fields = {key: value for key, value in stored.items() if key != "kind"}
     fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
     if stored["kind"] == "succeeded":

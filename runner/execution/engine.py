@@ -191,7 +191,6 @@ class Engine:
         self._sweep_timer.sweep_in(seconds)
 
     def running(self) -> list[Token]:
-        """List what this process runs now."""
         return self.leases.held()
 
     def leave(self) -> list[Token]:

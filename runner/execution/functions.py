@@ -90,7 +90,6 @@ class Untyped:
     function: Callable[[Any], Any]
 
     def call(self, context: Any, visit: Visit) -> Any:
-        """Call it with the context."""
         del visit
         return self.function(context)
 

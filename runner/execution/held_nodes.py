@@ -105,7 +105,6 @@ class UnservedNodes:
     """Reports visits that this process returned to the queue, each once. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
-        """Share the engine's store."""
         self._store = store
         self._lock = threading.Lock()
         self._graphs: set[tuple[str, str]] = set()

@@ -76,14 +76,12 @@ class Lease:
         self.stop(self.lost())
 
     def lost(self) -> LeaseLost:
-        """Return the error of a node that another worker runs."""
         return LeaseLost(
             f"node {self.token.node!r} of run {self.token.run_id} was given to another worker; "
             "what this one still does is refused."
         )
 
     def timed_out(self) -> NodeTimedOut:
-        """Return the error of a node that ran too long."""
         return NodeTimedOut(f"node {self.token.node!r} execution timed out after {self.timeout:g} s.")
 
 
@@ -129,7 +127,6 @@ class Leases:
             return bool(self._held)
 
     def held(self) -> list[Token]:
-        """List what is held."""
         with self._lock:
             return list(self._held)
 
@@ -216,7 +213,6 @@ class Quarantine:
     """Claims visits, one in quarantine at a time. Thread-safe, and usable after a fork."""
 
     def __init__(self, store: Store) -> None:
-        """Claim in this store."""
         self._store = store
         self._forget()
         after_fork(self._forget)

@@ -75,7 +75,6 @@ def with_events(definition: Definition) -> Definition:
 
 
 def execute_graph_event(definition: Definition, hooks: HookRegistry, visit: ClaimedVisit) -> Outcome:
-    """Fire the event that a hidden node stands for."""
     before = visit.address.node_id == BEFORE_GRAPH
     asker = Asker(visit.address, "before_graph" if before else "after_graph", answers=visit.answers)
     event = _before_graph(definition, visit, asker) if before else _after_graph(definition, visit, asker)
@@ -157,7 +156,6 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
 
 
 def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
-    """Build the entry that is stored of an ended visit."""
     visit_entry: VisitEntry = {"v": 1, "kind": kind, "ms": elapsed_ms}
     if usage:
         visit_entry["usage"] = dict(usage)

@@ -23,7 +23,6 @@ class RunStarter:
     """Starts runs of the graphs that this process or the store knows."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
-        """Share the engine's store and registry."""
         self._store, self._registry = store, registry
         self._published: set[str] = set()
 

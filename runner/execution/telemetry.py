@@ -63,7 +63,6 @@ def attach(observer: Observer) -> None:
 
 
 def is_attached(observer: Observer) -> bool:
-    """Return whether an observer sees executions."""
     return observer in _observers
 
 

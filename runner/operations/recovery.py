@@ -105,61 +105,48 @@ class ReplayView:
     arrived: dict[tuple[int, str], Arrivals]
 
     def run(self) -> RunRecord:
-        """Return the run's counters."""
         return self.record
 
     def node(self, node: str) -> NodeRecord:
-        """Return a node's record, or the defaults."""
         return self.nodes.get(node) or NodeRecord()
 
     def map(self, node: str) -> MapRecord:
-        """Know of no items."""
         del node
         return MapRecord()
 
     def loop(self, loop: int) -> LoopRecord:
-        """Return a loop's record, or the defaults."""
         return self.loops.get(loop) or LoopRecord()
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
-        """Return what has arrived at a node over the edges of one scope."""
         return self.arrived.get((scope, node)) or Arrivals()
 
     def stoppable(self) -> Iterable[str]:
-        """Name no node: a replay stops nothing."""
         return ()
 
     def question_status(self, interrupt_id: str) -> str:
-        """Know of no question."""
         del interrupt_id
         return ""
 
     def question(self, interrupt_id: str) -> None:
-        """Know of no question."""
         del interrupt_id
 
     def reported(self, reference: str) -> bool:
-        """Know of no work of another system."""
         del reference
         return False
 
     def tag(self, name: str) -> str:
-        """Know of no tag."""
         del name
         return ""
 
     def next_start(self, key: str) -> int:
-        """Know of no rate."""
         del key
         return 0
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        """Know of no other execution."""
         del key, node, since, now
         return QueuePosition(0, 0, mine=False)
 
     def write(self, result: TransitionResult) -> None:
-        """Take over the records that a transition changed."""
         self.record = result.run
         self.nodes.update(result.nodes)
         self.loops.update(result.loops)

@@ -418,7 +418,6 @@ def _names(asked: Interrupt, form: str) -> bool:
 
 
 def expiry_error(asked: Interrupt) -> InterruptExpired:
-    """Build the error of a question whose time to answer has passed."""
     waited = f"{asked.name!r} was not answered within {asked.expires_in or 0:g} s"
     if asked.on_expire == "fail":
         return InterruptExpired(f'{waited}, and on_expire="fail" lets its node fail for that.')

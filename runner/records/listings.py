@@ -39,15 +39,12 @@ class Page(Generic[Item]):
     next: str | None = None
 
     def __iter__(self) -> Iterator[Item]:
-        """Go through the items."""
         return iter(self.items)
 
     def __len__(self) -> int:
-        """Count the items of this page."""
         return len(self.items)
 
     def __getitem__(self, place: int) -> Item:
-        """Return one item by its place."""
         return self.items[place]
 
 
@@ -68,7 +65,6 @@ class RunSummary:
 
     @property
     def place(self) -> tuple[int, str]:
-        """Its position in a listing."""
         return self.created_at, self.run_id
 
 
@@ -83,7 +79,6 @@ class RunQuery:
     until: int | None = None
 
     def fits(self, run: RunSummary) -> bool:
-        """Whether a run matches."""
         return (
             self.status in (None, run.status)
             and self.graph in (None, run.graph_id)
@@ -118,7 +113,6 @@ class InterruptQuery:
 
 
 def asked_place(asked: Interrupt) -> tuple[int, str]:
-    """Return the position of an open question in a listing."""
     return asked.asked_at, asked.id
 
 

@@ -126,7 +126,6 @@ def traceparent_of(header: object) -> str:
 
 
 def receipt(message_id: str, result: Receipt) -> ReceiptMessage:
-    """Build the message of a receipt."""
     return ReceiptMessage(
         v=1,
         status=result.status.value,
@@ -154,7 +153,6 @@ def schemas() -> dict[str, str]:
 
 
 def write_schemas(folder: Path) -> None:
-    """Write every schema to its file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas().items():
         (folder / name).write_text(text, encoding="utf-8")

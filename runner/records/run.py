@@ -239,7 +239,6 @@ class RunRecord:
 
 
 def status_of(run: RunRecord) -> Status:
-    """Derive a run's status from its counters."""
     if run.active:
         return Status.EXECUTING
     if run.held:

@@ -272,11 +272,9 @@ class Changes:
         return self.topology.nodes[shape_name(node)]
 
     def map(self, node: str) -> MapRecord:
-        """Return a map's record with the changes so far."""
         return self.maps.get(node) or self.view.map(node)
 
     def loop(self, loop: int) -> LoopRecord:
-        """Return a loop's record with the changes so far."""
         return self.loops.get(loop) or self.view.loop(loop)
 
     def round(self, scope: int) -> int:
@@ -310,14 +308,12 @@ class Changes:
         return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
-        """Add to the run's counters."""
         run = self.run
         self.run = replace(
             run, active=run.active + active, waiting=run.waiting + waiting, held=run.held + held
         )
 
     def add(self, *actions: Action) -> None:
-        """Add actions for the store, in their order."""
         self.actions.extend(actions)
 
     def result(self, reply: str) -> TransitionResult:

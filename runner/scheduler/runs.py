@@ -77,7 +77,6 @@ def migrate(changes: Changes, move: Migration) -> TransitionResult:
 
 
 def fork(changes: Changes, records: Records, source: str) -> TransitionResult:
-    """Start a run from the results of another one."""
     changes.run = replace(changes.run, failed=records.failed, started=records.started)
     changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.topology.graph_id))
     changes.add(AddEvent(EventKind.RUN_FORKED, detail=source))

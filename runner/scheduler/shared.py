@@ -79,7 +79,6 @@ def withdrawals(node: str, visit: int, interrupts: Sequence[str]) -> list[Action
 
 
 def drop_timers(interrupts: Iterable[str]) -> list[Action]:
-    """Delete the expiry and reminder timers of questions."""
     kinds = (TimerKind.EXPIRE, TimerKind.REMIND)
     return [DropTimer(kind, interrupt) for interrupt in interrupts for kind in kinds]
 

@@ -33,17 +33,14 @@ class Hosts:
 
     @property
     def username(self) -> str | None:
-        """Who logs in at the servers."""
         return unquote(self.login.partition(":")[0]) or None
 
     @property
     def password(self) -> str | None:
-        """The servers' password."""
         return unquote(self.login.partition(":")[2]) or None
 
     @property
     def named(self) -> str:
-        """Name the hosts."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 

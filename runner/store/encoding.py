@@ -158,7 +158,6 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
 
 
 def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes) -> RunSummary:
-    """Read one line of a listing."""
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
     parent = "" if parent == "-" else parent
     return RunSummary(run_id, graph, Status(status), int(created), load(tags), fingerprint, parent)
@@ -224,7 +223,6 @@ def in_round(record: NodeRecord, stamp: int) -> NodeRecord:
 
 
 def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
-    """Write a node's checkpoint as the last arguments of a script."""
     if saved is None:
         return []
     return [dump(saved.document), saved.keep, *(dump(message) for message in saved.messages)]
@@ -304,7 +302,6 @@ def doorbells_of(reply: list[Any]) -> list[Doorbell]:
 
 
 def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) -> Topology:
-    """Put a shape together."""
     meta = load(fields[b"meta"])
     names = [field[2:].decode() for field in fields if field.startswith(b"n:")]
     loops = sorted(int(field[2:]) for field in fields if field.startswith(b"l:"))

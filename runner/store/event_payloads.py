@@ -35,7 +35,6 @@ def error(entry: VisitEntry | None) -> JSON:
 
 
 def settled(settlement: Settlement) -> dict[str, JSON]:
-    """Return the result of a visit, by the kind of event."""
     return {
         EventKind.NODE_COMPLETED: value(settlement.output),
         EventKind.NODE_FAILED: error(settlement.entry),
@@ -43,7 +42,6 @@ def settled(settlement: Settlement) -> dict[str, JSON]:
 
 
 def retried(entry: VisitEntry | None) -> dict[str, JSON]:
-    """Return why a visit is tried again, by the kind of event."""
     return {EventKind.NODE_RETRYING: error(entry)}
 
 

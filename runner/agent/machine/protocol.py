@@ -62,7 +62,6 @@ class FireHook:
 
     @property
     def scope(self) -> str:
-        """The scope of its questions."""
         return f"{self.event}:{self.key}" if self.key else self.event
 
 

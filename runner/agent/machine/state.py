@@ -141,7 +141,6 @@ class ToolCall:
 
     @property
     def active(self) -> bool:
-        """Whether its callbacks or its tool are running."""
         return self.stage in (CallStage.BEFORE, CallStage.RUNNING, CallStage.AFTER) and not self.question_ids
 
 
@@ -278,7 +277,6 @@ def callback_reply(content: list[JSON]) -> ModelReply:
 
 
 def add_usage(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    """Add up counts of tokens by name."""
     return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
 
 

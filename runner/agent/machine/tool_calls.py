@@ -44,7 +44,6 @@ ENDED_EARLY = "Turn ended early by hook after tool execution"
 
 
 def new_call(use: dict[str, JSON]) -> ToolCall:
-    """Make a call that waits for its first attempt."""
     return ToolCall(
         use=use,
         attempt=1,

@@ -23,11 +23,9 @@ class Transition:
         self.moved = False
 
     def put(self, **changes: Any) -> None:
-        """Change fields of the state."""
         self.state = replace(self.state, **changes)
 
     def add(self, command: Command) -> None:
-        """Command the shell to do something."""
         self.commands.append(command)
 
     def go_on(self, **changes: Any) -> None:
@@ -38,17 +36,14 @@ class Transition:
     # -- tool calls -------------------------------------------------------------------------------
 
     def call(self, key: str) -> ToolCall:
-        """Return a call by its tool use id."""
         return next(call for call in self.state.calls if call.id == key)
 
     def put_call(self, key: str, **changes: Any) -> None:
-        """Change fields of one call."""
         self.put(calls=[replace(c, **changes) if c.id == key else c for c in self.state.calls])
 
     # -- hook events ------------------------------------------------------------------------------
 
     def fire_hook(self, event: str, key: object, number: int) -> None:
-        """Fire an event of the loop."""
         point = HookPoint(event, str(key), number, [], replayed=False)
         self.put(hook_point=point)
         self.add(fire_command(point))
@@ -92,5 +87,4 @@ class Transition:
 
 
 def fire_command(point: HookPoint) -> FireHook:
-    """Return the command that fires a hook point."""
     return FireHook(point.event, point.key, point.number, replay=point.replayed)

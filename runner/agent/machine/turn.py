@@ -72,7 +72,6 @@ def _limit_reached(transition: Transition) -> str | None:
 
 
 def before_model(transition: Transition) -> None:
-    """Fire BeforeModelCall."""
     transition.fire_hook("before_model_call", transition.state.turn, transition.state.attempt)
 
 
@@ -88,7 +87,6 @@ def before_model_fired(transition: Transition, event: HookFired) -> None:
 
 
 def call_model(transition: Transition) -> None:
-    """Command the model call."""
     transition.add(CallModel(forced=transition.state.forced))
 
 
@@ -108,7 +106,6 @@ def model_replied(transition: Transition, event: ModelReplied) -> None:
 
 
 def after_model(transition: Transition) -> None:
-    """Fire AfterModelCall with the reply or the error."""
     transition.fire_hook("after_model_call", transition.state.turn, transition.state.attempt)
 
 

@@ -53,7 +53,6 @@ class Sessions:
     """The sessions of one or more memory stores, by id, in stored form. Thread-safe."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
@@ -73,13 +72,11 @@ class Sessions:
                 session.state.pop(name, None)
 
     def forget(self, session_id: str) -> bool:
-        """Delete a session; False when there was none."""
         with self._lock:
             return self._sessions.pop(session_id, None) is not None
 
 
 def wall_clock() -> int:
-    """Return the time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -100,7 +97,6 @@ class Database:
         self.dead: list[dict[str, JSON]] = []
 
     def add(self, start: Start, fingerprint: str) -> StoredRun:
-        """Add a new run."""
         parent = start.parent
         above = self.runs[parent.run_id].record if parent else None
         record = RunRecord(
@@ -122,7 +118,6 @@ class Database:
         return run
 
     def list_runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
-        """List the runs that match, newest first."""
         before = place_of(cursor) if cursor else None
         summaries = [run.summary() for run in self.runs.values()]
         matches = [run for run in summaries if query.fits(run) and (before is None or run.place < before)]
@@ -130,7 +125,6 @@ class Database:
         return cut(matches, lambda run: run.place, limit)
 
     def list_questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        """List the open questions that match, oldest first."""
         after = place_of(cursor) if cursor else (-1, "")
         matches = [
             question
@@ -143,7 +137,6 @@ class Database:
         return cut(sorted(matches, key=asked_place), asked_place, limit)
 
     def changes(self, run: StoredRun) -> Changes:
-        """Open a transition of a run."""
         return Changes(run, self.shapes[run.record.fingerprint], self.clock(), self.lease_ms)
 
     def apply(
@@ -212,7 +205,6 @@ class Database:
         return self.runs.get(address.run_id) if address else None
 
     def renew(self, run_id: str, node: str) -> None:
-        """Extend a node's lease."""
         self._set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
 
     def _set_timer(self, kind: TimerKind, run_id: str, key: str, at: int) -> None:

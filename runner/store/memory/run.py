@@ -44,7 +44,6 @@ class EventLog:
         self._kept: list[Event] = []
 
     def __len__(self) -> int:
-        """Count all events so far."""
         return self._gone + len(self._kept)
 
     def add(self, event: Event) -> Event:
@@ -99,59 +98,46 @@ class StoredRun:
     # The view of a transition
 
     def run(self) -> RunRecord:
-        """Return the run's counters."""
         return self.record
 
     def node(self, node: str) -> NodeRecord:
-        """Return a node's record, or the defaults."""
         return self.nodes.get(node) or NodeRecord()
 
     def loop(self, loop: int) -> LoopRecord:
-        """Return a loop's record, or the defaults."""
         return self.loops.get(loop) or LoopRecord()
 
     def map(self, node: str) -> MapRecord:
-        """Return a map's record, or the defaults."""
         return self.maps.get(node) or MapRecord()
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
-        """Return what has arrived at a node over the edges of one scope."""
         return self.arrived.get((scope, node)) or Arrivals()
 
     def stoppable(self) -> set[str]:
-        """Return the nodes that a stop must still look at."""
         return self.idle
 
     def question_status(self, interrupt_id: str) -> str:
-        """Return "" for a question never asked, else its status."""
         question = self.questions.get(interrupt_id)
         return question.status if question else ""
 
     def question(self, interrupt_id: str) -> Interrupt | None:
-        """Return a question as it was asked."""
         return self.questions.get(interrupt_id)
 
     def tag(self, name: str) -> str:
-        """Return the value of a tag of the outermost run."""
         value: object = self.root_tags.get(name, "")
         return value if isinstance(value, str) else ""
 
     def next_start(self, key: str) -> int:
-        """Return when the next execution of a rate may begin."""
         return self.semaphores.starts.get(key, 0)
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        """Return a node's position at a limit."""
         return self.semaphores.queue_position(key, (self.record.run_id, node), since, now)
 
     def reported(self, reference: str) -> bool:
-        """Return whether the result of an external task is there."""
         return reference in self.reports
 
     # Writing
 
     def write(self, result: TransitionResult) -> None:
-        """Write the records that a transition changed."""
         self.record = result.run
         self.nodes.update(result.nodes)
         self.loops.update(result.loops)
@@ -192,7 +178,6 @@ class StoredRun:
         self.questions[question.id] = question
 
     def decide(self, answer: Answer, nonce: str, now: int) -> None:
-        """Write an accepted answer."""
         self.winners[answer.interrupt_id] = nonce
         self.questions[answer.interrupt_id] = replace(
             self.questions[answer.interrupt_id],
@@ -220,7 +205,6 @@ class StoredRun:
         return {EventKind.INTERRUPT_REMINDED: {"count": question.reminded + 1}}
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
-        """Close a question without an answer."""
         self.questions[interrupt_id] = replace(
             self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
         )
@@ -268,7 +252,6 @@ class StoredRun:
         return record, pack_copy(self.outputs.get(visit)), pack_copy(self.entries.get(visit))
 
     def snapshot(self, changes: Changes) -> RunSnapshot:
-        """Return the whole run."""
         return RunSnapshot(
             record=self.record,
             nodes={name: changes.node(name) for name in self.nodes},
@@ -287,7 +270,6 @@ class StoredRun:
         )
 
     def summary(self) -> RunSummary:
-        """Return one line of a listing."""
         record = self.record
         tags = dict(self.start.tags)
         return RunSummary(
@@ -303,7 +285,6 @@ class StoredRun:
     # Forks and migrations
 
     def copy_results(self, source: StoredRun, fork: Fork) -> None:
-        """Copy the results of the run that this one is a fork of."""
         for visit, place in sorted(fork.kept.items(), key=lambda kept: kept[1]):
             self.entries[visit] = pack_copy(source.entries[visit])
             if visit in source.outputs:

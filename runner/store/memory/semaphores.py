@@ -16,13 +16,11 @@ class Semaphores:
     """Places and start times of limits, by the limit's key."""
 
     def __init__(self) -> None:
-        """Start with every place free."""
         self.holders: dict[str, dict[Member, float]] = defaultdict(dict)
         self.waiting: dict[str, dict[Member, int]] = defaultdict(dict)
         self.starts: dict[str, int] = {}
 
     def queue_position(self, key: str, member: Member, since: int, now: int) -> QueuePosition:
-        """Return the position of a node that has asked since then."""
         held = [holder for holder, until in self.holders[key].items() if until > now]
         since = self.waiting[key].get(member, since)
         before = [

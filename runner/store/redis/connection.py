@@ -73,7 +73,6 @@ class Servers:
         return address
 
     def client(self, address: Address) -> Any:
-        """Return the client of one server."""
         with self._lock:
             if address not in self._clients:
                 self._clients[address] = redis.Redis(host=address[0], port=address[1], **self._options)
@@ -84,7 +83,6 @@ class Servers:
         self._slots = {}
 
     def close(self) -> None:
-        """Close the idle connections."""
         for client in list(self._clients.values()):
             client.close()
 
@@ -160,7 +158,6 @@ class RedisConnection:
         return self.client_of(self._home)
 
     def client_of(self, key: str) -> Any:
-        """Return the client of the server that has a key."""
         if self._servers is None:
             return self._client
         return self._servers.client(self._servers.address(key))
@@ -254,7 +251,6 @@ class RedisConnection:
         return refused
 
     def close(self) -> None:
-        """Close this thread's connection and the pool's."""
         connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
         for connection in connections.values():

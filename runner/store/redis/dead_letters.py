@@ -47,7 +47,6 @@ class DeadLetters:
         return sum(int(self._redis.call("XLEN", stream)) for stream in self._streams.values())
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
-        """List letters, the newest first."""
         letters = [
             _letter(kind, place.decode(), fields)
             for kind, stream in self._streams.items()

@@ -164,7 +164,6 @@ class Keys:
         self.metrics = f"{self.prefix}metrics"
 
     def shape(self, fingerprint: str) -> str:
-        """Name a graph's shape."""
         return f"{self.prefix}g:{fingerprint}"
 
     def run(self, run_id: str, part: str = "") -> str:
@@ -172,7 +171,6 @@ class Keys:
         return f"{self.prefix}r:{run_id}{part}"
 
     def session(self, session_id: str) -> tuple[str, str]:
-        """Name a session's messages and its state."""
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
 
     def runs(self, query: RunQuery) -> list[str]:

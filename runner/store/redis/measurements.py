@@ -72,7 +72,6 @@ class Collector:
         self._lock = threading.Lock()
 
     def add(self, more: Increments) -> None:
-        """Collect increments."""
         with self._lock:
             starts = not self._pending
             for field, number in more.items():
@@ -83,7 +82,6 @@ class Collector:
             timer.start()
 
     def flush(self) -> None:
-        """Write what was collected."""
         with self._lock:
             pending, self._pending = self._pending, {}
         if pending:

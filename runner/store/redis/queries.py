@@ -78,7 +78,6 @@ class Queries:
         self._redis, self._keys, self._large = connection, keys, large
 
     def graphs(self) -> dict[str, str]:
-        """Return the fingerprint of every known graph, by name."""
         with self._redis.translated():
             graphs: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.graphs)
         return {name.decode(): fingerprint.decode() for name, fingerprint in graphs.items()}
@@ -92,7 +91,6 @@ class Queries:
     # Runs
 
     def peek(self, run_id: str) -> RunRecord | None:
-        """Read a run's own fields."""
         with self._redis.translated():
             values: list[bytes | None] = self._redis.client.hmget(self._keys.run(run_id), RECORD)
         fields = {name: value for name, value in zip(RECORD, values, strict=True) if value is not None}
@@ -134,19 +132,16 @@ class Queries:
         )
 
     def documents(self, run_id: str) -> dict[str, JSON]:
-        """Read the checkpoints of a run's nodes."""
         with self._redis.translated():
             documents: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id, ":s"))
         return {name.decode(): encoding.load(value) for name, value in documents.items()}
 
     def children(self, run_id: str) -> list[str]:
-        """Return the ids of a run's child runs, oldest first."""
         with self._redis.translated():
             children: list[bytes] = self._redis.client.lrange(self._keys.run(run_id, ":c"), 0, -1)
         return [child.decode() for child in children]
 
     def runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
-        """List the runs that match, newest first."""
         span = Span(query.since, query.until, newest=True)
         with self._redis.translated():
             index = self._shortest(self._keys.runs(query), span)
@@ -178,7 +173,6 @@ class Queries:
         return interrupts, winners, seconds * 1000 + micros // 1000
 
     def open_interrupts(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        """List the open questions that match, oldest first."""
         span = Span(None, query.until, newest=False)
         with self._redis.translated():
             root = self._families([query.run])[0][1] if query.run else ""

@@ -35,7 +35,6 @@ from runner.store.redis.large_values import LargeValues
 
 
 def question(data: bytes, decided: bytes | None) -> Interrupt:
-    """Read a question in its present state."""
     head, brace, text = data.partition(b"{")
     _, asked_at, _, *reminded = head.split()
     interrupt = codec.decode(Interrupt, brace + text)
@@ -162,14 +161,12 @@ def claimed(
 
 
 def _decided(questions: Sequence[bytes], decisions: Sequence[bytes | None]) -> list[Interrupt]:
-    """Read the questions that are closed, in the order of asking."""
     pairs = sorted(zip(questions, decisions, strict=True), key=lambda pair: question_number(pair[0]))
     interrupts = [question(*pair) for pair in pairs]
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
 def fetched(values: Sequence[bytes], large: LargeValues) -> list[Fetched]:
-    """Read nodes with their latest output and entry."""
     outputs = large.get(values[1::3])
     entries = large.get([entry and entry.partition(b" ")[2] for entry in values[2::3]])
     return [
@@ -191,7 +188,6 @@ DEFAULTS = {field.name: field.default for field in fields(NodeRecord)}
 
 
 def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
-    """Write what an ended run continues with."""
     yield rewrite.run_id
     yield rewrite.events
     yield from record_arguments(rewrite.records)
@@ -203,7 +199,6 @@ def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
 
 
 def fork_arguments(fork: Fork) -> Iterator[Argument]:
-    """Write what a fork begins with."""
     start = fork.start
     yield from (start.run_id, start.graph_id, start.fingerprint or "")
     yield from (dump(start.task), dump(start.given), dump(dict(start.tags)))

@@ -34,7 +34,6 @@ class Script:
 
 
 def names() -> list[str]:
-    """Name every script."""
     return sorted(file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua"))
 
 

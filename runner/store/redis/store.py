@@ -99,7 +99,6 @@ class RedisStore:
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
 
     def close(self) -> None:
-        """Close the connections of this thread and the idle ones."""
         self._redis.close()
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:

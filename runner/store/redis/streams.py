@@ -186,7 +186,6 @@ class Intake:
         return abs(int(seconds) + int(micros) / 1e6 - entry.at / 1000)
 
     def done(self, entry: Entry) -> None:
-        """Remove an entry that was applied."""
         with self._redis.translated():
             client = self._redis.client_of(entry.stream)
             with client.pipeline(transaction=False) as pipe:
@@ -236,7 +235,6 @@ class Outbox:
         self._redis, self.keys = RedisConnection(url), Keys(namespace)
 
     def send(self, stream: str, body: bytes) -> str:
-        """Put a message on a stream and return its id there."""
         said: bytes = self._redis.call("XADD", stream, "*", BODY, body)
         return said.decode()
 
@@ -347,7 +345,6 @@ class NoticeReader:
                 self._redis.client.xack(self._stream, self._name, *(notice.entry for notice in notices))
 
     def leave(self) -> None:
-        """Stop being a reader; what this one still holds is taken over by others."""
         self._redis.close()
 
 

@@ -105,12 +105,10 @@ class WorkerRegistry:
                 self.leave(worker.name, worker.pid)
 
     def close(self) -> None:
-        """Close the connection."""
         self._redis.close()
 
 
 def described(worker: Worker) -> dict[str, Any]:
-    """Write a worker as plain data."""
     return asdict(worker)
 
 
