@@ -10,12 +10,12 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, Unpack, overload, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, Unpack, runtime_checkable
 
 from runner import async_loop
 from runner.errors import DefinitionError, InterruptRaised, UsageError
-from runner.records.asking import Asker
-from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
+from runner.records.asking import Asker, typed_interrupt
+from runner.records.interrupts import Interrupt, InterruptOptions
 
 Callback = Callable[[Any], Any]
 
@@ -42,20 +42,7 @@ class HookEvent:
             raise AttributeError(f"Property {name} is not writable")
         super().__setattr__(name, value)
 
-    @overload
-    def interrupt(
-        self,
-        name: str,
-        reason: object = None,
-        response: object = None,
-        *,
-        response_schema: type[AnswerModel],
-        **options: Unpack[DeliveryOptions],
-    ) -> AnswerModel: ...
-    @overload
-    def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
-    ) -> Any: ...
+    @typed_interrupt
     def interrupt(
         self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
     ) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 from runner.records import codec
-from runner.records.asking import Asker
+from runner.records.asking import Asker, typed_interrupt
 from runner.records.codec import JSON
-from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
+from runner.records.interrupts import Interrupt, InterruptOptions
 
 
 class UserState:
@@ -121,20 +121,7 @@ class ToolContext:
         if self._report_progress is not None:
             self._report_progress(float(fraction), str(note))
 
-    @overload
-    def interrupt(
-        self,
-        name: str,
-        reason: object = None,
-        response: object = None,
-        *,
-        response_schema: type[AnswerModel],
-        **options: Unpack[DeliveryOptions],
-    ) -> AnswerModel: ...
-    @overload
-    def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
-    ) -> Any: ...
+    @typed_interrupt
     def interrupt(
         self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
     ) -> Any:

@@ -79,7 +79,7 @@ class StreamIntake(Background):
             self._outbox.reply(verdict.reply_to, verdict.receipt.model_dump_json().encode())
         if verdict.disposition is Disposition.DEAD:
             log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(verdict.reason))
-            self._intake.bury(entry, verdict.reason)
+            self._intake.write_dead_letter(entry, verdict.reason)
         else:
             self._intake.done(entry)
 

@@ -40,7 +40,7 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
     source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
     log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
     try:
-        outbox_of(settings_of(app)).bury(source, body, reason)
+        outbox_of(settings_of(app)).write_dead_letter(source, body, reason)
     except StoreError as error:
         log.warning("message.lost: %s The dead letter was not written.", one_line(error))
 
@@ -105,7 +105,7 @@ def use_safe_channel(app: Any) -> None:
 # to the next worker, which ends, too. The consumer below writes each to the dead letters before Celery
 # drops it, and no message ends it.
 
-BURIED = "_runner_dead_letter"
+DEAD_LETTER_MARK = "_runner_dead_letter"
 """The attribute of a message for which a dead letter was written: Celery may report it twice."""
 
 CONSUMER = f"{__name__}:SafeConsumer"
@@ -139,38 +139,38 @@ class SafeConsumer(consumer.Consumer):
             except lost:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it would end the next worker, too
-                self._bury(message, f"it is no message of Celery: {error!r}")
+                self._write_dead_letter(message, f"it is no message of Celery: {error!r}")
                 if not message.acknowledged:
                     message.reject_log_error(log, self.connection_errors)
 
         return guarded
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Bury what names no task."""
-        self._bury(message, "it is no message of Celery: it names no task.")
+        """Make a dead letter of what names no task."""
+        self._write_dead_letter(message, "it is no message of Celery: it names no task.")
         super().on_unknown_message(body, message)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury a message for a task that this worker does not have."""
+        """Make a dead letter of a message for a task that this worker does not have."""
         name = message.headers.get("task")
         reason = f"no worker of this queue knows the task {name!r}: import its module, or use another queue."
-        self._bury(message, reason)
+        self._write_dead_letter(message, reason)
         super().on_unknown_task(body, message, exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Bury a message of a content type that is not accepted, or with a field of the wrong type."""
-        self._bury(message, f"Celery refused it: {exc}")
+        """Make a dead letter of one whose content type is not accepted, or with a field of the wrong type."""
+        self._write_dead_letter(message, f"Celery refused it: {exc}")
         super().on_invalid_task(body, message, exc)
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Bury what can't be decoded."""
-        self._bury(message, f"it can't be read: {exc}")
+        """Make a dead letter of what can't be decoded."""
+        self._write_dead_letter(message, f"it can't be read: {exc}")
         super().on_decode_error(message, exc)
 
-    def _bury(self, message: Any, reason: str) -> None:
-        if getattr(message, BURIED, False):
+    def _write_dead_letter(self, message: Any, reason: str) -> None:
+        if getattr(message, DEAD_LETTER_MARK, False):
             return
-        setattr(message, BURIED, True)
+        setattr(message, DEAD_LETTER_MARK, True)
         body = message.body
         if not isinstance(body, (bytes, bytearray, memoryview)):
             body = (body if isinstance(body, str) else repr(body)).encode(errors="backslashreplace")

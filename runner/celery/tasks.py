@@ -189,7 +189,7 @@ def _put_on_stream(task: Any, door: str, args: tuple[object, ...], message: dict
     try:
         body = message_of(task.name, task.request.id, args, message, traceparent)
     except UsageError as error:
-        outbox.bury(task.name, body_text(message), str(error))
+        outbox.write_dead_letter(task.name, body_text(message), str(error))
         return
     outbox.send(getattr(outbox.keys, door), body)
 

@@ -22,7 +22,6 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    overload,
 )
 
 import pydantic
@@ -40,8 +39,8 @@ from runner.errors import (
     UsageError,
 )
 from runner.records import codec, failures
-from runner.records.asking import Asker
-from runner.records.interrupts import AnswerModel, DeliveryOptions, Interrupt, InterruptOptions
+from runner.records.asking import Asker, typed_interrupt
+from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import (
     Failed,
     Interrupted,
@@ -386,20 +385,7 @@ class NodeContext:
         """The same text at every start of this visit: give it to services that take one."""
         return self._visit.idempotency_key
 
-    @overload
-    def interrupt(
-        self,
-        name: str,
-        reason: object = None,
-        response: object = None,
-        *,
-        response_schema: type[AnswerModel],
-        **options: Unpack[DeliveryOptions],
-    ) -> AnswerModel: ...
-    @overload
-    def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
-    ) -> Any: ...
+    @typed_interrupt
     def interrupt(
         self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
     ) -> Any:

@@ -140,7 +140,7 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
         StoreError: the broker or the store can't be reached; workers are rung again.
     """
     snapshot = store.read(run_id)
-    if snapshot is None or not snapshot.record.untold or snapshot.record.ends != end:
+    if snapshot is None or not snapshot.record.unreported or snapshot.record.ends != end:
         return "stale"
     task_id = f"{run_id}.end" if end == 1 else f"{run_id}.end.{end}"
     sent = dispatcher.call(snapshot.record.on_end, arguments(snapshot), task_id)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
-from runner.definition.policies import QueuePosition
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
@@ -25,8 +24,6 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import (
     FINAL,
-    Arrivals,
-    LoopRecord,
     MapRecord,
     NodeRecord,
     Records,
@@ -40,6 +37,8 @@ from runner.records.run import (
 )
 from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
+from runner.store.memory.run import StoredRun
+from runner.store.memory.semaphores import Semaphores
 
 TRIES = 20
 """How often a retry is planned again because the run changed after it was read."""
@@ -95,64 +94,6 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     return SettledVisit(node, visit, status, edges, reads)
 
 
-@dataclass
-class ReplayView:
-    """An empty run in memory: what a replay's transitions read."""
-
-    record: RunRecord
-    nodes: dict[str, NodeRecord]
-    loops: dict[int, LoopRecord]
-    arrived: dict[tuple[int, str], Arrivals]
-
-    def run(self) -> RunRecord:
-        return self.record
-
-    def node(self, node: str) -> NodeRecord:
-        return self.nodes.get(node) or NodeRecord()
-
-    def map(self, node: str) -> MapRecord:
-        del node
-        return MapRecord()
-
-    def loop(self, loop: int) -> LoopRecord:
-        return self.loops.get(loop) or LoopRecord()
-
-    def arrivals(self, scope: int, node: str) -> Arrivals:
-        return self.arrived.get((scope, node)) or Arrivals()
-
-    def stoppable(self) -> Iterable[str]:
-        return ()
-
-    def question_status(self, interrupt_id: str) -> str:
-        del interrupt_id
-        return ""
-
-    def question(self, interrupt_id: str) -> None:
-        del interrupt_id
-
-    def reported(self, reference: str) -> bool:
-        del reference
-        return False
-
-    def tag(self, name: str) -> str:
-        del name
-        return ""
-
-    def next_start(self, key: str) -> int:
-        del key
-        return 0
-
-    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        del key, node, since, now
-        return QueuePosition(0, 0, mine=False)
-
-    def write(self, result: TransitionResult) -> None:
-        self.record = result.run
-        self.nodes.update(result.nodes)
-        self.loops.update(result.loops)
-        self.arrived.update(result.arrivals)
-
-
 class Replay:
     """One replay. `inputs` are the visits whose outputs had reached each fed visit when it ended."""
 
@@ -169,7 +110,7 @@ class Replay:
         for node, visit in sorted(past):
             self._visits.setdefault(node, []).append(visit)
         self._heap: list[tuple[int, VisitKey]] = []
-        self._page = ReplayView(RunRecord("", topology.graph_id, topology.fingerprint), {}, {}, {})
+        self._run = _empty_run(topology)
         self.inputs: dict[VisitKey, list[VisitKey]] = {}
         self._take(scheduler.start(self._draft()))
         while self._heap:
@@ -178,27 +119,27 @@ class Replay:
 
     def records(self) -> Records:
         """Return the records at the end, each node in its present round."""
-        changes, page = self._draft(), self._page
-        loops = {number: page.loop(number) for number in range(len(self._topology.loops))}
-        nodes = {name: changes.node(name) for name in page.nodes}
+        changes, run = self._draft(), self._run
+        loops = {number: run.loop(number) for number in range(len(self._topology.loops))}
+        nodes = {name: changes.node(name) for name in run.nodes}
         scopes = {name: node.scope for name, node in self._topology.nodes.items() if node.loops}
-        return Records(nodes, loops, dict(page.arrived), page.record.failed, scopes=scopes)
+        return Records(nodes, loops, dict(run.arrived), run.record.failed, scopes=scopes)
 
     def _draft(self) -> Changes:
-        return Changes(self._page, self._topology, 0, 0)
+        return Changes(self._run, self._topology, 0, 0)
 
     def _feed(self, ended: SettledVisit) -> None:
         node, visit = ended.node, ended.visit
-        attempt = self._page.nodes[node].attempt
+        attempt = self._run.nodes[node].attempt
         self._take(scheduler.claim(self._draft(), node, visit, attempt, "replay"))
         changes = self._draft()
         self.inputs[node, visit] = scheduler.live_inputs(changes, node)
-        fence = self._page.nodes[node].fence
+        fence = self._run.nodes[node].fence
         claimed = (node, visit, fence)
         self._take(scheduler.settle(changes, *claimed, nonce="", status=ended.status, edges=ended.edges))
 
     def _take(self, result: TransitionResult) -> None:
-        self._page.write(result)
+        self._run.write(result)
         for action in result.actions:
             if isinstance(action, Dispatch):
                 self._place(action.node, action.visit)
@@ -209,9 +150,14 @@ class Replay:
         place = bisect_left(numbers, visit)
         if place < len(numbers):
             visit = numbers[place]
-            self._page.nodes[node] = replace(self._page.nodes[node], visit=visit)
+            self._run.nodes[node] = replace(self._run.nodes[node], visit=visit)
         if (node, visit) in self._fed:
             heapq.heappush(self._heap, (self._fed[node, visit], (node, visit)))
+
+
+def _empty_run(topology: Topology) -> StoredRun:
+    record = RunRecord("", topology.graph_id, topology.fingerprint)
+    return StoredRun(record, Start("", topology.graph_id, topology.fingerprint, None), 0, Semaphores(), {})
 
 
 def dependents(topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey) -> set[VisitKey]:

@@ -5,14 +5,16 @@ Functions, tools, hooks and adapters all use it, each with its own place (addres
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack, cast, overload
 
 from runner.errors import InterruptRaised, UsageError
 from runner.records.codec import plain, unpack
 from runner.records.interrupts import (
     Address,
+    AnswerModel,
+    DeliveryOptions,
     Interrupt,
     InterruptOptions,
     InterruptStatus,
@@ -20,6 +22,36 @@ from runner.records.interrupts import (
     ends_node,
 )
 from runner.records.validation import mismatch
+
+
+class InterruptCall(Protocol):
+    """`interrupt()` as a type checker sees it: a model as the schema is also the type of the answer."""
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        *,
+        response_schema: type[AnswerModel],
+        **options: Unpack[DeliveryOptions],
+    ) -> AnswerModel: ...
+    @overload
+    def __call__(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> Any: ...
+
+
+class InterruptMethod(Protocol):
+    """A method `interrupt()`."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> InterruptCall: ...
+
+
+def typed_interrupt(method: Callable[..., Any]) -> InterruptMethod:
+    """Give a method its overloads; at run time it is what it was."""
+    return cast("InterruptMethod", method)
 
 
 class Asker:

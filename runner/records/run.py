@@ -207,7 +207,7 @@ class RunRecord:
     executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
     `lock` is "" or "until owner": only that node may settle before that time (ms). A child run has
     its `path`, the nodes that lead to it from its root, each with "/". `on_end` is the task that is
-    called when the run ends, `ends` counts how often it has ended; `untold` counts the doorbells of its
+    called when the run ends, `ends` counts how often it has ended; `unreported` counts the doorbells of its
     last callback, 0 when that is confirmed. `trace` is the traceparent of the program that started it.
     """
 
@@ -229,7 +229,7 @@ class RunRecord:
     path: str = ""
     on_end: str = ""
     ends: int = 0
-    untold: int = 0
+    unreported: int = 0
     trace: str = ""
 
     @property

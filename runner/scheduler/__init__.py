@@ -11,7 +11,7 @@ The life of a node:
                  ^         |-> waiting   (for an answer, a child run or an external task)
                  |         |-> retrying  (its retry policy allows another attempt, after a delay)
                  +---------+             (answered, due, child ended, reported, lease lost, worker shut down)
-    ready -> retrying       a rate limit delays it (see `limits.py`)
+    ready -> retrying       a rate limit delays it (see `lifecycle.reserve`)
     pending -> skipped      every path to it is dead
     ready, waiting, retrying -> cancelled   its run stops
                              -> failed | completed   its question has expired with that effect

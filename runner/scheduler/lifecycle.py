@@ -73,7 +73,7 @@ def close(changes: Changes, reply: str) -> TransitionResult:
             dispatch(changes, AFTER_GRAPH, replace(record, visit=record.visit + 1, attempt=1))
     status = status_of(changes.run)
     if changes.run.on_end and status is not changes.before and status in FINAL:
-        changes.run = replace(changes.run, ends=changes.run.ends + 1, untold=0)
+        changes.run = replace(changes.run, ends=changes.run.ends + 1, unreported=0)
         dispatch_callback(changes)
     return changes.result(reply)
 
@@ -81,8 +81,8 @@ def close(changes: Changes, reply: str) -> TransitionResult:
 def dispatch_callback(changes: Changes) -> None:
     """Push the doorbell of the `on_end` callback to the entry node's queue; a timer repeats it."""
     run, shape = changes.run, changes.shape(changes.topology.entries[0])
-    wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(run.untold, 16))
-    changes.run = replace(run, untold=run.untold + 1)
+    wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(run.unreported, 16))
+    changes.run = replace(run, unreported=run.unreported + 1)
     changes.add(
         Dispatch(CALLBACK_NODE, run.ends, 1, shape.queue, shape.priority),
         SetTimer(TimerKind.CALLBACK, "", changes.now + wait),

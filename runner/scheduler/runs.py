@@ -45,7 +45,7 @@ def reopen(changes: Changes, records: Records) -> TransitionResult:
     if not changes.run.is_final:
         return changes.refuse("moved")
     counted = replace(changes.run, failed=records.failed, started=records.started)
-    changes.run = replace(counted, stopping="", reason="", lock="", untold=0)
+    changes.run = replace(counted, stopping="", reason="", lock="", unreported=0)
     changes.add(DropTimer(TimerKind.CALLBACK, ""), AddEvent(EventKind.RUN_RETRIED))
     _set_deadline(changes)
     _fill(changes, records)
@@ -118,6 +118,6 @@ def end_reported(changes: Changes, end: int) -> TransitionResult:
     """Confirm the `on_end` callback of a run's end: "end_reported", or "stale" for an earlier end."""
     if not end or changes.run.ends != end:
         return changes.refuse("stale")
-    changes.run = replace(changes.run, untold=0)
+    changes.run = replace(changes.run, unreported=0)
     changes.add(DropTimer(TimerKind.CALLBACK, ""))
     return changes.result("end_reported")

@@ -152,7 +152,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
         path=fields[b"path"].decode(),
         on_end=fields.get(b"on_end", b"").decode(),
         ends=int(fields.get(b"ends", 0)),
-        untold=int(fields.get(b"untold", 0)),
+        unreported=int(fields.get(b"unreported", 0)),
         trace=fields.get(b"trace", b"").decode(),
     )
 

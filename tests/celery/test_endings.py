@@ -31,8 +31,8 @@ def calls_of(site, run_id, count=1):
     return [json.loads(message) for message in site.redis.lrange(f"told:{run_id}", 0, -1)]
 
 
-def untold(site, run_id):
-    return site.client.engine.store.peek(run_id).untold
+def unreported(site, run_id):
+    return site.client.engine.store.peek(run_id).unreported
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
     for run, (graph, status, output) in zip(runs, expected, strict=True):
         call = {"graph": graph, "status": status, "output": output, "tags": {}}
         assert calls_of(shop, run.id) == [[f"{run.id}.end", call]]
-        wait_until(lambda run_id=run.id: not untold(shop, run_id), "the call is noted")
+        wait_until(lambda run_id=run.id: not unreported(shop, run_id), "the call is noted")
 
     message = {"v": 1, "graph": "chain", "task": 1, "on_end": TASK, "reply_to": "runner:replies:end"}
     shop.send(json.dumps(message), "runner:starts")
@@ -79,7 +79,7 @@ def test_a_worker_killed_while_it_tells_is_replaced(shop, moment, calls):
     made = calls_of(shop, run.id, calls)
 
     assert [call[0] for call in made] == [f"{run.id}.end"] * calls
-    wait_until(lambda: not untold(shop, run.id), "the call is noted")
+    wait_until(lambda: not unreported(shop, run.id), "the call is noted")
     assert shop.redis.get(f"died:{run.id}") == b"1"
     assert [worker.alive for worker in shop.workers].count(False) == 1
 
@@ -90,7 +90,7 @@ def test_a_retried_run_tells_its_next_end(shop):
     shop.ready(1)
     run = shop.client.start("repairable_inside", "go", on_end=TASK)
     assert calls_of(shop, run.id)[0][1]["status"] == "failed"
-    wait_until(lambda: not untold(shop, run.id), "the call is noted")
+    wait_until(lambda: not unreported(shop, run.id), "the call is noted")
     shop.redis.set(f"mended:{run.id}", 1)
     for inner in shop.client.runs(limit=10).items:
         shop.redis.set(f"mended:{inner.run_id}", 1)

@@ -20,8 +20,7 @@ from runner.store import open_store
 from runner.store.interface import Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
-from runner.store.redis.queries import LOOKED_AT
-from runner.store.redis.store import RedisStore
+from runner.store.redis.store import LOOKED_AT, RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract import ManualWorker
 from runner.testing.contract.manual_worker import rung, saved, shape

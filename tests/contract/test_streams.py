@@ -95,7 +95,7 @@ def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     """What can't be used is kept as it came, whatever it is."""
     client.xadd(KEYS.responses, {"body": b"\xff\x00", "other": b"\xfe"})
 
-    intake.bury(intake.read(0.01)[0], "not valid JSON")
+    intake.write_dead_letter(intake.read(0.01)[0], "not valid JSON")
 
     ((_, letter),) = client.xrange("runner:dead")
     assert letter[b"body"] == b"\xff\x00"
@@ -154,7 +154,7 @@ def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
     monkeypatch.setattr(streams, "DEAD_BYTES", 1_000_000)
     client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
     for number in range(60):
-        outbox.bury("door", b"%d" % number + b"x" * 100_000, "bad")
+        outbox.write_dead_letter("door", b"%d" % number + b"x" * 100_000, "bad")
 
     assert client.memory_usage(KEYS.dead_messages) < 1_500_000
     ((_, newest),) = client.xrevrange(KEYS.dead_messages, count=1)
@@ -166,7 +166,7 @@ def test_dead_letters_are_bounded_in_time(redis_url):
     client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
     for number in range(1, 301):
         client.xadd(KEYS.dead_messages, {"body": b"old"}, id=f"{number}-1")
-    outbox.bury("door", b"new", "bad")
+    outbox.write_dead_letter("door", b"new", "bad")
 
     assert client.xlen(KEYS.dead_messages) < 150
 
@@ -238,7 +238,7 @@ def test_receipts_expire(client, any_store):
 def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     """What came by another door and can't be used is kept with its reason."""
     outbox = Outbox(any_store.url)
-    outbox.bury("runner.respond", b"?", "no kwargs")
+    outbox.write_dead_letter("runner.respond", b"?", "no kwargs")
     outbox.send(KEYS.responses, b"{}")
 
     ((_, letter),) = client.xrange("runner:dead")

@@ -85,7 +85,7 @@ def test_a_run_that_goes_on_calls_nobody():
 
 
 def test_an_outage_of_the_broker_is_tried_again():
-    """When the task can't be sent the end stays untold, and a sweep rings again."""
+    """When the task can't be sent the end stays unreported, and a sweep rings again."""
     run = ended(lambda ctx: 1)
     run.bells.clear()
     run.outage = BrokerError()
@@ -101,7 +101,7 @@ def test_an_outage_of_the_broker_is_tried_again():
 
 
 def test_a_program_without_a_broker_leaves_the_call_to_a_worker():
-    """Where nothing can be sent the end stays untold."""
+    """Where nothing can be sent the end stays unreported."""
     builder, registry = GraphBuilder(), Registry()
     builder.add_node(lambda ctx: 1, "a")
     registry.add("one", builder.build)
@@ -110,7 +110,7 @@ def test_a_program_without_a_broker_leaves_the_call_to_a_worker():
     client.engine.deliver(run.id, "a", 1, 1)
 
     assert client.engine.deliver(run.id, "@end", 1, 1).word == "left"
-    assert client.engine.store.peek(run.id).untold == 1
+    assert client.engine.store.peek(run.id).unreported == 1
 
 
 @pytest.mark.parametrize("name", ["@shop", "shop.done@", "shop done", "x" * 1001])

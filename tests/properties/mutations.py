@@ -81,7 +81,7 @@ MUTATIONS = (
         "one execution too many",
     ),
     Mutation(
-        OF + "steps.py",
+        OF + "shared.py",
         "return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)",
         "return (record.status, record.visit) == (Status.RUNNING, visit)",
         "a worker that lost its lease still writes",
@@ -211,7 +211,7 @@ MUTATIONS = (
         "maps",
     ),
     Mutation(
-        OF + "steps.py",
+        OF + "shared.py",
         "return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)",
         "return bool(changes.run.stopping)",
         "an item of a stopped map goes on",

@@ -557,8 +557,8 @@ class Agreement(RuleBasedStateMachine):
         timers = self.memory._database.timers
         for run_id in self.runs:
             record = self.memory.peek(run_id)
-            assert (("callback", run_id, "") in timers) == bool(record.untold)
-            assert record.is_final or not record.untold
+            assert (("callback", run_id, "") in timers) == bool(record.unreported)
+            assert record.is_final or not record.unreported
 
     @invariant()
     def runs_are_equal(self):

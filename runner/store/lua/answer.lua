@@ -6,7 +6,7 @@
 -- Arguments: 6 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
 --   what its event tells (JSON).
 -- Words: "answered" (a repeat too), "moved" when a question is not open any more. An id always asks the same
---   (see parts/asking.lua), so what is open is what was judged.
+--   (see parts/open_questions.lua), so what is open is what was judged.
 -- include: resolve
 -- include: reply
 local nonce, fresh, groups = ARGV[6], 0, {}

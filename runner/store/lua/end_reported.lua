@@ -9,5 +9,5 @@
 local d = open(ARGV[6])
 if not d or redis.call('HGET', d.key, 'ends') ~= ARGV[7] then return {'stale'} end
 redis.call('ZREM', prefix .. 'timers', 'callback|' .. d.id .. '|')
-if redis.call('HDEL', d.key, 'untold') == 1 then end_use(d) end
+if redis.call('HDEL', d.key, 'unreported') == 1 then end_use(d) end
 return {'end_reported'}

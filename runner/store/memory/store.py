@@ -359,7 +359,7 @@ class MemoryStore:
                 return Reply("unknown")
             if run.record.parent:
                 return Reply("inside")
-            if not run.record.is_final or run.record.untold:
+            if not run.record.is_final or run.record.unreported:
                 return Reply("goes_on")
             self._database.remove(run_id)
             self._keys = {key: started for key, started in self._keys.items() if started != run_id}

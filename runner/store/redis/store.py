@@ -10,30 +10,38 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
-from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.records.listings import (
+    InterruptQuery,
+    Page,
+    RunQuery,
+    RunSummary,
+    asked_place,
+    cursor_of,
+    cut,
+    place_of,
+)
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
-from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, no_such_run
+from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, no_such_run
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import encoding, event_payloads, interface
-from runner.store.encoding import doorbells_of, dump, reply_of, topology_of
+from runner.store.encoding import LARGE, doorbells_of, dump, reply_of, topology_of
 from runner.store.interface import Claim, Event, Fetched, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.receipts import CRASHED, receipts_for
 from runner.store.redis import measurements, script_values
-from runner.store.redis.connection import Argument, RedisConnection
+from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
-from runner.store.redis.queries import Queries
 from runner.store.redis.script_values import claimed, fetched
 from runner.store.redis.scripts import Scripts
 
@@ -46,6 +54,46 @@ ANSWER_TRIES = 20
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries while the store is away or full: at first, and in the end."""
+
+
+RECORD = (
+    b"v",
+    b"run",
+    b"of",
+    b"reason",
+    b"lock",
+    b"parent_node",
+    b"root",
+    b"path",
+    b"on_end",
+    b"ends",
+    b"unreported",
+    b"trace",
+)
+
+LONGEST_BLOCK = TIMEOUT / 2
+"""Seconds of one blocking read: it must end before the connection counts as dead."""
+
+LOOKED_AT = 1_000
+"""Entries that one page looks at, or twice its length if that is more."""
+
+AT_ONCE, AT_LEAST = 250, 50
+"""Entries that are read in one go: one more than the page's length, within these."""
+
+Item = TypeVar("Item")
+
+Place = tuple[int, str]
+"""Where an entry is in an index: milliseconds and id."""
+
+
+class Span:
+    """The part of an index that a listing goes through, and in which direction."""
+
+    def __init__(self, low: int | None, high: int | None, *, newest: bool) -> None:
+        """Take times in ms; `high` is the first too late."""
+        self.low: str = "-inf" if low is None else str(low)
+        self.high: str = "+inf" if high is None else f"({high}"
+        self.newest = newest
 
 
 class RedisStore:
@@ -95,7 +143,6 @@ class RedisStore:
             confirmed = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
-        self._queries = Queries(self._redis, self._keys, self._large)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
 
     def close(self) -> None:
@@ -118,11 +165,14 @@ class RedisStore:
                 self._call("publish", topology.graph_id, topology.fingerprint)
 
     def graphs(self) -> dict[str, str]:
-        return self._queries.graphs()
+        with self._redis.translated():
+            graphs: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.graphs)
+        return {name.decode(): fingerprint.decode() for name, fingerprint in graphs.items()}
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
-        fields = self._queries.shape(fingerprint)
-        return topology_of(graph_id, fingerprint, fields) if fields else None
+        with self._redis.translated():
+            fields: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.shape(fingerprint))
+        return topology_of(graph_id, fingerprint, fields) if b"meta" in fields else None
 
     # One visit on a worker
 
@@ -239,7 +289,7 @@ class RedisStore:
                     self._measure_answers(questions)
                     return receipts, reply_of(reply)
         for _ in range(ANSWER_TRIES):
-            current, winners, now = self._queries.questions([answer.interrupt_id for answer in answers])
+            current, winners, now = self._read_questions([answer.interrupt_id for answer in answers])
             now = self.clock() if self.clock else now
             receipts, fresh = receipts_for(answers, current, winners.__getitem__, nonce, now)
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
@@ -298,13 +348,48 @@ class RedisStore:
         visit = (address.run_id, address.node_id, address.visit)
         return reply_of(self._call("withdraw", *visit, interrupt_id, decision, "1" if reask else "0"))
 
+    def _read_questions(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
+        """Read questions, the nonces of the requests that answered them, and the server's time in ms."""
+        addresses = [address_of(interrupt_id) for interrupt_id in ids]
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            for interrupt_id, address in zip(ids, addresses, strict=True):
+                run_id = address.run_id if address else ""
+                pipe.hget(self._keys.run(run_id, ":i"), interrupt_id)
+                pipe.hget(self._keys.run(run_id, ":d"), interrupt_id)
+            (seconds, micros), *values = pipe.execute()
+        pairs = list(zip(values[::2], values[1::2], strict=True))
+        interrupts = [script_values.question(asked, decided) if asked else None for asked, decided in pairs]
+        winners = {
+            interrupt_id: script_values.winner(decided)
+            for interrupt_id, (_, decided) in zip(ids, pairs, strict=True)
+        }
+        return interrupts, winners, seconds * 1000 + micros // 1000
+
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        return self._queries.questions(ids)[0]
+        return self._read_questions(ids)[0]
 
     def open_interrupts(
         self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
-        return self._queries.open_interrupts(query, limit, cursor)
+        span = Span(None, query.until, newest=False)
+        with self._redis.translated():
+            root = self._families([query.run])[0][1] if query.run else ""
+            if query.run and not root:
+                return Page(())
+            index = self._shortest(self._keys.questions(query, root), span)
+
+            def read(ids: Sequence[str]) -> list[Interrupt | None]:
+                interrupts = self._read_questions(ids)[0]
+                families = self._families([interrupt.run_id if interrupt else "" for interrupt in interrupts])
+                return [
+                    interrupt
+                    if interrupt is not None and interrupt.is_open and query.fits(interrupt, *family)
+                    else None
+                    for interrupt, family in zip(interrupts, families, strict=True)
+                ]
+
+            return self._page(index, span, cursor, limit, read=read, place=asked_place)
 
     # What people do to runs
 
@@ -352,10 +437,45 @@ class RedisStore:
     # Reading
 
     def read(self, run_id: str) -> RunSnapshot | None:
-        return self._queries.read(run_id)
+        """Read a whole run as it is at one moment."""
+        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
+            for part in ("", ":m", ":i", ":d"):
+                pipe.hgetall(self._keys.run(run_id, part))
+            fields, messages, questions, decisions = pipe.execute()
+        if not fields:
+            return None
+        fields = self._large.resolve(fields)
+        outputs, entries, order = encoding.results(fields)
+        return RunSnapshot(
+            record=encoding.run_record(run_id, fields),
+            nodes=_nodes(fields),
+            task=encoding.load(fields[b"task"]),
+            given=encoding.load(fields[b"given"]),
+            tags=encoding.load(fields[b"tags"]),
+            created_at=int(fields[b"created"]),
+            ended_at=int(fields.get(b"ended", 0)),
+            order=order,
+            outputs=outputs,
+            entries=entries,
+            interrupts=tuple(
+                script_values.question(questions[name], decisions.get(name))
+                for name in sorted(questions, key=lambda name: script_values.question_number(questions[name]))
+            ),
+            messages=_messages(messages),
+            maps={
+                name[2:].decode(): encoding.map_record(value)
+                for name, value in fields.items()
+                if name.startswith(b"m:")
+            },
+            events=int(fields[b"run"].split(b" ")[6]),
+            size=int(fields.get(b"size", 0)),
+        )
 
     def peek(self, run_id: str) -> RunRecord | None:
-        return self._queries.peek(run_id)
+        with self._redis.translated():
+            values: list[bytes | None] = self._redis.client.hmget(self._keys.run(run_id), RECORD)
+        fields = {name: value for name, value in zip(RECORD, values, strict=True) if value is not None}
+        return encoding.run_record(run_id, fields) if fields else None
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         word, *values = self._call("fetch", run_id, *nodes)
@@ -364,15 +484,27 @@ class RedisStore:
         return fetched(values, self._large)
 
     def documents(self, run_id: str) -> dict[str, JSON]:
-        return self._queries.documents(run_id)
+        with self._redis.translated():
+            documents: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id, ":s"))
+        return {name.decode(): encoding.load(value) for name, value in documents.items()}
 
     def children(self, run_id: str) -> list[str]:
-        return self._queries.children(run_id)
+        with self._redis.translated():
+            children: list[bytes] = self._redis.client.lrange(self._keys.run(run_id, ":c"), 0, -1)
+        return [child.decode() for child in children]
 
     def runs(
         self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
     ) -> Page[RunSummary]:
-        return self._queries.runs(query, limit, cursor)
+        span = Span(query.since, query.until, newest=True)
+        with self._redis.translated():
+            index = self._shortest(self._keys.runs(query), span)
+
+            def read(ids: Sequence[str]) -> list[RunSummary | None]:
+                runs = self._summaries(ids)
+                return [run if run is not None and query.fits(run) else None for run in runs]
+
+            return self._page(index, span, cursor, limit, read=read, place=lambda run: run.place)
 
     # Events
 
@@ -380,16 +512,113 @@ class RedisStore:
         self._call("emit", run_id, kind, node, visit, dump(data))
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
-        return self._queries.events(run_id, after, limit, wait)
+        """Read events after a position. A wait is cut into short blocking reads."""
+        key, start = self._keys.run(run_id, ":e"), f"{after or 0}-0"
+        deadline = time.monotonic() + wait
+        with self._redis.translated():
+            client = self._redis.client
+            streams = client.xread({key: start}, count=limit)
+            while (
+                not streams
+                and (wait and client.exists(self._keys.run(run_id)))
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                block = max(1, round(min(left, LONGEST_BLOCK) * 1000))
+                streams = client.xread({key: start}, count=limit, block=block)
+        return [encoding.event(position, fields) for _, stream in streams for position, fields in stream]
 
     # Sessions
 
     def session(self, session_id: str) -> Session:
-        return self._queries.session(session_id)
+        """Read a session as it is at one moment."""
+        messages_key, state_key = self._keys.session(session_id)
+        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
+            messages, values = pipe.lrange(messages_key, 0, -1).hgetall(state_key).execute()
+        return Session(
+            [encoding.load(message) for message in messages],
+            {name.decode(): encoding.load(value) for name, value in values.items()},
+        )
 
     def forget_session(self, session_id: str) -> bool:
         with self._redis.translated():
             return bool(self._redis.client.delete(*self._keys.session(session_id)))
+
+    # Listings, page by page: a listing reads the shortest index that has all it wants, and a page looks at a
+    # bounded number of entries: where few of many fit it ends early, and its cursor continues after those.
+
+    def _shortest(self, indexes: Sequence[str], span: Span) -> str:
+        """Choose the index with the fewest entries in the span."""
+        if len(indexes) == 1:
+            return indexes[0]
+        with self._redis.client.pipeline(transaction=False) as pipe:
+            for index in indexes:
+                pipe.zcount(index, span.low, span.high)
+            counts = pipe.execute()
+        return min(zip(counts, indexes, strict=True))[1]
+
+    def _page(
+        self,
+        index: str,
+        span: Span,
+        cursor: str,
+        limit: int,
+        *,
+        read: Callable[[Sequence[str]], list[Item | None]],
+        place: Callable[[Item], Place],
+    ) -> Page[Item]:
+        """Look at entries until there are enough, or no more, or it has looked at many."""
+        after = place_of(cursor) if cursor else None
+        items: list[Item] = []
+        looked_at = 0
+        while looked_at < max(LOOKED_AT, 2 * limit):
+            entries = self._entries(index, span, after, min(AT_ONCE, max(AT_LEAST, limit + 1)))
+            if not entries:
+                return cut(items, place, limit)
+            items += [item for item in read([name for _, name in entries]) if item is not None]
+            if len(items) > limit:
+                return cut(items, place, limit)
+            looked_at, after = looked_at + len(entries), entries[-1]
+        return cut(items, place, limit, rest=cursor_of(after) if after else None)
+
+    def _entries(self, index: str, span: Span, after: Place | None, count: int) -> list[Place]:
+        """Read the entries after a place: the rest of its millisecond, and about `count` more."""
+        low, high = span.low, span.high
+        with self._redis.client.pipeline(transaction=True) as pipe:
+            if after is not None:
+                moment = after[0]
+                if span.newest:
+                    high = f"({moment}"
+                else:
+                    low = f"({moment}"
+                pipe.zrange(index, moment, moment, byscore=True, withscores=True)
+            ends = (high, low) if span.newest else (low, high)
+            pipe.zrange(index, *ends, desc=span.newest, byscore=True, offset=0, num=count, withscores=True)
+            *same, rest = [
+                [(int(moment), name.decode()) for name, moment in entries] for entries in pipe.execute()
+            ]
+        if after is None:
+            return rest
+        if span.newest:
+            return [*reversed([entry for entry in same[0] if entry < after]), *rest]
+        return [*(entry for entry in same[0] if entry > after), *rest]
+
+    def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
+        with self._redis.client.pipeline(transaction=False) as pipe:
+            for run_id in ids:
+                pipe.hmget(self._keys.run(run_id), "of", "run", "created", "tags")
+            rows: list[list[Any]] = pipe.execute()
+        return [
+            encoding.summary(run_id, *row) if row[0] is not None else None
+            for run_id, row in zip(ids, rows, strict=True)
+        ]
+
+    def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Read the graph and the root of each run."""
+        with self._redis.client.pipeline(transaction=False) as pipe:
+            for run_id in ids:
+                pipe.hmget(self._keys.run(run_id), "of", "root")
+            rows: list[list[bytes | None]] = pipe.execute()
+        return [((of or b"- - ").decode().split(" ", 2)[2], (root or b"").decode()) for of, root in rows]
 
     # Calling scripts
 
@@ -423,8 +652,30 @@ class RedisStore:
     def _written(self, token: Token | None, value: JSON) -> bytes:
         """Write a value, or a reference to it where it is large and its run exists."""
         data = dump(value)
-        return self._large.put(token.run_id, data) if token else data
+        return self._large.put(token.run_id, data) if token and len(data) > LARGE else data
 
 
 def _token(token: Token) -> tuple[Argument, ...]:
     return (token.run_id, token.node, token.visit, token.fence)
+
+
+def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
+    rounds = {
+        int(name[2:]): encoding.load(value).get("round", 0)
+        for name, value in fields.items()
+        if name.startswith(b"l:")
+    }
+    nodes = {}
+    for name, value in fields.items():
+        if name.startswith(b"n:"):
+            record, scope = encoding.node_record(value)
+            nodes[name[2:].decode()] = encoding.in_round(record, rounds.get(scope, 0))
+    return nodes
+
+
+def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
+    counts = {name[1:]: int(count) for name, count in fields.items() if name.startswith(b"#")}
+    return {
+        node.decode(): [encoding.load(fields[b"%d.%s" % (number, node)]) for number in range(1, count + 1)]
+        for node, count in counts.items()
+    }

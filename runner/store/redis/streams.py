@@ -193,11 +193,11 @@ class Intake:
                 pipe.xdel(entry.stream, entry.id)
                 pipe.execute()
 
-    def bury(self, entry: Entry, reason: str) -> None:
+    def write_dead_letter(self, entry: Entry, reason: str) -> None:
         """Move an entry to the dead letters, its fields as they came."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
         kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
-        _bury(self._redis, self.keys.dead_messages, {**letter, **kept})
+        _write_dead_letter(self._redis, self.keys.dead_messages, {**letter, **kept})
         self.done(entry)
 
     def forget(self, idle: float, every: float = 0) -> list[str]:
@@ -238,9 +238,11 @@ class Outbox:
         said: bytes = self._redis.call("XADD", stream, "*", BODY, body)
         return said.decode()
 
-    def bury(self, door: str, body: bytes, reason: str) -> None:
+    def write_dead_letter(self, door: str, body: bytes, reason: str) -> None:
         """Put a message that never was on a stream into the dead letters."""
-        _bury(self._redis, self.keys.dead_messages, {"stream": door, "id": "", "reason": reason, BODY: body})
+        _write_dead_letter(
+            self._redis, self.keys.dead_messages, {"stream": door, "id": "", "reason": reason, BODY: body}
+        )
 
     def reply(self, stream: str, body: bytes) -> None:
         """Put a receipt on the stream that its receiver reads; it goes a day after the last one.
@@ -249,7 +251,7 @@ class Outbox:
         among the dead letters: it must not keep the messages behind it waiting.
         """
         if not stream.startswith(self.keys.replies):
-            self.bury(
+            self.write_dead_letter(
                 stream, body, f"the receipt was not sent: its stream must begin with {self.keys.replies}"
             )
             return
@@ -260,10 +262,10 @@ class Outbox:
             if error.passing:
                 raise
             log.warning("receipt.dead: %s The receipt is put among the dead letters.", error)
-            self.bury(stream, body, f"the receipt could not be sent: {error}")
+            self.write_dead_letter(stream, body, f"the receipt could not be sent: {error}")
 
 
-def _bury(connection: RedisConnection, stream: str, letter: dict[Any, Any]) -> None:
+def _write_dead_letter(connection: RedisConnection, stream: str, letter: dict[Any, Any]) -> None:
     """Add a dead letter, and delete those that are old, or the older half of too many bytes."""
     with connection.translated():
         client = connection.client_of(stream)

@@ -594,10 +594,10 @@ class RunContract:
         before = self.record(worker, run_id)
         reply = store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
 
-        assert (before.on_end, before.ends, before.untold) == (TASK, 0, 0)
+        assert (before.on_end, before.ends, before.unreported) == (TASK, 0, 0)
         assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "g", 5, "g")]
         after = self.record(worker, run_id)
-        assert (after.status, after.on_end, after.ends, after.untold) == (Status.COMPLETED, TASK, 1, 1)
+        assert (after.status, after.on_end, after.ends, after.unreported) == (Status.COMPLETED, TASK, 1, 1)
 
     def test_a_run_that_is_ended_rings_for_its_end(self, worker: ManualWorker) -> None:
         """A cancel or an execution timeout that ends a run rings for its end, too."""
@@ -628,7 +628,7 @@ class RunContract:
             rings.append(worker.sweep())
 
         assert rings == [[], [f"{CALLBACK_NODE}.1.1"]] * 3
-        assert self.record(worker, run_id).untold == 4
+        assert self.record(worker, run_id).unreported == 4
 
     def test_an_end_that_was_reported_rings_no_more(self, worker: ManualWorker, store: Store) -> None:
         """An end that was reported is rung for no more; a repeated report changes nothing."""
@@ -638,7 +638,7 @@ class RunContract:
         assert [store.end_reported(run_id, 1).word for _ in range(2)] == ["end_reported", "end_reported"]
         worker.clock.advance(3600)
         assert (store.sweep().word, worker.sweep()) == ("0", [])
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).untold) == (1, 0)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
 
     def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
         """An end that has not come, or of a run that is not there, is stale."""
@@ -649,19 +649,19 @@ class RunContract:
         assert [store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))] == [
             "stale"
         ] * 3
-        assert self.record(worker, run_id).untold == 1
+        assert self.record(worker, run_id).unreported == 1
 
     def test_a_retried_run_reports_its_next_end(self, worker: ManualWorker, store: Store) -> None:
         """A retry drops the end that was not reported yet; the next end has a number of its own."""
         run_id = worker.start("a", on_end=TASK)
         self.last_of(worker, run_id, "a")
         write_retry(store, run_id)
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).untold) == (1, 0)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
 
         assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
 
         assert store.end_reported(run_id, 1).word == "stale"
-        assert self.record(worker, run_id).untold == 1
+        assert self.record(worker, run_id).unreported == 1
         assert store.end_reported(run_id, 2).word == "end_reported"
         worker.clock.advance(3600)
         assert store.sweep().word == "0"
@@ -707,13 +707,13 @@ class RunContract:
         """A run that executes, waits or has an end to report is kept."""
         executing, waiting = worker.start("a"), worker.start("a")
         worker.park(waiting, "a")
-        untold = worker.start("a", on_end="shop.done")
-        worker.run(untold, "a")
+        unreported = worker.start("a", on_end="shop.done")
+        worker.run(unreported, "a")
 
-        assert {store.remove(run_id).word for run_id in (executing, waiting, untold)} == {"goes_on"}
-        assert all(store.peek(run_id) for run_id in (executing, waiting, untold))
-        store.end_reported(untold, 1)
-        assert store.remove(untold).word == "removed"
+        assert {store.remove(run_id).word for run_id in (executing, waiting, unreported)} == {"goes_on"}
+        assert all(store.peek(run_id) for run_id in (executing, waiting, unreported))
+        store.end_reported(unreported, 1)
+        assert store.remove(unreported).word == "removed"
 
     def test_the_runs_inside_go_with_the_outermost(self, worker: ManualWorker, store: Store) -> None:
         """A run inside another is removed with it, by the sweep, and never alone."""

@@ -9,7 +9,7 @@ local function plain(text)
   return text:find('[%c"\\]') and cjson.encode(text):sub(2, -2) or text
 end
 
--- A message of the task queue, by filling in the template that the workers left (see doorbell.py). The
+-- A message of the task queue, by filling in the template that the workers left (see doorbell_template.py). The
 -- number in its key is the version of `values`.
 local function message(template, places, bell)
   local id, said = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}

@@ -46,5 +46,5 @@ local function index_status(d, before, status)
   redis.call('ZADD', prefix .. 'runs:' .. status, created, d.id)
   if not FINAL[status] then return end
   redis.call('HSET', d.key, 'ended', now)
-  if redis.call('HEXISTS', d.key, 'untold') == 0 then end_use(d) end
+  if redis.call('HEXISTS', d.key, 'unreported') == 0 then end_use(d) end
 end

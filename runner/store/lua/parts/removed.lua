@@ -1,8 +1,8 @@
 -- Taking an ended run out of the store.
 -- include: ended
 local function ended(run)
-  local status, untold = unpack(redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'untold'))
-  return status and not untold and FINAL[status:match('^%S+')]
+  local status, unreported = unpack(redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'unreported'))
+  return status and not unreported and FINAL[status:match('^%S+')]
 end
 
 -- Remove a run's keys and its entries in listings; its children are left to the sweep, which finds them

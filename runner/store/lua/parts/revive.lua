@@ -18,7 +18,7 @@ local function revive(d)
   redis.call('HDEL', d.key, 'ended')
   timer(d, 'callback', '', false)
   -- A run whose end was not reported yet has not left its shape.
-  if redis.call('HDEL', d.key, 'untold') == 0 then redis.call('HINCRBY', d.shape_key, 'runs', 1) end
+  if redis.call('HDEL', d.key, 'unreported') == 0 then redis.call('HINCRBY', d.shape_key, 'runs', 1) end
   redis.call('PERSIST', d.shape_key)
 end
 

@@ -12,15 +12,15 @@ end
 -- Ring at the end itself: the run counts its ends, so that none is taken for another.
 local function note_end(d)
   if redis.call('HEXISTS', d.key, 'on_end') == 0 then return end
-  redis.call('HSET', d.key, 'untold', 1)
+  redis.call('HSET', d.key, 'unreported', 1)
   ring_end(d, redis.call('HINCRBY', d.key, 'ends', 1), ring_again())
 end
 
 -- It has not been reported so far.
 local function ring_end_again(d)
-  local found = redis.call('HMGET', d.key, 'untold', 'ends')
+  local found = redis.call('HMGET', d.key, 'unreported', 'ends')
   if not found[1] then return end
-  redis.call('HINCRBY', d.key, 'untold', 1)
+  redis.call('HINCRBY', d.key, 'unreported', 1)
   ring_end(d, tonumber(found[2]), now + math.min(LONGEST_WAIT, lease * 2 ^ math.min(tonumber(found[1]), 16)))
   commit(d)
 end
