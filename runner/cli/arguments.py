@@ -20,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner.cli.exits import CommandError, Exit
+from runner.records.run import no_such_run
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -184,8 +185,10 @@ def full_run_id(client: Client, text: str) -> str:
     """Return the id that begins with this text, or the text itself where no run or only it fits.
 
     Raises:
-        CommandError: several runs fit.
+        CommandError: several runs fit. NotFoundError: it can't be the id of a run.
     """
+    if ":" in text:
+        raise no_such_run(text)
     if client.engine.store.peek(text) is not None:
         return text
     return _only([run.run_id for run in _runs(client, text, LIMIT)], text, "runs")

@@ -195,7 +195,8 @@ def address_of(interrupt_id: str) -> Address | None:
     run_id, dot, rest = interrupt_id.partition(SEPARATOR)
     parts = rest.rsplit(SEPARATOR, 2)
     number = parts[1] if len(parts) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
-    if not dot or not run_id or not (number.isdecimal() and len(number) < MAX_DIGITS):
+    # With a colon the id of a run would name one of its keys in the store.
+    if not dot or not run_id or ":" in run_id or not (number.isdecimal() and len(number) < MAX_DIGITS):
         return None
     return Address(run_id, parts[0], int(parts[1]))
 

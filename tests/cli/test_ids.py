@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from runner.cli.program import runner
+from runner.operations.inbox import Disposition, InboxMessage, judge_answer
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
 
@@ -67,6 +68,24 @@ def test_a_prefix_of_two_runs_changes_nothing(bench, told):
 def test_a_prefix_of_no_run_is_not_found(bench, told, text):
     """What can't begin an id, or begins none, is the same mistake."""
     assert told("runs", "show", text).exit_code == 4
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "events", "retry", "remove", "export", "watch"])
+def test_a_key_of_a_run_is_no_run(bench, told, command):
+    """`RUN:e` is where the store has the run's events: it is not found like any other wrong id."""
+    done = told("runs", command, f"{bench.run_id}:e")
+
+    assert done.exit_code == 4
+    assert f"there is no run '{bench.run_id}:e'" in done.stderr
+
+
+def test_an_answer_that_names_a_key_of_a_run_is_unknown(bench):
+    """A sender of such an id gets its receipt, and the message is kept: it is not tried for ever."""
+    body = {"v": 1, "interrupt_id": f"{bench.run_id}:e.a.1.abc", "response": 1}
+    message = InboxMessage("1-0", "key", json.dumps(body).encode(), lambda: 0.0)
+    verdict = judge_answer(bench.engine, message, patience=60)
+
+    assert (verdict.disposition, verdict.receipt.status) == (Disposition.DEAD, "unknown")
 
 
 def test_a_question_is_named_by_the_beginning_of_its_run(bench, told):

@@ -167,8 +167,11 @@ class Keys:
         return f"{self.prefix}g:{fingerprint}"
 
     def run(self, run_id: str, part: str = "") -> str:
-        """Name a run's hash, or with a `part` such as `:s` another of its keys."""
-        return f"{self.prefix}r:{run_id}{part}"
+        """Name a run's hash, or with a `part` such as `:s` another of its keys.
+
+        No run has a colon in its id: with one it would name a part of another run.
+        """
+        return f"{self.prefix}r:{run_id.replace(':', '%')}{part}"
 
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"

@@ -153,6 +153,10 @@ class ReadingContract:
         event = store.events(run_id)[-1]
         assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
         assert {type(event.kind) for event in store.events(run_id)} == {str}
+        empty: list[JSON] = [[], {}, 0, "", False, None]
+        for data in empty:
+            store.emit(run_id, "progress", "a", 1, data)
+        assert [event.data for event in store.events(run_id)[-6:]] == empty
 
     def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
