@@ -11,7 +11,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from bench import agents, answers, budgets, hop, idle, memory, nodes, results, sizes, waiting
+from bench import agents, answers, budgets, fleet, hop, idle, memory, nodes, results, sizes, waiting
 from bench.site import SLOTS
 
 PARTS: dict[str, ModuleType] = {
@@ -21,6 +21,7 @@ PARTS: dict[str, ModuleType] = {
     "agents": agents,
     "memory": memory,
     "idle": idle,
+    "fleet": fleet,
     "sizes": sizes,
     "waiting": waiting,
 }
@@ -34,7 +35,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"parts, with commas between: {', '.join(PARTS)}")
     parser.add_argument("--pool", choices=sorted(SLOTS), help="one pool; without it all three")
     parser.add_argument("--rounds", type=int, help="more rounds, steadier medians")
-    parser.add_argument("--sizes", default="", help="nodes (sizes), or runs (waiting, memory)")
+    parser.add_argument(
+        "--sizes", default="", help="nodes (sizes), runs (waiting, memory) or workers (fleet)"
+    )
     chosen = parser.parse_args()
     console = Console(width=160)
     chosen_sizes = [int(size) for size in chosen.sizes.split(",") if size]

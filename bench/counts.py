@@ -1,8 +1,8 @@
 """Counts of what each step sends to Redis and does there: numbers that are the same on every machine.
 
 `bench/counts.json` has the accepted ones; a test compares. `python -m bench.counts` prints the table, and
-`--write` accepts it. The steps are those of a worker: its engine executes real nodes, the scripts push real
-doorbells, and every command goes over a connection that counts.
+`--write` accepts it, on the page of benchmarks, too. The steps are those of a worker: its engine executes
+real nodes, the scripts push real doorbells, and every command goes over a connection that counts.
 """
 
 from __future__ import annotations
@@ -295,6 +295,9 @@ def main() -> None:
     if parser.parse_args().write:
         rows = [f"{json.dumps(step)}: {json.dumps(counts)}" for step, counts in table.items()]
         ACCEPTED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+        from bench import report  # noqa: PLC0415 - it shows this table
+
+        report.PAGE.write_text(report.render(report.PAGE.read_text(), {}))
     grid(table).show(Console(width=140))
 
 

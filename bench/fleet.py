@@ -9,23 +9,21 @@ some more). So some seconds of a large fleet take as long as their commands do. 
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
-import json
 import logging
 import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
-from rich.console import Console
 
-from bench import results
 from bench.grid import Grid, number
 from bench.meter import server_cpu
 from runner.celery.application import make_app
@@ -44,6 +42,9 @@ THREADS: tuple[type[Background], ...] = (Heartbeat, StreamIntake, Sweeper)
 
 SIZES = [100, 1_000, 10_000]
 SECONDS = 10
+"""Virtual seconds of a round."""
+
+ROUNDS = 1
 SCHEME = "fleet"
 POOLS = False
 SLOW = 20_000
@@ -135,11 +136,19 @@ def _clients() -> Any:
     return client
 
 
-def _virtual_time() -> None:
-    """Give our modules the virtual clock for the module `time`."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("runner.celery.", "runner.store.redis.")) and vars(module).get("time") is time:
-            module.time = CLOCK  # type: ignore[attr-defined]
+@contextmanager
+def _virtual_time() -> Iterator[None]:
+    """Give our modules the virtual clock for the module `time`, and silence what they log."""
+    rooms = ("runner.celery.", "runner.store.redis.")
+    modules: list[Any] = [module for name, module in list(sys.modules.items()) if name.startswith(rooms)]
+    timed = [module for module in modules if getattr(module, "time", None) is time]
+    logging.disable(logging.WARNING)
+    for module in timed:
+        module.time = CLOCK
+    yield
+    for module in timed:
+        module.time = time
+    logging.disable(logging.NOTSET)
 
 
 class Fleet:
@@ -189,11 +198,10 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         fleet = Fleet(store.url, size)
         fleet.go(CLOCK.now + 12)  # every heartbeat and every sweep was due once
         server.config_resetstat()
-        used, began = server_cpu(server), time.monotonic()
+        used = server_cpu(server)
         fleet.go(CLOCK.now + seconds)
         spent = server_cpu(server) - used
         calls = {name: row["calls"] for name, row in server.info("commandstats").items()}
-        real = time.monotonic() - began
         server.config_set("slowlog-max-len", SLOW)
         server.config_set("slowlog-log-slower-than", 0)
         fleet.go(CLOCK.now + min(seconds, SLOW / 20 / size))
@@ -205,7 +213,6 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         "cpu": spent / seconds * 100,
         "microseconds": spent / seconds / size * 1e6,
         "costs": costs,
-        "real": real,
     }
 
 
@@ -221,12 +228,11 @@ def _costs(server: redis.Redis) -> dict[str, float]:
     return {name: median(spent[name]) for name in sorted(spent.keys() - own)}
 
 
-def run(_: str, __: int, sizes: list[int], seconds: float = SECONDS) -> dict[str, Any]:
-    """Simulate a fleet of each size."""
+def run(_: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
+    """Simulate a fleet of each size, for ten seconds in each round."""
     CLIENTS[SCHEME] = _clients()
-    logging.disable(logging.WARNING)
-    _virtual_time()
-    return {str(size): measure(size, seconds) for size in sizes or SIZES}
+    with _virtual_time():
+        return {str(size): measure(size, SECONDS * rounds) for size in sizes or SIZES}
 
 
 def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
@@ -256,21 +262,3 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
             costs,
         ),
     ]
-
-
-def main() -> None:
-    """Read the command line, simulate, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", default=",".join(map(str, SIZES)), help="sizes of fleets")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds")
-    chosen = parser.parse_args()
-    before = results.machine()
-    figures = run("", 1, [int(size) for size in chosen.workers.split(",")], chosen.seconds)
-    results.write("fleet", "", figures, before)
-    for grid in grids("", figures):
-        grid.show(Console(width=160))
-    sys.stdout.write(json.dumps({size: found["real"] for size, found in figures.items()}) + "\n")
-
-
-if __name__ == "__main__":
-    main()

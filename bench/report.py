@@ -1,7 +1,7 @@
 """Writes what was measured into docs/ideas/benchmarks.md, between its markers: `python -m bench.report`.
 
-The figures are those in build/bench, where `make bench`, `make bench-peers` and `python -m bench.fleet`
-leave them; a part that was not measured keeps what stands on the page.
+The figures are those in build/bench, where `make bench` and `make bench-peers` leave them; a part that was
+not measured keeps what stands on the page.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench import budgets, counts, fleet, results
+from bench import budgets, counts, results
 from bench.__main__ import PARTS
 from bench.grid import Grid
 from bench.peers import __main__ as peers
 
 PAGE = Path("docs/ideas/benchmarks.md")
-ALL: dict[str, ModuleType] = {**PARTS, "fleet": fleet, "peers": peers}
+ALL: dict[str, ModuleType] = {**PARTS, "peers": peers}
 POOLS = ("threads", "solo", "prefork", "")
 
 

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
-from bench import counts
+from bench import counts, report
 from bench.meter import Monitor
 from bench.site import OURS, site
 from runner.definition.model import MapSpec
@@ -18,6 +19,7 @@ from runner.dev.embedded import embedded_store
 from runner.store.redis.store import RedisStore
 from runner.testing.contract.manual_worker import ManualWorker, shape
 
+ROOT = Path(__file__).parents[2]
 NODES = 100
 LONGER = 0.02
 """Part by which bytes may differ: the length of times and of durations."""
@@ -43,6 +45,13 @@ def test_each_step_costs_what_was_accepted():
     assert differences(counts.count(), counts.accepted()) == [], (
         "The counts of steps have changed. If that is meant: python -m bench.counts --write"
     )
+
+
+def test_the_page_shows_what_was_accepted():
+    """The counts on the page of benchmarks are those that the tests compare with."""
+    page = (ROOT / report.PAGE).read_text()
+
+    assert report.render(page, {}) == page
 
 
 def test_a_needless_command_shows(monkeypatch):
