@@ -24,7 +24,7 @@ def run(_: str, rounds: int, __: list[int]) -> dict[str, Any]:
     """Run the same number of nodes as bare tasks, as fans and as maps, in turn."""
     spent: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
-    with site("threads", slots=SLOTS) as bench:
+    with site("threads", graphs=("agents", "items", "short"), slots=SLOTS) as bench:
 
         def graphs(name: str) -> None:
             runs = [bench.start(name) for _ in range(FANS)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.grid import Grid, number
 from bench.meter import percentiles
-from bench.site import PATIENCE, Site, site, wait_for
+from bench.site import OURS, PATIENCE, Site, site, wait_for
 from runner import Run
 from runner.records.run import Status
 
@@ -28,7 +28,7 @@ IDLE, RUNNING, BUSY = "applied, slots idle", "node runs, slots idle", "applied, 
 def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
     """Measure idle and busy slots in turn."""
     times: dict[str, list[float]] = {IDLE: [], RUNNING: [], BUSY: []}
-    with site(pool, sides=(1,)) as bench:
+    with site(pool, sides=(OURS,), graphs=("asking", "agents")) as bench:
         for _ in range(rounds):
             _idle(bench, times)
             _busy(bench, times[BUSY])

@@ -20,7 +20,7 @@ import hiredis
 import redis
 from rich.console import Console
 
-from bench.graphs import build, chain, fan, lattice, noop, numbers, question
+from bench.graphs import FACTORIES, chain, fan, lattice, noop, numbers
 from bench.grid import Grid
 from runner import Agent, GraphBuilder, NodeContext, tool
 from runner.celery.application import make_app
@@ -112,9 +112,7 @@ def _graphs(width: int) -> Registry:
     registry.add("chain", lambda: chain(3))
     registry.add("fan", lambda: fan(width))
     registry.add("lattice", lambda: lattice(9))
-    registry.add(
-        "waiting", lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")])
-    )
+    registry.add("waiting", FACTORIES["waiting"])
     registry.add("loop", _loop)
     registry.add("map", _map)
     registry.add("agent", _agent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench import graphs  # noqa: F401 - registers them
-from runner.definition.registry import registry
+from bench import graphs
+from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.store import open_store
 from runner.store.interface import Doorbell, Store
@@ -33,8 +33,11 @@ class Filler:
     def __init__(self, url: str) -> None:
         """Publish the graphs; doorbells come back to this process, not to a queue."""
         self.bells = Bells()
+        own = Registry()
+        for name in ("waiting", "short"):
+            own.add(name, graphs.FACTORIES[name])
         self.store: Store = open_store(url, push=False)
-        self.engine = Engine(self.store, self.bells, registry)
+        self.engine = Engine(self.store, self.bells, own)
         self.engine.publish(["waiting", "short"])
 
     def add(self, graph: str, count: int) -> None:

@@ -1,6 +1,6 @@
 """The same shapes as graphs of ours: a chain, a fan with a join, a lattice, and graphs that wait.
 
-Each is registered for each size of BENCH_SIZES, as `chain100`; graphs that wait have one size.
+A worker registers those that BENCH_GRAPHS names, and no others: each has a queue, and a fetch names all.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from math import isqrt
 
 from runner import Graph, GraphBuilder, NodeContext, graph
 
-SIZES = [int(size) for size in os.environ.get("BENCH_SIZES", "100,500").split(",")]
 SLEEP = 0.2
 """Seconds that an agent-like node waits, as for a model."""
 
@@ -25,11 +25,6 @@ Function = Callable[[NodeContext], object]
 
 def noop(_: NodeContext) -> None:
     """Do nothing."""
-
-
-def moment(_: NodeContext) -> float:
-    """Return the time, in seconds."""
-    return time.time()
 
 
 def nap(_: NodeContext) -> None:
@@ -84,21 +79,6 @@ def lattice(size: int) -> Graph:
     return build(dict.fromkeys(names, noop), edges)
 
 
-for _size in SIZES:
-    graph(f"chain{_size}")(lambda size=_size: chain(size))
-    graph(f"fan{_size}")(lambda size=_size: fan(size))
-    graph(f"lattice{_size}")(lambda size=_size: lattice(size))
-
-graph("clocked")(lambda: chain(100, moment))
-graph("agents")(lambda: fan(AGENTS, nap))
-graph("short")(lambda: chain(3))
-graph("asking")(lambda: build({"ask": question}, []))
-graph("waiting")(
-    lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
-)
-
-
-@graph("items")
 def items() -> Graph:
     """Build a map of agent-like nodes."""
     builder = GraphBuilder()
@@ -106,3 +86,26 @@ def items() -> Graph:
     builder.add_map(nap, "naps", over="list")
     builder.add_edge("list", "naps")
     return builder.build()
+
+
+SHAPES = {"chain": chain, "fan": fan, "lattice": lattice}
+FACTORIES: dict[str, Callable[[], Graph]] = {
+    "agents": lambda: fan(AGENTS, nap),
+    "items": items,
+    "short": lambda: chain(3),
+    "asking": lambda: build({"ask": question}, []),
+    "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
+}
+
+
+def register(*names: str) -> None:
+    """Register graphs: those above, or a shape with its size, as `chain100`."""
+    for name in names:
+        shape = name.rstrip("0123456789")
+        if shape in SHAPES:
+            graph(name)(partial(SHAPES[shape], int(name.removeprefix(shape))))
+        else:
+            graph(name)(FACTORIES[name])
+
+
+register(*filter(None, os.environ.get("BENCH_GRAPHS", "").split(",")))

@@ -22,7 +22,7 @@ def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
     """Watch one worker of each kind, each alone on a store, for `rounds` times 30 seconds."""
     figures = {}
     for side, name in NAMES.items():
-        with site(pool, sides=(side,)) as bench:
+        with site(pool, sides=(side,), graphs=("short",)) as bench:
             sleep(SETTLE)
             seconds = SECONDS * rounds
             server, pid = bench.servers[side], bench.workers[side].pid

@@ -21,7 +21,7 @@ Job = tuple[int, int, Callable[[], None]]
 
 def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
     """Measure one pool."""
-    with site(pool) as bench:
+    with site(pool, graphs=tuple(NODES)) as bench:
         jobs: dict[str, Job] = {
             "bare task": (BARE, BATCH, lambda: bench.bare_tasks(BATCH)),
             "canvas chain": (BARE, NODES["chain100"], lambda: _canvas(bench, "chain")),

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,10 +39,11 @@ class Site:
         pool: str,
         *,
         sides: tuple[int, ...] = (BARE, OURS),
+        graphs: Sequence[str] = (),
         slots: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the workers; `slots` and `environment` are those of each worker."""
+        """Start the workers, ours with these graphs; `slots` and `environment` are those of each worker."""
         socket = urlsplit(store.url).path
         self.urls = [f"unix://{socket}?db={number}" for number in (BARE, OURS)]
         self.servers = [redis.Redis.from_url(url) for url in self.urls]
@@ -51,7 +52,12 @@ class Site:
             "BENCH_BROKER": as_broker(self.urls[BARE]),
             "BENCH_BACKEND": f"redis+socket://{socket}?virtual_host={BARE}",
         }
-        ours = {"RUNNER_REDIS_URL": self.urls[OURS], "RUNNER_GRAPHS": "bench.graphs", "RUNNER_EVENTS": "0"}
+        ours = {
+            "RUNNER_REDIS_URL": self.urls[OURS],
+            "RUNNER_GRAPHS": "bench.graphs",
+            "RUNNER_EVENTS": "0",
+            "BENCH_GRAPHS": ",".join(graphs),
+        }
         self.client = Client(store=open_store(self.urls[OURS]))
         self.workers: dict[int, SupervisedProcess] = {}
         for side in sides:

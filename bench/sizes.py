@@ -19,9 +19,9 @@ BATCH = 500
 def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
     """Measure one pool; the small sizes run as often as gives 1,000 nodes, so that they last long enough."""
     sizes = sizes or SIZES
-    names = ",".join(map(str, sizes))
+    names = [f"{shape}{size}" for shape in SHAPES for size in sizes]
     figures: dict[str, list[dict[str, float]]] = {}
-    with site(pool, environment={"BENCH_SIZES": names}) as bench:
+    with site(pool, graphs=names) as bench:
         bench.run(f"fan{sizes[0]}")
         bench.bare_tasks(BATCH)
         for _ in range(rounds):

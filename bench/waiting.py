@@ -24,7 +24,7 @@ LOOKS = 7
 def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
     """Measure at each level, next to bare Celery tasks."""
     figures: dict[str, Any] = {}
-    with site(pool) as bench:
+    with site(pool, graphs=tuple(NAMES.values())) as bench:
         filler, waiting = Filler(bench.urls[OURS]), 0
         for level in sizes or LEVELS:
             memory = bench.servers[OURS].info("memory")["used_memory"]

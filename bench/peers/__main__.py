@@ -46,6 +46,7 @@ PATIENT = 180.0
 """Seconds for a start, or for a job."""
 
 ROUNDS = 3
+GRAPHS = (f"chain{LENGTH}", f"fan{WIDTH}", "asking")
 
 
 class Unavailable(Exception):
@@ -152,6 +153,17 @@ class Peer:
         self._process.wait()
 
 
+def _programs() -> Path:
+    """Return the folder of Postgres' programs, which Debian keeps off PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return found[-1] if found else Path(shutil.which("initdb") or "").parent
+
+
+def _postgres_version() -> str:
+    command = [str(_programs() / "postgres"), "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[2]
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
     """Run a private Postgres with its default settings; yield what gives a new database its URL.
@@ -159,8 +171,7 @@ def postgres() -> Iterator[str]:
     Raises:
         Unavailable: there is none on this machine.
     """
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    programs = found[-1] if found else Path(shutil.which("initdb") or "").parent
+    programs = _programs()
     if not (programs / "initdb").exists():
         raise Unavailable("there is no Postgres: apt install postgresql")
     user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
@@ -187,7 +198,9 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sides: dict[str, Ours | Peer] = {"ours": Ours(stack.enter_context(site("threads", sides=(OURS,))))}
+        sides: dict[str, Ours | Peer] = {
+            "ours": Ours(stack.enter_context(site("threads", sides=(OURS,), graphs=GRAPHS)))
+        }
         figures["ours"] = {"versions": sides["ours"].versions}
         database = ""
         try:
@@ -206,7 +219,8 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
                 figures[name] = {"error": str(error)}
                 continue
             stack.callback(sides[name].end)
-            figures[name] = {"versions": sides[name].versions}
+            server = {"Postgres": _postgres_version()} if "postgres" in options else {}
+            figures[name] = {"versions": sides[name].versions | server}
         _rounds(sides, figures, rounds)
     return figures
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -123,5 +122,6 @@ async def main() -> None:
                 await loop.run_in_executor(threads, serve, versions, jobs)
 
 
-threading.current_thread().name = "temporal"
-asyncio.run(main())
+# Temporal imports this file once more, into the sandbox of its workflows.
+if __name__ == "__main__":
+    asyncio.run(main())

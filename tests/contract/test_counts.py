@@ -82,7 +82,7 @@ def test_a_node_costs_the_same_in_a_wide_graph():
 @pytest.mark.slow
 def test_a_node_costs_a_worker_three_commands():
     """Fetch, claim, settle: a worker sends no other command for a node, and each is one round trip."""
-    with site("threads", sides=(OURS,)) as bench:
+    with site("threads", sides=(OURS,), graphs=("chain100",)) as bench:
         bench.run("chain100")
         with Monitor(bench.urls[OURS]) as monitor:
             bench.run("chain100")
