@@ -75,7 +75,7 @@ def test_without_the_guard_queued_ends_every_worker(site, rabbit, channel):
     """Control: Celery alone ends the worker that takes it, and RabbitMQ gives it to the next one."""
     channel.queue_declare("unguarded", durable=True, auto_delete=False)
     channel.basic_publish(message(headers={"id": "1", "task": ["x"]}), exchange="", routing_key="unguarded")
-    settings = {"RUNNER_BROKER_URL": rabbit.url, "RUNNER_GRAPHS": "tests.chaos.no_guard"}
+    settings = {"RUNNER_BROKER_URL": rabbit.url, "RUNNER_GRAPHS": "tests.celery.graphs,tests.chaos.no_guard"}
     victims = [site.add(queues="unguarded", **settings) for _ in range(2)]
 
     wait_until(lambda: not any(victim.alive for victim in victims), "both end", seconds=SLOW)
