@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import redis
 
-from runner import Agent, GraphBuilder, RetryPolicy
+from runner import Agent, GraphBuilder, RetryPolicy, tool
 from runner.definition.model import AFTER_GRAPH, MapSpec, Topology
 from runner.errors import PayloadTooLarge
 from runner.operations import recovery
@@ -25,6 +27,9 @@ from tests.graphs import Bench, single, wired
 MUCH = "x" * 3_000
 NEARLY = "x" * 2_000
 LARGE = "x" * 70_000
+
+RUN, VISIT, MESSAGE = 4_096, 300, 50
+"""Bytes that each counts beside its values."""
 
 
 def length(*values: Any) -> int:
@@ -49,12 +54,12 @@ class RunSizes:
         """Task, state, tags, outputs and entries count, at the length that is stored."""
         run_id = worker.start(shape("a>b"), {"t": 1}, given={"g": 2}, tags={"k": "v"})
         given = length({"t": 1}, {"g": 2}, {"k": "v"})
-        assert self.size(worker, run_id) == given
+        assert self.size(worker, run_id) == RUN + given
 
         worker.settle(worker.claim(run_id, "a").token, {"paid": 5}, "1")
 
         entry = worker.read(run_id).entries["a", 1]
-        assert self.size(worker, run_id) == given + length({"paid": 5}, entry)
+        assert self.size(worker, run_id) == RUN + VISIT + given + length({"paid": 5}, entry)
 
     def test_what_a_node_keeps_counts_as_it_is_now(self, worker: ManualWorker, store: RedisStore) -> None:
         """A document that is written anew counts once; messages that are cut off count no more."""
@@ -63,7 +68,7 @@ class RunSizes:
         store.save(token, Saved({"v": 1, "step": 1}, 0, [MUCH, "two", "three"]))
         store.save(token, Saved({"v": 1, "step": 10}, 1, ["other"]))
 
-        assert self.size(worker, run_id) - before == length({"v": 1, "step": 10}, MUCH, "other")
+        assert self.size(worker, run_id) - before == 2 * MESSAGE + length({"v": 1, "step": 10}, MUCH, "other")
 
     def test_questions_and_answers_count(self, worker: ManualWorker, store: RedisStore) -> None:
         """A question counts once, though it is asked again; so does its answer, and what withdraws it."""
@@ -101,7 +106,7 @@ class RunSizes:
         for node in ("a", "b", "c"):
             worker.settle(worker.claim(run_id, node).token, LARGE)
 
-        assert length(LARGE) < self.size(worker, run_id) - before < length(LARGE) + 1_000
+        assert length(LARGE) < self.size(worker, run_id) - before < 3 * VISIT + length(LARGE) + 1_000
 
     def test_a_run_inside_counts_at_its_root(self, worker: ManualWorker, store: RedisStore) -> None:
         """A child run has no size of its own: it counts at the outermost run, and is bounded there."""
@@ -111,7 +116,7 @@ class RunSizes:
         worker.settle(worker.claim(child, "x").token, MUCH)
 
         entry = worker.read(child).entries["x", 1]
-        assert self.size(worker, run_id) == before + length(MUCH, entry)
+        assert self.size(worker, run_id) == before + VISIT + length(MUCH, entry)
         assert self.size(worker, child) == 0
         store.max_run = before + 4_000
         with pytest.raises(PayloadTooLarge, match="RUNNER_MAX_RUN"):
@@ -250,8 +255,8 @@ class RunSizes:
 
         store.fork(fork("00fork"))
         entry = worker.read(run_id).entries["a", 1]
-        assert self.size(worker, "00fork") == length("task", None, {}, "other", MUCH, entry)
-        store.max_run = 2_000
+        assert self.size(worker, "00fork") == RUN + VISIT + length("task", None, {}, "other", MUCH, entry)
+        store.max_run = RUN + 2_000
         with pytest.raises(PayloadTooLarge):
             store.fork(fork("00more"))
         assert (store.read("00more"), len(store.runs())) == (None, 2)
@@ -290,13 +295,13 @@ def test_a_run_that_would_be_too_large_fails_the_node_that_fills_it(roomy):
     """The error says how large the run is, what is allowed and what to do; what was there before stays."""
     graph = wired({"a": lambda ctx: NEARLY, "b": lambda ctx: NEARLY}, "a b").build()
 
-    result = Bench(graph, roomy(3_000)).start().finish()
+    result = Bench(graph, roomy(RUN + VISIT + 3_000)).start().finish()
 
     assert (result.status, result.results["a"].output) == (Status.FAILED, NEARLY)
     error = result.results["b"].result
     assert isinstance(error, PayloadTooLarge)
-    assert "bytes with the runs inside it; 2,0" in str(error)
-    assert "beyond RUNNER_MAX_RUN (3,000)" in str(error)
+    assert "bytes with the runs inside it; 2,3" in str(error)
+    assert "beyond RUNNER_MAX_RUN (7,396)" in str(error)
     assert "pass references" in str(error)
 
 
@@ -304,7 +309,7 @@ def test_a_loop_without_end_ends_when_its_run_is_full(roomy):
     """A run that grows at every round fails with the reason, and not the store."""
     builder = wired({"a": lambda ctx: NEARLY}, "a a").set_max_node_executions(1_000)
 
-    result = Bench(builder.build(), roomy(20_000)).start().finish()
+    result = Bench(builder.build(), roomy(RUN + 20_000)).start().finish()
 
     assert "RUNNER_MAX_RUN" in str(result.results["a"].result)
     assert 5 < len(result.execution_order) < 10
@@ -315,7 +320,7 @@ def test_graphs_inside_count_in_their_outermost_run(roomy):
     inner = wired({"x": lambda ctx: NEARLY, "y": lambda ctx: NEARLY}, "x y").build()
     graph = wired({"a": lambda ctx: NEARLY, "b": inner}, "a b").build()
 
-    result = Bench(graph, roomy(7_000)).start().finish()
+    result = Bench(graph, roomy(2 * RUN + 7_000)).start().finish()
 
     assert result.status is Status.FAILED
     assert "y: PayloadTooLarge: the run has" in str(result.results["b"].result)
@@ -334,7 +339,7 @@ def test_whatever_a_node_writes_counts(roomy):
         "map": fanned.build(),
     }
     for what, graph in graphs.items():
-        result = Bench(graph, roomy(1_500)).start().finish()
+        result = Bench(graph, roomy(RUN + 1_500)).start().finish()
         assert isinstance(result.results["a"].result, PayloadTooLarge), what
         assert "RUNNER_MAX_RUN" in str(result.results["a"].result), what
 
@@ -344,14 +349,14 @@ def test_a_retry_policy_does_not_repeat_for_want_of_room(roomy):
     runs = []
     retry = RetryPolicy(max_attempts=3, backoff=0)
 
-    Bench(single(lambda ctx: runs.append(1) or NEARLY, retry=retry), roomy(1_000)).start().finish()
+    Bench(single(lambda ctx: runs.append(1) or NEARLY, retry=retry), roomy(RUN + 1_000)).start().finish()
 
     assert runs == [1]
 
 
 def test_an_answer_to_a_full_run_is_heard(roomy):
     """The run goes on as far as it can, ends with the reason, and the question keeps its answer."""
-    bench = Bench(single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(2_000)).start()
+    bench = Bench(single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(RUN + 2_000)).start()
     (question,) = bench.finish().interrupts
 
     (receipt,) = apply_answers(bench.engine, [Answer(question.id, "y" * 1_900)])
@@ -365,7 +370,7 @@ def test_an_answer_to_a_full_run_is_heard(roomy):
 
 def test_a_failed_run_goes_on_when_the_limit_is_raised(roomy):
     """Nothing of a full run is lost: with more room a retry ends it."""
-    bench = Bench(single(lambda ctx: NEARLY), roomy(1_000)).start()
+    bench = Bench(single(lambda ctx: NEARLY), roomy(RUN + 1_000)).start()
     assert bench.finish().status is Status.FAILED
 
     bench.store.max_run = 50_000
@@ -376,8 +381,46 @@ def test_a_failed_run_goes_on_when_the_limit_is_raised(roomy):
 
 def test_a_start_beyond_the_size_of_a_run_is_refused(roomy):
     """A task and a state that are small enough each, but not together, begin no run."""
-    bench = Bench(single(lambda ctx: 1), roomy(3_000))
+    bench = Bench(single(lambda ctx: 1), roomy(RUN + 3_000))
 
-    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(3,000\)"):
+    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(7,096\)"):
         bench.engine.start("bench", NEARLY, invocation_state={"k": NEARLY})
     assert not bench.store.runs()
+
+
+@tool
+def look_up(number: int) -> str:
+    """Find an order."""
+    return f"order {number} is on its way to its customer"
+
+
+CALLS = [{"toolUse": {"toolUseId": f"t{n}", "name": "look_up", "input": {"number": n}}} for n in range(20)]
+
+NAMES = [f"n{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "task"),
+    [
+        (dict.fromkeys(NAMES[:3], lambda ctx: 1), ["n0 n1", "n1 n2"], "t"),
+        (dict.fromkeys(NAMES, lambda ctx: 1), [f"{a} {b}" for a, b in pairwise(NAMES)], "t"),
+        ({"a": Agent("a", ScriptedModel([*CALLS, "done"]), [look_up])}, [], "t"),
+        ({"a": lambda ctx: ctx.interrupt("approve", {"order": 1042, "amount": 120})}, [], "t"),
+        ({"a": wired({"x": lambda ctx: 1, "y": lambda ctx: 2}, "x y").build()}, [], "t"),
+        ({"map": lambda ctx: ctx.task}, [], list(range(500))),
+    ],
+    ids=["three", "chain", "agent", "question", "nested", "map"],
+)
+def test_a_run_counts_about_what_it_takes(roomy, redis_url, nodes, edges, task):
+    """The size of a run is between half and twice of the memory that the server says its keys have."""
+    builder = GraphBuilder()
+    for name, node in nodes.items():
+        builder.add_map(node, name) if name == "map" else builder.add_node(node, name)
+    for edge in edges:
+        builder.add_edge(*edge.split())
+    bench = Bench(builder.build(), roomy(50_000_000)).start(task)
+    bench.finish_all()
+
+    with redis.Redis.from_url(redis_url) as client:
+        memory = sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("*:r:*"))
+    assert 0.5 < bench.store.read(bench.run_id).size / memory < 2

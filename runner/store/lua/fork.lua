@@ -19,7 +19,7 @@ if redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknow
 local records, place = read_records(13)
 kept, place = read_list(place, 2)
 remembers, place = read_list(place, 1)
-local bytes = #ARGV[9] + #ARGV[10] + #ARGV[11] + #(ARGV[place + 2] or '')
+local bytes = RUN_BYTES + #ARGV[9] + #ARGV[10] + #ARGV[11] + #(ARGV[place + 2] or '')
 bytes = bytes + copy_results(source, key, kept) + copy_kept(source, key, remembers)
 if bytes > most then
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end

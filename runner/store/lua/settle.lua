@@ -27,7 +27,7 @@ if not holds(record, visit, tonumber(ARGV[9])) then return {'stale'} end
 local done = status == 'completed'
 local kept = remember_until(last + 1) + 1
 local bytes, had = kept_bytes(d.key, name, kept)
-bytes = bytes + #ARGV[14] + (done and #ARGV[13] or 0)
+bytes = bytes + VISIT_BYTES + #ARGV[14] + (done and #ARGV[13] or 0)
 local refused = full(d.root, not done or stops(d, name) or name == '@after', bytes)
 if refused then return refused end
 refused = locked(d, name .. '.' .. visit .. '.' .. ARGV[9], ARGV[15] == '1', 17, last)

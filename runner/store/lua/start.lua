@@ -29,7 +29,7 @@ if ARGV[16] then
   root = ARGV[13] ~= '' and ARGV[13] or above[1] or run
   path, stopping = (above[2] or '') .. ARGV[17] .. '/', above[3] and not above[3]:find(' %-$')
 end
-local bytes = #ARGV[9] + #ARGV[10] + #ARGV[11]
+local bytes = RUN_BYTES + #ARGV[9] + #ARGV[10] + #ARGV[11]
 local refused = full(root, stopping, bytes)
 if refused then return refused end
 if ARGV[16] then

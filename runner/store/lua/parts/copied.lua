@@ -14,6 +14,7 @@ end
 local function copy_results(source, key, kept)
   local bytes = 0
   for _, item in ipairs(kept) do
+    bytes = bytes + VISIT_BYTES
     for place, value in ipairs(redis.call('HMGET', source, 'x:' .. item[1], 'o:' .. item[1])) do
       if value then
         local text, large = own(key, value)
@@ -40,7 +41,10 @@ local function copy_kept(source, key, nodes)
       redis.call('HSET', key, 'k:' .. name, 1)
       copy(':s', name)
       local count = tonumber(redis.call('HGET', source .. ':m', '#' .. name) or 0)
-      for place = 1, count do copy(':m', place .. '.' .. name) end
+      for place = 1, count do
+        copy(':m', place .. '.' .. name)
+        bytes = bytes + MESSAGE_BYTES
+      end
       redis.call('HSET', key .. ':m', '#' .. name, count)
     end
   end

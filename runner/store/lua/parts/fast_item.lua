@@ -21,7 +21,7 @@ local function settle_item(owner)
   local record, item = without_item(key, owner, own[5] or '', at[1])
   active = active - (item and 0 or 1)
   if not record or active < 1 then return end
-  local root, bytes = parent ~= '-' and root_of(key), #ARGV[13] + #ARGV[14]
+  local root, bytes = parent ~= '-' and root_of(key), VISIT_BYTES + #ARGV[13] + #ARGV[14]
   local size = (root and root.size or tonumber(own[6])) + bytes
   if size > most then return end
   redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)  -- first: see room.lua

@@ -19,7 +19,7 @@ local function fast_settle()
   local fields, ready = fast_targets(key, cjson.decode(edges), ARGV[12])
   active = active - 1 + (ready and #ready or 0)
   if not ready or active < 1 then return end
-  local root, bytes = parent ~= '-' and root_of(key), #ARGV[13] + #ARGV[14]
+  local root, bytes = parent ~= '-' and root_of(key), VISIT_BYTES + #ARGV[13] + #ARGV[14]
   local size = (root and root.size or tonumber(own[5])) + bytes
   if size > most then return end
   if not root then fields[#fields + 1], fields[#fields + 2] = 'size', size end

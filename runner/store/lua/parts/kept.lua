@@ -7,9 +7,9 @@ local function kept_bytes(key, name, first)
   if not ARGV[first] then return 0, 0 end
   local list, bytes = key .. ':m', #ARGV[first] - redis.call('HSTRLEN', key .. ':s', name)
   local had = tonumber(redis.call('HGET', list, '#' .. name) or 0)
-  for place = first + 2, #ARGV do bytes = bytes + #ARGV[place] end
+  for place = first + 2, #ARGV do bytes = bytes + MESSAGE_BYTES + #ARGV[place] end
   for place = tonumber(ARGV[first + 1]) + 1, had do
-    bytes = bytes - redis.call('HSTRLEN', list, place .. '.' .. name)
+    bytes = bytes - MESSAGE_BYTES - redis.call('HSTRLEN', list, place .. '.' .. name)
   end
   return bytes, had
 end

@@ -37,7 +37,7 @@ local function erase(d, undone, forgets)
   for _, item in ipairs(forgets) do
     local list, name = d.key .. ':m', item[1]
     for place = 1, tonumber(redis.call('HGET', list, '#' .. name) or 0) do
-      grow(d.root, -redis.call('HSTRLEN', list, place .. '.' .. name))
+      grow(d.root, -MESSAGE_BYTES - redis.call('HSTRLEN', list, place .. '.' .. name))
       redis.call('HDEL', list, place .. '.' .. name)
     end
     grow(d.root, -redis.call('HSTRLEN', d.key .. ':s', name))
