@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from runner.async_loop import in_thread
-from runner.client import Client, Run
+from runner.client import STILL_EXECUTES, Client, Run
 from runner.definition.registry import Registry, registry
 from runner.execution.results import GraphResult
 from runner.records.run import Status
@@ -91,7 +91,7 @@ class AsyncRun(_Async[Run]):
             settled = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
             result, after = await _blocking(settled, after, min(left, WAIT))
             if result is None and left <= 0:
-                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it continues.")
+                raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
 
     async def events(self, after: str = "", *, follow: bool = False) -> AsyncIterator[Event]:

@@ -29,6 +29,10 @@ UNCHANGED = object()
 """The default of what a new run takes over from another one."""
 
 
+STILL_EXECUTES = (
+    "run {} still executes after {:g} s; it continues. `runner doctor` shows whether a worker can run it."
+)
+
 WAIT = 5.0
 """Seconds of one blocking read of a run's events; a longer wait is several of these."""
 
@@ -82,7 +86,7 @@ class Run:
             left = WAIT if ends is None else ends - time.monotonic()
             result, after = self._settled(after, min(left, WAIT))
             if result is None and left <= 0:
-                raise TimeoutError(f"run {self.id} still executes after {timeout:g} s; it continues.")
+                raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
 
     def _settled(self, after: str, wait: float) -> tuple[GraphResult | None, str]:

@@ -16,6 +16,7 @@ import click
 from celery import Celery, signals
 from celery.apps import worker
 from celery.concurrency import get_implementation
+from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
 from runner.celery import kombu_fixes, tasks
@@ -64,6 +65,11 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         sys.exit(
             "The worker did not start: task_always_eager is on in its app, so nodes would run inside one "
             "another. Turn it off for workers."
+        )
+    if "application/json" not in prepare_accept_content(conf.accept_content):
+        sys.exit(
+            "The worker did not start: accept_content of its app lacks json, as which nodes and answers are "
+            'sent. Add "json" to it; your own tasks keep their task_serializer.'
         )
     try:
         if SETTINGS not in conf:

@@ -115,6 +115,8 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
         shadow=f"{bell.graph_id}/{bell.node}",
         argsrepr=f"visit={bell.visit} attempt={bell.attempt}",
         kwargsrepr="",
+        # Whatever the app's own serializer is: the store's scripts write JSON.
+        serializer="json",
         producer=producer,
         retry=False,
     )

@@ -6,7 +6,8 @@ a graph's queue is its backlog.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from kombu.exceptions import OperationalError
 from runner.celery.config import CONNECT, is_amqp, is_redis, settings_of
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, UsageError
+
+log = logging.getLogger(__name__)
 
 
 def queues_of(registry: Registry) -> list[str]:
@@ -44,14 +47,26 @@ def add_queues(app: Celery, registry: Registry, worker: Any, options: Mapping[st
         chosen = {
             name if name.startswith(settings.node_queue("")) else settings.node_queue(name) for name in named
         }
-        add = partial(_add, app, chosen)
+        wanted = set(map(settings.node_queue, queues_of(registry)))
+        add = partial(_add_named, app, chosen, sorted(wanted) if wanted.isdisjoint(chosen) else ())
         signals.celeryd_after_setup.connect(add, sender=worker.hostname, weak=False)
         return
     queues = set(queues_of(registry)) - excluded
     _add(app, {settings.messages_queue, *map(settings.node_queue, queues)} - excluded)
 
 
-def _add(app: Celery, names: Iterable[str], **_: object) -> None:
+def _add_named(app: Celery, names: Iterable[str], unserved: Sequence[str], **_: object) -> None:
+    """Add queues once Celery has selected those of its command, and set up its log."""
+    _add(app, names)
+    if unserved:
+        log.warning(
+            "queues.unserved: this worker has graphs, but its --queues (-Q) name none of their queues, so it "
+            "runs no nodes. If it should, add these to --queues: %s",
+            ",".join(unserved),
+        )
+
+
+def _add(app: Celery, names: Iterable[str]) -> None:
     for name in sorted(names):
         app.amqp.queues.select_add(declared(app, name))
 

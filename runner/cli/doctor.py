@@ -366,9 +366,9 @@ def _queues(facts: Facts) -> Iterator[Check]:
     wanted = {queue for worker in facts.alive for queue in worker.wants}
     # Runs keep the queues that their graph had when they started. Of a graph without a worker, see `graphs`.
     wanted |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
-    unserved = _names(sorted(wanted - served))
-    problem = unserved and f"no worker serves {unserved}"
-    fix = "Start a worker without --queues, or one that names them: `runner worker -- --queues NAME`."
+    missing = sorted(wanted - served)
+    problem = f"no worker serves {_names(missing)}" if missing else ""
+    fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
     if facts.unreadable:
         problem = f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
         fix = "Give the queue another name, or delete the key if nothing needs it."
@@ -415,8 +415,8 @@ def _messages(facts: Facts) -> Iterator[Check]:
     unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
     names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
     problem = names and f"{names} accept pickle or yaml: a client of the broker can run code there"
-    fix = 'Set accept_content = ["json"] on the Celery app.'
-    yield from _check("messages", "JSON only" if facts.alive else "", problem, fix, FAIL)
+    fix = 'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.'
+    yield from _check("messages", "JSON only" if facts.alive else "", problem, fix)
 
 
 def _visibility(facts: Facts) -> Iterator[Check]:
@@ -430,7 +430,8 @@ def _events(facts: Facts) -> Iterator[Check]:
     silent = _names([worker.name for worker in facts.alive if not worker.events])
     problem = silent and f"{silent} send none: Flower shows nothing"
     detail = "on; Flower shows them" if facts.alive else ""
-    yield from _check("events", detail, problem, "Set RUNNER_EVENTS=true.")
+    fix = "Set RUNNER_EVENTS=true; start workers of your own app with -E (--task-events)."
+    yield from _check("events", detail, problem, fix)
 
 
 def _letters(facts: Facts) -> Iterator[Check]:

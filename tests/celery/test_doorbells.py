@@ -126,6 +126,14 @@ def test_a_time_limit_is_part_of_every_doorbell(redis_url, app):
         app.tasks["runner.node"].time_limit = None
 
 
+def test_the_serializer_of_an_app_is_for_its_own_tasks(redis_url, app):
+    """Doorbells are JSON beside tasks that are pickled."""
+    app.conf.task_serializer = "pickle"
+    ring(redis_url, app)
+
+    assert take(app, "runner/refund").content_type == "application/json"
+
+
 def test_an_app_whose_messages_are_unusual_is_found_out(app):
     """Where Celery writes what the template can't hold, it is not used, and the reason is told."""
     app.conf.task_compression = "zlib"

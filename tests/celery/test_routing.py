@@ -76,6 +76,15 @@ def test_with_q_a_worker_serves_what_is_named(registry):
     assert served(make_app(Settings()), registry, queues=["runner/chain"]) == {"runner/chain"}
 
 
+def test_q_without_a_queue_of_the_graphs_is_noticed(registry, caplog):
+    """A project that names its queues runs no nodes before it names theirs, too: the log has the names."""
+    served(make_app(Settings()), registry, queues=["shop", "gpu"])
+    assert caplog.text == ""
+
+    served(make_app(Settings()), registry, queues=["shop"])
+    assert "add these to --queues: runner/chain,runner/diamond,runner/gpu,runner/nested" in caplog.text
+
+
 def test_a_queue_can_be_left_to_other_workers(registry):
     """`--exclude-queues` takes the short name of a queue, too."""
     assert "runner/gpu" not in served(make_app(Settings()), registry, exclude_queues=["gpu"])

@@ -72,6 +72,13 @@ def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path, code
 
 
 @pytest.mark.slow
+def test_an_app_that_reads_no_json_stops_the_start(redis_url, tmp_path):
+    """Its worker would refuse every node: it says what to add instead."""
+    last = failed_start(redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.pickles:app")
+
+    assert last.startswith("The worker did not start: accept_content of its app lacks json")
+
+
 def test_an_app_of_eager_tasks_stops_the_start(redis_url, tmp_path):
     """Nodes that ring for others would run them inside themselves; one line says what to change."""
     last = failed_start(redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.eager:app")

@@ -1,0 +1,9 @@
+"""An app that accepts nothing but pickled messages."""
+
+from __future__ import annotations
+
+from tests.celery.theirs import app
+
+__all__ = ["app"]
+
+app.conf.accept_content = ["pickle"]
