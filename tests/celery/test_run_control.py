@@ -56,7 +56,7 @@ def test_a_graph_inside_is_mended_in_its_place(threads):
 
 
 def test_a_cancelled_run_goes_on(threads):
-    """A run that was cancelled while it waited asks its question again."""
+    """A run that was cancelled while it waited asks its question again, under a new id."""
     run = threads.client.start("question", "go")
     (question,) = run.wait(60).interrupts
     run.cancel("a mistake")
@@ -64,8 +64,11 @@ def test_a_cancelled_run_goes_on(threads):
 
     assert run.retry() == ["node.with.dots"]
 
-    wait_until(lambda: [interrupt.id for interrupt in run.interrupts()] == [question.id], "it is asked again")
-    threads.client.respond(question.id, "yes")
+    wait_until(run.interrupts, "it is asked again")
+    (again,) = run.interrupts()
+    assert again.id != question.id
+    assert threads.client.respond(question.id, "no").status == "superseded"
+    threads.client.respond(again.id, "yes")
     assert ends(run, Status.COMPLETED).results["node.with.dots"].output == "yes"
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from runner.celery.background import BATCH
+from runner.celery.sweeper import BATCH
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
