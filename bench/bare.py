@@ -7,21 +7,22 @@ import time
 
 from celery import Celery
 
+# Not shared: one program has an app for each store that it measures.
 # Chords need stored results; the tasks that are measured alone ignore theirs.
 app = Celery("bare", broker=os.environ["BENCH_BROKER"], backend=os.environ["BENCH_BACKEND"])
 
 
-@app.task(ignore_result=True)
+@app.task(ignore_result=True, shared=False)
 def noop() -> None:
     """Do nothing."""
 
 
-@app.task(ignore_result=True)
+@app.task(ignore_result=True, shared=False)
 def nap() -> None:
     """Wait, as a node of `bench.graphs` does."""
     time.sleep(0.2)
 
 
-@app.task
+@app.task(shared=False)
 def link(*_: object) -> None:
     """Do nothing, as a part of a canvas: it takes what the part before it gave."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -47,6 +49,7 @@ class Site:
         socket = urlsplit(store.url).path
         self.urls = [f"unix://{socket}?db={number}" for number in (BARE, OURS)]
         self.servers = [redis.Redis.from_url(url) for url in self.urls]
+        self._bare: Any = None
         self.pool, self.slots = pool, slots or SLOTS[pool]
         self._canvas = {
             "BENCH_BROKER": as_broker(self.urls[BARE]),
@@ -67,12 +70,13 @@ class Site:
         for side, worker in self.workers.items():
             _await_ready(worker, folder / f"worker{side}.log", READY[side])
 
-    def celery(self):  # noqa: ANN201 - Celery is not typed
-        """Import the bare app in this process, where it sends."""
-        os.environ.update(self._canvas)
-        from bench import bare  # noqa: PLC0415 - it reads the environment when it is imported
-
-        return bare
+    def celery(self) -> Any:
+        """Import the bare app in this process, where it sends; that of an earlier site has another store."""
+        if self._bare is None:
+            os.environ.update(self._canvas)
+            sys.modules.pop("bench.bare", None)
+            self._bare = importlib.import_module("bench.bare")
+        return self._bare
 
     def bare_tasks(self, count: int, name: str = "noop") -> None:
         """Send so many bare tasks, and wait until the worker has executed them."""
