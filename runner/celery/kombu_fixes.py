@@ -163,7 +163,14 @@ class SafeConsumer(consumer.Consumer):
         super().on_invalid_task(body, message, exc)
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Make a dead letter of what can't be decoded."""
+        """Make a dead letter of what can't be decoded; not of remote control, which Flower repeats for ever.
+
+        A command comes as the `task_serializer` of its sender's app says, to all workers of the server.
+        """
+        if (message.delivery_info or {}).get("exchange") == self.app.control.mailbox.exchange.name:
+            log.info("control.refused: a command of remote control can't be read: %s", one_line(str(exc)))
+            message.ack()
+            return
         self._write_dead_letter(message, f"it can't be read: {exc}")
         super().on_decode_error(message, exc)
 

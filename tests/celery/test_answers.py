@@ -413,6 +413,22 @@ def test_pickle_is_never_opened(threads, stranger, tmp_path):
     assert threads.client.start("chain", "go").wait(60).status is Status.COMPLETED
 
 
+def test_remote_control_of_an_app_that_pickles_leaves_no_dead_letter(threads, stranger, tmp_path):
+    """Flower sends such commands every few seconds: they are not opened, not kept, and not counted."""
+    canary = tmp_path / "canary"
+    stranger.conf.task_serializer = "pickle"
+    letters = threads.redis.xlen("runner:dead")
+    enable_insecure_serializers(["pickle"])
+    try:
+        stranger.control.broadcast("ping", arguments={"x": Bomb(str(canary))})
+    finally:
+        disable_insecure_serializers()
+
+    wait_until(lambda: "control.refused" in threads.workers[0].output(), "the worker refuses it")
+    assert threads.redis.xlen("runner:dead") == letters
+    assert not canary.exists()
+
+
 class Bomb:
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,0 +1,9 @@
+"""An app that limits the rate of each of its tasks."""
+
+from __future__ import annotations
+
+from tests.celery.theirs import app
+
+__all__ = ["app"]
+
+app.conf.task_annotations = {"*": {"rate_limit": "100/s"}}
