@@ -9,7 +9,7 @@ from celery import Celery
 from celery.worker import state
 
 from runner.celery.background import Background
-from runner.celery.doorbells import make_template
+from runner.celery.doorbells import NODE_TASK, make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
 from runner.errors import BrokerError, RunnerError, UsageError
@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78
 """The exit code of a worker whose settings the store can't fulfil: EX_CONFIG of sysexits.h."""
+
+LIMITED = (
+    'by task_default_rate_limit or task_annotations["*"] of its app. Name your own tasks there instead, and '
+    "limit nodes with `limits=`."
+)
 
 
 class Startup(Background):
@@ -42,6 +47,9 @@ class Startup(Background):
         template = self._template() if pushes(self.app, self.settings) else None
         if template is not None:
             cast("RedisStore", self.engine.store).install_doorbell(template)
+        limit = self.app.tasks[NODE_TASK].rate_limit
+        if limit:
+            log.warning("nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED)
         names = self.engine.registry.names()
         self.engine.publish(names)
         log.info("worker.ready: graphs: %s", ", ".join(names) or "none; name their modules in RUNNER_GRAPHS")

@@ -89,7 +89,8 @@ def _run_worker(context: CommandContext, stack: ExitStack, url: str, concurrency
     graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
     output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
     output.write(Ready(url, worker.pid), [(f"export RUNNER_REDIS_URL='{url}'",)])
-    output.note("Then `runner run GRAPH --input JSON --wait`. Ctrl-C stops the store and the worker.")
+    output.note("Then `runner run GRAPH --input JSON --wait`.")
+    output.note("Ctrl-C stops the store and the worker.")
     _follow_log(context, worker)
     raise CommandError(
         Exit.RUN_FAILED, "The worker ended by itself; the end of its log is above. The store is stopped, too."

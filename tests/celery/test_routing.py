@@ -277,6 +277,15 @@ def test_a_worker_without_graphs_does_not_start(empty_site):
 
 
 @pytest.mark.slow
+def test_a_rate_limit_of_an_app_that_slows_its_nodes_is_noticed(empty_site):
+    """What an app sets for all its tasks holds for all nodes together: the log says so."""
+    worker = empty_site.add(app="tests.celery.rated:app", slots=1)
+    worker.wait_ready()
+
+    assert "nodes.slowed: 100/s for all nodes" in worker.output()
+
+
+@pytest.mark.slow
 def test_a_worker_with_tasks_of_its_own_needs_no_graphs(empty_site):
     """An app that has our tasks installed runs its own, with a warning."""
     worker = empty_site.add(app="tests.celery.theirs:app", slots=1, RUNNER_GRAPHS="")

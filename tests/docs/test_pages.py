@@ -12,6 +12,7 @@ from celery import current_app
 
 from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import registry
+from runner.settings import as_broker
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ def environment(redis_url, monkeypatch):
         vars(settings).clear()
         vars(settings)["_wrapped"] = empty
     monkeypatch.setenv("RUNNER_REDIS_URL", redis_url)
+    monkeypatch.setenv("SHOP_REDIS_URL", as_broker(redis_url))  # a project's own name for it
     # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
     monkeypatch.setenv("PYTEST_PLUGINS", "runner.testing.plugin")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
