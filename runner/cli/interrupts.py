@@ -523,7 +523,7 @@ def _prompt(name: str, field: dict[str, Any], *, required: bool) -> str:
         kinds = {"boolean": "yes or no", "string": "text", "array": "JSON list", "object": "JSON object"}
         kind = str(field.get("type", "JSON"))
         words.append(kinds.get(kind, kind))
-    if "default" in field:
+    if field.get("default") not in (None, ""):
         words.append(f"default {compact(field['default'])}")
     elif not required:
         words.append("optional")

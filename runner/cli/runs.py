@@ -117,7 +117,8 @@ def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         first = next(iter(view.interrupts), None)
-        command = f"interrupts respond {first.id} --response JSON" if first else f"runs migrate {view.run_id}"
+        answer = "" if output.is_terminal else " --response JSON"  # on a terminal it asks field by field
+        command = f"interrupts respond {first.id}{answer}" if first else f"runs migrate {view.run_id}"
         output.note(f"The run waits. To continue: runner {command}")
     return code
 

@@ -55,6 +55,7 @@ def test_every_field_is_asked_for_by_its_kind():
     Decision.model_validate(answer)
     assert "in euros" in shown
     assert "decision (approve | reject)" in shown
+    assert "comment (text, optional)" in shown
 
 
 def test_a_value_that_does_not_fit_is_asked_for_again():

@@ -144,6 +144,14 @@ def test_a_terminal_shows_a_run_live_and_then_as_it_ended(shop_url):
     assert "run.started" not in screen
 
 
+def test_a_terminal_is_told_to_answer_without_json(shop_url):
+    """On a terminal `respond` asks field by field, so the hint after `run --wait` has no JSON to write."""
+    screen = on_terminal(shop_url, "run", "shop-refund", "--input", "1042", "--wait")
+
+    assert "To continue: runner interrupts respond 0" in screen
+    assert "--response" not in screen
+
+
 def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
     """An id in a table can be copied; other cells are broken over lines instead."""
     screen = on_terminal(shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="80")
