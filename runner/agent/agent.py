@@ -26,7 +26,7 @@ from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.machine.state import AgentState, PassStage, open_questions
 from runner.agent.models.port import Model
-from runner.agent.streaming import RunEventWriter
+from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool
 from runner.agent.tools import tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
