@@ -6,12 +6,12 @@
 -- include: draft
 local d = open(ARGV[6])
 if not d then return {'unknown'} end
-local said = {'found'}
+local words = {'found'}
 for place = 7, #ARGV do
   local record = node(d, ARGV[place])
-  local at = ARGV[place] .. '.' .. record.visit
-  said[#said + 1] = write_node(record)
-  said[#said + 1] = redis.call('HGET', d.key, 'o:' .. at)
-  said[#said + 1] = redis.call('HGET', d.key, 'x:' .. at)
+  local visit_id = ARGV[place] .. '.' .. record.visit
+  words[#words + 1] = write_node(record)
+  words[#words + 1] = redis.call('HGET', d.key, 'o:' .. visit_id)
+  words[#words + 1] = redis.call('HGET', d.key, 'x:' .. visit_id)
 end
-return said
+return words

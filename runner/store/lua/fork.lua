@@ -12,15 +12,15 @@
 -- include: size
 -- include: reply
 local run, fp, source = ARGV[6], ARGV[8], prefix .. 'r:' .. ARGV[12]
-local key, kept, remembers = prefix .. 'r:' .. run, nil, nil
+local key, results, remembers = prefix .. 'r:' .. run, nil, nil
 if redis.call('EXISTS', key) == 1 then return {'forked'} end
 if redis.call('EXISTS', source) == 0 then return {'unknown'} end
 if redis.call('HEXISTS', prefix .. 'g:' .. fp, 'meta') == 0 then return {'unknown_graph'} end
 local records, place = read_records(13)
-kept, place = read_list(place, 2)
+results, place = read_list(place, 2)
 remembers, place = read_list(place, 1)
 local bytes = RUN_BYTES + #ARGV[9] + #ARGV[10] + #ARGV[11] + #(ARGV[place + 2] or '')
-bytes = bytes + copy_results(source, key, kept) + copy_kept(source, key, remembers)
+bytes = bytes + copy_results(source, key, results) + copy_kept(source, key, remembers)
 if bytes > most then
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
   return {'full', 0, bytes}

@@ -7,10 +7,10 @@
 -- Words: "migrated" (a repeat too), "moved", "unknown", "unknown_graph".
 -- include: moves
 -- include: reply
-local runs, repeated, place, each = {}, true, 7, nil
+local runs, repeated, place, move = {}, true, 7, nil
 while ARGV[place] do
-  each, place = read_move(place)
-  runs[#runs + 1] = each
+  move, place = read_move(place)
+  runs[#runs + 1] = move
 end
 for _, move in ipairs(runs) do
   local d = open(move.run)

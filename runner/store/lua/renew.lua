@@ -7,9 +7,9 @@
 local words = {}
 for place = 6, #ARGV, 4 do
   local run, name = ARGV[place], ARGV[place + 1]
-  local found = redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'n:' .. name)
-  local word = (found[1] or ''):find(' cancelled$') and 'cancelled' or 'ok'
-  if holds(read_node(found[2]), tonumber(ARGV[place + 2]), tonumber(ARGV[place + 3])) then
+  local fields = redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'n:' .. name)
+  local word = (fields[1] or ''):find(' cancelled$') and 'cancelled' or 'ok'
+  if holds(read_node(fields[2]), tonumber(ARGV[place + 2]), tonumber(ARGV[place + 3])) then
     redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
   else
     word = 'stale'

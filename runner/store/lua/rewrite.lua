@@ -12,32 +12,32 @@
 -- include: reply
 local runs, repeated, place = {}, true, 7
 while ARGV[place] do
-  local each = {run = ARGV[place], events = tonumber(ARGV[place + 1])}
-  each.records, place = read_records(place + 2)
-  each.undone, place = read_list(place, 2)
-  each.forgets, place = read_list(place, 1)
-  runs[#runs + 1] = each
+  local request = {run = ARGV[place], events = tonumber(ARGV[place + 1])}
+  request.records, place = read_records(place + 2)
+  request.undone, place = read_list(place, 2)
+  request.forgets, place = read_list(place, 1)
+  runs[#runs + 1] = request
 end
-for _, each in ipairs(runs) do
-  each.d = open(each.run)
-  if not each.d then return {'unknown'} end
-  repeated = repeated and redis.call('HGET', each.d.key, 'again') == ARGV[6]
+for _, request in ipairs(runs) do
+  request.d = open(request.run)
+  if not request.d then return {'unknown'} end
+  repeated = repeated and redis.call('HGET', request.d.key, 'again') == ARGV[6]
 end
 if repeated then return {'reopened'} end
-for _, each in ipairs(runs) do
-  if not FINAL[each.d.run.status] or each.d.run.events ~= each.events then return {'moved'} end
+for _, request in ipairs(runs) do
+  if not FINAL[request.d.run.status] or request.d.run.events ~= request.events then return {'moved'} end
 end
-for _, each in ipairs(runs) do
+for _, request in ipairs(runs) do
   -- Opened again: what was done to the runs before this one may have written in it.
-  local d = open(each.run)
+  local d = open(request.run)
   revive(d)
-  erase(d, each.undone, each.forgets)
+  erase(d, request.undone, request.forgets)
   redis.call('HSET', d.key, 'again', ARGV[6])
   d.run.stopping, d.run.reason, d.run.lock = '', '', ''
   announce(d, 'run.retried')
   local timeout = shape(d, 'meta').timeout
   if timeout > 0 then timer(d, 'deadline', '', now + timeout) end
-  put_records(d, each.records)
+  put_records(d, request.records)
   step(d)
   follow_all()
 end

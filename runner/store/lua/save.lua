@@ -6,12 +6,12 @@
 -- include: ownership
 -- include: kept
 local key, name = prefix .. 'r:' .. ARGV[6], ARGV[7]
-local found = redis.call('HMGET', key, 'n:' .. name, 'root', 'run')
-local record = read_node(found[1])
+local fields = redis.call('HMGET', key, 'n:' .. name, 'root', 'run')
+local record = read_node(fields[1])
 if not holds(record, tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'stale'} end
 local bytes, had = kept_bytes(key, name, 10)
-local refused = full(found[2], not found[3]:find(' %-$'), bytes)
+local refused = full(fields[2], not fields[3]:find(' %-$'), bytes)
 if refused then return refused end
-grow(found[2], bytes)
+grow(fields[2], bytes)
 keep(key, name, 10, had)
 return {'saved'}

@@ -25,8 +25,8 @@ local record, last = node(d, name), 16 + 3 * tonumber(ARGV[16])
 if record.nonce == nonce and record.status ~= 'running' then return {'settled'} end
 if not holds(record, visit, tonumber(ARGV[9])) then return {'stale'} end
 local done = status == 'completed'
-local kept = remember_until(last + 1) + 1
-local bytes, had = kept_bytes(d.key, name, kept)
+local document_place = remember_until(last + 1) + 1
+local bytes, had = kept_bytes(d.key, name, document_place)
 bytes = bytes + VISIT_BYTES + #ARGV[14] + (done and #ARGV[13] or 0)
 local refused = full(d.root, not done or stops(d, name) or name == '@after', bytes)
 if refused then return refused end
@@ -36,7 +36,7 @@ make_room()
 grow(d.root, bytes)
 rung_by_task(d.id, name, visit, record.attempt)
 leave_result(d, name .. '.' .. visit, status, ARGV[13], ARGV[14])
-keep(d.key, name, kept, had)
+keep(d.key, name, document_place, had)
 remember(d.key, name, last + 1)
 timer(d, 'node', name, false)
 withdraw(d, name, visit, record.questions)

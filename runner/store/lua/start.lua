@@ -19,8 +19,8 @@ local key, idem = prefix .. 'r:' .. run, ''
 if ARGV[12] ~= '' then
   -- The names of no graph have "//": so the first colon ends them, whatever else has colons.
   idem = prefix .. 'idem:' .. graph:gsub(':', '//') .. ':' .. ARGV[12]
-  local found = redis.call('GET', idem)
-  if found then return {'exists', found} end
+  local existing = redis.call('GET', idem)
+  if existing then return {'exists', existing} end
 end
 if redis.call('EXISTS', key) == 1 then return {'started'} end
 local root, path, above, stopping = ARGV[13] ~= '' and ARGV[13] or run, '', nil, false

@@ -7,18 +7,18 @@
 -- Words: "withdrawn" (a repeat too), "closed" when it is not open any more, "unknown".
 -- include: resolve
 -- include: reply
-local name, visit, id, given = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local name, visit, id, reason = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 local d = open(ARGV[6], name)
 if not d or redis.call('HEXISTS', d.key .. ':i', id) == 0 then return {'unknown'} end
 local decided = redis.call('HGET', d.key .. ':d', id)
 if decided then
-  return {decided:match('^withdrawn %d+ %S* (.*)$') == given and 'withdrawn' or 'closed'}
+  return {decided:match('^withdrawn %d+ %S* (.*)$') == reason and 'withdrawn' or 'closed'}
 end
-local decision = table.concat({'withdrawn', now, node(d, name).attempt, given}, ' ')
+local decision = table.concat({'withdrawn', now, node(d, name).attempt, reason}, ' ')
 redis.call('HSET', d.key .. ':d', id, decision)
 list_closed(id)
-grow(d.root, #given)
-announce(d, 'interrupt.withdrawn', name, visit, id, given)
+grow(d.root, #reason)
+announce(d, 'interrupt.withdrawn', name, visit, id, reason)
 resolve(d, name, visit, {id}, ARGV[11] == '1')
 step(d)
 return reply('withdrawn')

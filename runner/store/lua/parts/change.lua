@@ -27,8 +27,8 @@ local function change(d, name, fields)
   d.nodes[name], d.changed[name] = new, true
   local owner, moved = map_of(name), waiting - less_waiting + held - less_held
   if owner and (active ~= less_active or moved ~= 0) then
-    local found = map(d, owner)
-    set_map(d, owner, {active = found.active + active - less_active, waiting = found.waiting + moved})
+    local items = map(d, owner)
+    set_map(d, owner, {active = items.active + active - less_active, waiting = items.waiting + moved})
   end
   return new
 end
@@ -38,8 +38,8 @@ local function set_loop(d, number, fields)
   d.turned[number] = true
 end
 
-local function timer(d, kind, key, at)
-  d.timers[kind .. '|' .. d.id .. '|' .. key] = at
+local function timer(d, kind, key, due)
+  d.timers[kind .. '|' .. d.id .. '|' .. key] = due
 end
 
 local function announce(d, kind, name, visit, detail, data)

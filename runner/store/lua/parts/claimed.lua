@@ -2,21 +2,21 @@
 -- include: inputs
 
 local function answers(d, asked, visit)
-  local said = asked and cjson.decode(asked) or {0}
-  if said[1] ~= visit then return {} end
-  table.remove(said, 1)
+  local ids = asked and cjson.decode(asked) or {0}
+  if ids[1] ~= visit then return {} end
+  table.remove(ids, 1)
   local questions, decisions = {}, {}
-  fill(d.key .. ':i', said, function(_, found) questions[#questions + 1] = found end)
-  fill(d.key .. ':d', said, function(_, found) decisions[#decisions + 1] = found end)
+  fill(d.key .. ':i', ids, function(_, text) questions[#questions + 1] = text end)
+  fill(d.key .. ':d', ids, function(_, text) decisions[#decisions + 1] = text end)
   return {questions, decisions}
 end
 
 local function messages(d, name)
-  local fields, found = {}, {}
+  local fields, texts = {}, {}
   local count = tonumber(redis.call('HGET', d.key .. ':m', '#' .. name) or 0)
   for place = 1, count do fields[place] = place .. '.' .. name end
-  fill(d.key .. ':m', fields, function(_, message) found[#found + 1] = message end)
-  return found
+  fill(d.key .. ':m', fields, function(_, message) texts[#texts + 1] = message end)
+  return texts
 end
 
 -- An item gets itself where other nodes get the run's task.
@@ -29,10 +29,10 @@ local function task(d, name, visit)
 end
 
 local function claimed(d, name)
-  local record, at = node(d, name), map_of(name) and map_of(name) .. '[]' or name
+  local record, shape_name = node(d, name), map_of(name) and map_of(name) .. '[]' or name
   local run = redis.call('HMGET', d.key, 'm:' .. name, 'given', 'q:' .. name)
-  local shapes = redis.call('HMGET', d.shape_key, 'n:' .. at, 'i:' .. name)
-  d.shapes['i:' .. at] = shapes[2] and cjson.decode(shapes[2]) or {}
+  local shapes = redis.call('HMGET', d.shape_key, 'n:' .. shape_name, 'i:' .. name)
+  d.shapes['i:' .. shape_name] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
     shapes[1], write_node(record), task(d, name, record.visit), run[2], inputs(d, name, record),
     answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name), run[1],

@@ -8,13 +8,13 @@ local function write_records(d)
   local function put(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
   for name in pairs(d.changed) do put('n:' .. name, write_node(d.nodes[name])) end
   for number in pairs(d.turned) do
-    local said = write(d.loops[number])
-    put('l:' .. number, said ~= '' and said or '{}')
+    local text = write(d.loops[number])
+    put('l:' .. number, text ~= '' and text or '{}')
   end
   for name in pairs(d.moved) do put('m:' .. name, write_map(d.maps[name])) end
   for field in pairs(d.came) do put(field, cjson.encode(d.arrived[field])) end
-  local said = write_run(run)
-  if said ~= d.was then put('run', said) end
+  local text = write_run(run)
+  if text ~= d.was then put('run', text) end
   if run.lock ~= d.had_lock then put('lock', run.lock) end
   if run.reason then put('reason', run.reason) end
   many('HSET', d.key, fields)
@@ -22,8 +22,8 @@ end
 
 local function write_timers(d)
   local set, drop = {}, {}
-  for member, at in pairs(d.timers) do
-    if at then set[#set + 1], set[#set + 2] = at, member else drop[#drop + 1] = member end
+  for member, due in pairs(d.timers) do
+    if due then set[#set + 1], set[#set + 2] = due, member else drop[#drop + 1] = member end
   end
   many('ZADD', prefix .. 'timers', set)
   many('ZREM', prefix .. 'timers', drop)

@@ -18,13 +18,13 @@ end
 
 local function conclude(d, name, id, kind, one, other)
   local record, others, bits = node(d, name), {}, ''
-  for _, each in ipairs(record.questions) do
-    if each ~= id then others[#others + 1] = each end
+  for _, question in ipairs(record.questions) do
+    if question ~= id then others[#others + 1] = question end
   end
   withdraw(d, name, record.visit, others)
   quiet(d, id)
   timer(d, 'node', name, false)
-  local at, ended = name .. '.' .. record.visit, {questions = {}, unseen = 0}
+  local visit_id, ended = name .. '.' .. record.visit, {questions = {}, unseen = 0}
   if stops(d, name) then
     change(d, name, ended)
     return cancel_node(d, name)
@@ -32,11 +32,11 @@ local function conclude(d, name, id, kind, one, other)
   -- Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
   dispatch(d, name, record)
   if kind == 'fail' then
-    leave_result(d, at, 'failed', '', one)
+    leave_result(d, visit_id, 'failed', '', one)
     return finish(d, name, ended, 'failed', '', other)
   end
   for _, edge in ipairs(shape(d, 'o:' .. name)) do bits = bits .. ((edge[5] and edge[1] == one) and '1' or '0') end
   grow(d.root, #other)
-  leave_result(d, at, 'completed', other, cjson.encode({v = 1, ms = 0, edges = bits, expired = id}))
+  leave_result(d, visit_id, 'completed', other, cjson.encode({v = 1, ms = 0, edges = bits, expired = id}))
   finish(d, name, ended, 'completed', bits, short_output(other))
 end

@@ -11,9 +11,9 @@ local function own(key, value)
 end
 
 -- Copy results; each gets another place in the order.
-local function copy_results(source, key, kept)
+local function copy_results(source, key, results)
   local bytes = 0
-  for _, item in ipairs(kept) do
+  for _, item in ipairs(results) do
     bytes = bytes + VISIT_BYTES
     for place, value in ipairs(redis.call('HMGET', source, 'x:' .. item[1], 'o:' .. item[1])) do
       if value then

@@ -9,7 +9,7 @@ end
 
 local function append(list, item)
   local longer = {}
-  for place, each in ipairs(list) do longer[place] = each end
+  for place, item in ipairs(list) do longer[place] = item end
   longer[#longer + 1] = item
   return longer
 end

@@ -12,28 +12,28 @@ end
 -- A message of the task queue, by filling in the template that the workers left (see doorbell_template.py). The
 -- number in its key is the version of `values`.
 local function message(template, places, bell)
-  local id, said = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
+  local id, texts = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
   local values = {id = id, correlation_id = id, root_id = bell[1],
     delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
     queue = plain(bell[5]), priority = bell[6], parent_id = rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
-  for place in places:gmatch('%S+') do said[#said + 1] = values[place] end
-  return template:format(unpack(said))
+  for place in places:gmatch('%S+') do texts[#texts + 1] = values[place] end
+  return template:format(unpack(texts))
 end
 
 local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')) .. '"' end
 
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}
-  local found = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first, 'prefix')
-  if not found[1] then return false end
-  suffixes[first] = found[3] or ''
+  local fields = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first, 'prefix')
+  if not fields[1] then return false end
+  suffixes[first] = fields[3] or ''
   for _, bell in ipairs(bells) do
     local priority = bell[6]
     suffixes[priority] = suffixes[priority] or redis.call('HGET', prefix .. 'doorbell:1', priority) or ''
-    local key = (found[4] or '') .. bell[5] .. suffixes[priority]
+    local key = (fields[4] or '') .. bell[5] .. suffixes[priority]
     queues[key] = queues[key] or {}
-    table.insert(queues[key], message(found[1], found[2], bell))
+    table.insert(queues[key], message(fields[1], fields[2], bell))
   end
   for key, messages in pairs(queues) do many('LPUSH', key, messages) end
   return true
@@ -41,9 +41,9 @@ end
 
 -- Where no worker has left a template to ring with, one that sweeps is woken: see runner/celery/background.py.
 local function ring_all(word)
-  local said = {word}
-  if #bells == 0 or (push and push_all()) then return said end
+  local words = {word}
+  if #bells == 0 or (push and push_all()) then return words end
   if push and redis.call('LPUSH', prefix .. 'wake', 1) > 1 then redis.call('RPOP', prefix .. 'wake') end
-  for place, bell in ipairs(bells) do said[place + 1] = bell end
-  return said
+  for place, bell in ipairs(bells) do words[place + 1] = bell end
+  return words
 end

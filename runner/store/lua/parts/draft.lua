@@ -6,23 +6,23 @@
 -- Read a run and one of its nodes; nil when there is no such run.
 local function open(run, name)
   local key = prefix .. 'r:' .. run
-  local found = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''), 'root')
-  if not found[1] then return nil end
-  local d = {id = run, key = key, root = found[5], was = found[1], run = read_run(found[1], found[2], found[3]),
-    had_lock = found[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, changed = {},
+  local fields = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''), 'root')
+  if not fields[1] then return nil end
+  local d = {id = run, key = key, root = fields[5], was = fields[1], run = read_run(fields[1], fields[2], fields[3]),
+    had_lock = fields[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, changed = {},
     turned = {}, came = {}, maps = {}, moved = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
   d.shape_key = prefix .. 'g:' .. d.run.fp
-  if name then d.nodes[name] = read_node(found[4]) end
+  if name then d.nodes[name] = read_node(fields[4]) end
   return d
 end
 
 local function loop(d, number)
-  local found = d.loops[number]
-  if not found then
-    found = read_loop(redis.call('HGET', d.key, 'l:' .. number))
-    d.loops[number] = found
+  local record = d.loops[number]
+  if not record then
+    record = read_loop(redis.call('HGET', d.key, 'l:' .. number))
+    d.loops[number] = record
   end
-  return found
+  return record
 end
 
 -- The number that marks what belongs to the present round of a scope.
@@ -32,13 +32,13 @@ end
 
 -- A node as it stands in this round: settled in an older one means pending.
 local function node(d, name)
-  local found = d.nodes[name]
-  if not found then
-    found = read_node(redis.call('HGET', d.key, 'n:' .. name))
-    d.nodes[name] = found
+  local record = d.nodes[name]
+  if not record then
+    record = read_node(redis.call('HGET', d.key, 'n:' .. name))
+    d.nodes[name] = record
   end
-  local stamp = round(d, found.scope)
-  if found.stamp == stamp then return found end
-  return with(read_node(nil), {visit = found.visit, fence = found.fence, nonce = found.nonce,
-    scope = found.scope, stamp = stamp})
+  local stamp = round(d, record.scope)
+  if record.stamp == stamp then return record end
+  return with(read_node(nil), {visit = record.visit, fence = record.fence, nonce = record.nonce,
+    scope = record.scope, stamp = stamp})
 end

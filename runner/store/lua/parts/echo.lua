@@ -1,17 +1,17 @@
 -- Writing an event: field e is "kind at visit node detail" in lines, d its data (JSON).
 -- include: settings
 local function write_event(key, number, event, name)
-  local said = table.concat({event.kind, now, event.visit, name, event.detail}, '\n')
-  local fields = event.data and {'e', said, 'd', event.data} or {'e', said}
+  local text = table.concat({event.kind, now, event.visit, name, event.detail}, '\n')
+  local fields = event.data and {'e', text, 'd', event.data} or {'e', text}
   redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, number .. '-0', unpack(fields))
 end
 
 -- The root of a child run as it stands, and the way from there.
 local function root_of(key)
-  local found = redis.call('HMGET', key, 'root', 'path')
-  local root = prefix .. 'r:' .. found[1]
+  local fields = redis.call('HMGET', key, 'root', 'path')
+  local root = prefix .. 'r:' .. fields[1]
   local run, size = unpack(redis.call('HMGET', root, 'run', 'size'))
-  return {key = root, path = found[2], run = run or '', size = tonumber(size or 0)}
+  return {key = root, path = fields[2], run = run or '', size = tonumber(size or 0)}
 end
 
 -- What happens in a child run is written to its root's stream, too: numbered there, with the way to its node.

@@ -15,10 +15,10 @@ local function settle_item(owner)
   if not attempt or (own[4] or '') ~= '' then return end
   local active, others, event = own[2]:match('^executing (%d+) (%d+ %d+ %d+ %d+) (%d+) %-$')
   local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
-  local at = active and redis.call('HGET', prefix .. 'g:' .. fp, 's:' .. owner .. '[]')
-  if not at then return end
-  at = cjson.decode(at)
-  local record, item = without_item(key, owner, own[5] or '', at[1])
+  local map_shape = active and redis.call('HGET', prefix .. 'g:' .. fp, 's:' .. owner .. '[]')
+  if not map_shape then return end
+  map_shape = cjson.decode(map_shape)
+  local record, item = without_item(key, owner, own[5] or '', map_shape[1])
   active = active - (item and 0 or 1)
   if not record or active < 1 then return end
   local root, bytes = parent ~= '-' and root_of(key), VISIT_BYTES + #ARGV[13] + #ARGV[14]
@@ -35,7 +35,7 @@ local function settle_item(owner)
   rung_by_task(run, name, 1, attempt)
   if item then
     redis.call('HSET', key, 'n:' .. item, 'ready 1 1 0 0 - - ')
-    make_ready(graph, {{item, 0, false, at[2], at[3]}})
+    make_ready(graph, {{item, 0, false, map_shape[2], map_shape[3]}})
   end
   return ring_all('settled')
 end

@@ -25,8 +25,8 @@ local function fast_settle()
   if not root then fields[#fields + 1], fields[#fields + 2] = 'size', size end
   redis.call('ZREM', prefix .. 'timers', 'node|' .. run .. '|' .. name)  -- first: see room.lua
   event = event + 1
-  local bits, at = ARGV[12] ~= '' and ARGV[12] or '-', name .. '.' .. visit
-  redis.call('HSET', key, 'x:' .. at, event .. ' ' .. ARGV[14], 'o:' .. at, ARGV[13],
+  local bits, visit_id = ARGV[12] ~= '' and ARGV[12] or '-', name .. '.' .. visit
+  redis.call('HSET', key, 'x:' .. visit_id, event .. ' ' .. ARGV[14], 'o:' .. visit_id, ARGV[13],
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. started + #ready .. ' ' .. event .. ' -',
     'n:' .. name, table.concat({'completed', visit, attempt, fence, 0, bits, ARGV[10], ''}, ' '), unpack(fields))
   local done = {kind = 'node.completed', visit = visit, node = name, detail = '', data = short_output(ARGV[13])}
@@ -39,7 +39,7 @@ end
 
 if ARGV[11] == 'completed' and ARGV[16] == '0' and ARGV[17] == '' and #ARGV == 19 then
   local owner = ARGV[7]:byte(-1) == 93 and ARGV[8] == '1' and ARGV[7]:match('^(.*)%[%d+%]$')
-  local said
-  if owner then said = settle_item(owner) else said = fast_settle() end
-  if said then return said end
+  local fast_reply
+  if owner then fast_reply = settle_item(owner) else fast_reply = fast_settle() end
+  if fast_reply then return fast_reply end
 end

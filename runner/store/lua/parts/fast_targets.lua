@@ -3,22 +3,22 @@
 
 -- The changed fields of the targets and the edges to those that become ready; nil when one is skipped.
 local function fast_targets(key, edges, bits)
-  local asked, fields, ready = {}, {}, {}
+  local names, fields, ready = {}, {}, {}
   for place, edge in ipairs(edges) do
-    asked[2 * place - 1], asked[2 * place] = 'n:' .. edge[1], 'a-1:' .. edge[1]
+    names[2 * place - 1], names[2 * place] = 'n:' .. edge[1], 'a-1:' .. edge[1]
   end
-  local found = #edges > 0 and redis.call('HMGET', key, unpack(asked)) or {}
+  local values = #edges > 0 and redis.call('HMGET', key, unpack(names)) or {}
   for place, edge in ipairs(edges) do
     local live = bits:byte(place) == 49
-    local arrived, alive = (found[2 * place] or '[0,0,0]'):match(',(%d+),(%d+)')
+    local arrived, alive = (values[2 * place] or '[0,0,0]'):match(',(%d+),(%d+)')
     arrived, alive = arrived + 1, alive + (live and 1 or 0)
-    fields[#fields + 1], fields[#fields + 2] = asked[2 * place], '[0,' .. arrived .. ',' .. alive .. ']'
-    local record = found[2 * place - 1]
+    fields[#fields + 1], fields[#fields + 2] = names[2 * place], '[0,' .. arrived .. ',' .. alive .. ']'
+    local record = values[2 * place - 1]
     if record and record:find('^pending') then return end
     if not record then
       if arrived >= edge[2] and alive == 0 then return end
       if (live and edge[3]) or (arrived >= edge[2] and alive > 0) then
-        fields[#fields + 1], fields[#fields + 2] = asked[2 * place - 1], 'ready 1 1 0 0 - - '
+        fields[#fields + 1], fields[#fields + 2] = names[2 * place - 1], 'ready 1 1 0 0 - - '
         ready[#ready + 1] = edge
       end
     end

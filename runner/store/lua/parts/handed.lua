@@ -2,8 +2,8 @@
 -- include: shape
 
 local function dispatch(d, name, record)
-  local at = shape(d, 'n:' .. name)
-  d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, at.queue, at.priority, d.run.graph}
+  local node_shape = shape(d, 'n:' .. name)
+  d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, node_shape.queue, node_shape.priority, d.run.graph}
 end
 
 -- Tell whether a node waits for another system, and for nothing else.

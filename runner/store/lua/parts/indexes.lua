@@ -2,9 +2,9 @@
 -- runs, name and person.
 -- include: settings
 local function listings_of(graph, tags)
-  local found = {'g:' .. graph}
-  for name, value in pairs(cjson.decode(tags)) do found[#found + 1] = 't:' .. name .. '=' .. value end
-  return found
+  local listings = {'g:' .. graph}
+  for name, value in pairs(cjson.decode(tags)) do listings[#listings + 1] = 't:' .. name .. '=' .. value end
+  return listings
 end
 
 local function list_run(run, graph, tags)

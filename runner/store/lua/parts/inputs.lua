@@ -3,10 +3,10 @@
 
 -- The (node, visit) whose outputs reach this visit, in edge order, each once.
 local function live_inputs(d, name, record)
-  local edges, found, seen, sources = shape(d, 'i:' .. name), {}, {}, {}
+  local edges, list, seen, sources = shape(d, 'i:' .. name), {}, {}, {}
   local function add_input(source, visit)
     local field = source .. '.' .. visit
-    if not seen[field] then found[#found + 1], seen[field] = {source, visit, field}, true end
+    if not seen[field] then list[#list + 1], seen[field] = {source, visit, field}, true end
   end
   for _, edge in ipairs(edges) do
     if not d.nodes[edge[1]] then sources[#sources + 1] = 'n:' .. edge[1] end
@@ -24,12 +24,12 @@ local function live_inputs(d, name, record)
       add_input(source, node(d, source).visit)
     end
   end
-  return found
+  return list
 end
 
 local function inputs(d, name, record)
-  local fields, at, found = {}, {}, live_inputs(d, name, record)
-  for place, item in ipairs(found) do fields[place], at['o:' .. item[3]] = 'o:' .. item[3], item end
-  fill(d.key, fields, function(field, output) at[field][3] = output or 'null' end)
-  return found
+  local fields, by_field, list = {}, {}, live_inputs(d, name, record)
+  for place, item in ipairs(list) do fields[place], by_field['o:' .. item[3]] = 'o:' .. item[3], item end
+  fill(d.key, fields, function(field, output) by_field[field][3] = output or 'null' end)
+  return list
 end

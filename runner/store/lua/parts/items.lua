@@ -25,14 +25,14 @@ end
 
 -- Make items ready while there is room; true when one step is too short for all.
 local function begin_items(d, name)
-  local window, found = shape(d, 'n:' .. name).map[1], map(d, name)
+  local window, items = shape(d, 'n:' .. name).map[1], map(d, name)
   if window == 0 then window = math.huge end
-  fetch_items(d, name, found.next, math.min(found.total, found.next + math.min(MOST, window - found.active)))
+  fetch_items(d, name, items.next, math.min(items.total, items.next + math.min(MOST, window - items.active)))
   for _ = 1, MOST do
-    found = map(d, name)
-    if found.next >= found.total or found.active >= window then return false end
-    set_map(d, name, {next = found.next + 1})
-    begin_item(d, name .. '[' .. found.next .. ']', found.visit)
+    items = map(d, name)
+    if items.next >= items.total or items.active >= window then return false end
+    set_map(d, name, {next = items.next + 1})
+    begin_item(d, name .. '[' .. items.next .. ']', items.visit)
   end
   return true
 end

@@ -7,10 +7,10 @@ local function reserve(d, limits)
   for _, limit in ipairs(limits) do
     if limit[4] > 0 then
       local key = limit_key(d, limit)
-      local at = math.max(now, tonumber(redis.call('ZSCORE', rates, key) or 0))
+      local slot = math.max(now, tonumber(redis.call('ZSCORE', rates, key) or 0))
       redis.call('ZREMRANGEBYSCORE', rates, '-inf', now)
-      redis.call('ZADD', rates, at + limit[4], key)
-      start = math.max(start, at)
+      redis.call('ZADD', rates, slot + limit[4], key)
+      start = math.max(start, slot)
     end
   end
   return start - now
@@ -23,10 +23,10 @@ local function take(d, name, places, since)
   for place, limit in ipairs(places) do
     local key, concurrency = limit[1], limit[2]
     local holders, queue = HOLDERS .. key, QUEUE .. key
-    local kept = tonumber(redis.call('ZSCORE', holders, member) or 0) > now
-    local taken = redis.call('ZCOUNT', holders, '(' .. now, 'inf') - (kept and 1 or 0)
-    if not kept then redis.call('ZADD', queue, 'NX', since, member) end
-    if not kept and taken + redis.call('ZRANK', queue, member) >= concurrency then
+    local has_place = tonumber(redis.call('ZSCORE', holders, member) or 0) > now
+    local taken = redis.call('ZCOUNT', holders, '(' .. now, 'inf') - (has_place and 1 or 0)
+    if not has_place then redis.call('ZADD', queue, 'NX', since, member) end
+    if not has_place and taken + redis.call('ZRANK', queue, member) >= concurrency then
       redis.call('ZREM', holders, member)
       d.follow[#d.follow + 1] = {passes = key, concurrency = concurrency}
       d.follow[#d.follow + 1] = {leaves = name, of = d, first = place + 1}

@@ -1,25 +1,25 @@
 -- A stopped map cancels its idle items; a failed item stops its map; a map that is tried again starts over.
 -- include: items
 local function drop_items(d, name)
-  local found = map(d, name)
-  local last = math.min(found.next, found.swept + MOST)
-  fetch_items(d, name, found.swept, last)
-  for index = found.swept, last - 1 do
+  local items = map(d, name)
+  local last = math.min(items.next, items.swept + MOST)
+  fetch_items(d, name, items.swept, last)
+  for index = items.swept, last - 1 do
     local item = name .. '[' .. index .. ']'
     local record = node(d, item)
-    if record.visit == found.visit and IDLE[record.status] then cancel_idle(d, item) end
+    if record.visit == items.visit and IDLE[record.status] then cancel_idle(d, item) end
   end
   set_map(d, name, {swept = last})
-  return last - found.swept == MOST
+  return last - items.swept == MOST
 end
 
 local function move_map(d, name)
   local record, more = node(d, name), false
   if d.run.stopping ~= '' or not record.items then return end
   if map(d, name).stopped == 1 then more = drop_items(d, name) else more = begin_items(d, name) end
-  local found = map(d, name)
-  local busy = found.stopped == 1 or found.next < found.total
-  if found.active + found.waiting == 0 and (found.stopped == 1 or not busy) then return ring(d, name, {}) end
+  local items = map(d, name)
+  local busy = items.stopped == 1 or items.next < items.total
+  if items.active + items.waiting == 0 and (items.stopped == 1 or not busy) then return ring(d, name, {}) end
   if more then timer(d, 'map', name, now) end
   -- Between two steps, no item may be at work although the map is not done: so it counts itself.
   if busy ~= record.busy then change(d, name, {busy = busy}) end
@@ -33,8 +33,8 @@ local function move_maps(d)
 end
 
 local function count_failure(d, owner)
-  local found, at = map(d, owner), shape(d, 'n:' .. owner).map
-  set_map(d, owner, {failed = found.failed + 1, stopped = (found.stopped == 1 or at[2]) and 1 or 0})
+  local items, spec = map(d, owner), shape(d, 'n:' .. owner).map
+  set_map(d, owner, {failed = items.failed + 1, stopped = (items.stopped == 1 or spec[2]) and 1 or 0})
 end
 
 local function rewind(d, name)

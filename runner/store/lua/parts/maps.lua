@@ -9,21 +9,21 @@ local function map_of(name)
 end
 
 local function read_map(text)
-  local found, numbers = {}, (text or '0 0 0 0 0 0 0 0'):gmatch('%d+')
-  for _, field in ipairs(MAP) do found[field] = tonumber(numbers()) end
-  return found
+  local record, numbers = {}, (text or '0 0 0 0 0 0 0 0'):gmatch('%d+')
+  for _, field in ipairs(MAP) do record[field] = tonumber(numbers()) end
+  return record
 end
 
 local function map(d, name)
-  local found = d.maps[name] or read_map(redis.call('HGET', d.key, 'm:' .. name))
-  d.maps[name] = found
-  return found
+  local record = d.maps[name] or read_map(redis.call('HGET', d.key, 'm:' .. name))
+  d.maps[name] = record
+  return record
 end
 
 local function write_map(record)
-  local said = {}
-  for place, field in ipairs(MAP) do said[place] = record[field] end
-  return table.concat(said, ' ')
+  local numbers = {}
+  for place, field in ipairs(MAP) do numbers[place] = record[field] end
+  return table.concat(numbers, ' ')
 end
 
 local function set_map(d, name, fields)

@@ -41,13 +41,13 @@ end
 
 local function tell_moves(d, move)
   announce(d, 'run.migrated', '', 0, move.fp, move.event_data)
-  for _, each in ipairs(move.moved) do
-    announce(d, 'interrupt.moved', each[3], tonumber(each[4]), each[2], each[6])
-    move_question(d, each, d.run.events + #d.events)
+  for _, question in ipairs(move.moved) do
+    announce(d, 'interrupt.moved', question[3], tonumber(question[4]), question[2], question[6])
+    move_question(d, question, d.run.events + #d.events)
   end
-  for _, each in ipairs(move.withdrawn) do withdraw(d, each[1], tonumber(each[2]), {each[3]}) end
+  for _, question in ipairs(move.withdrawn) do withdraw(d, question[1], tonumber(question[2]), {question[3]}) end
   for place, question in ipairs(move.questions) do
     open_question(d, move.places[place][1], tonumber(move.places[place][2]), question)
   end
-  for _, each in ipairs(move.stops) do d.follow[#d.follow + 1] = {run = each[1]} end
+  for _, child in ipairs(move.stops) do d.follow[#d.follow + 1] = {run = child[1]} end
 end

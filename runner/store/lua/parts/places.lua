@@ -13,11 +13,11 @@ end
 
 -- The places that a node needs, each with its key.
 local function places_of(d, name)
-  local found = {}
+  local places = {}
   for _, limit in ipairs(shape(d, 'n:' .. name).limits or {}) do
-    if limit[3] > 0 then found[#found + 1] = {limit_key(d, limit), limit[3]} end
+    if limit[3] > 0 then places[#places + 1] = {limit_key(d, limit), limit[3]} end
   end
-  return found
+  return places
 end
 
 -- Keep the free places for the first in the queue, for the length of a lease, and ring them.

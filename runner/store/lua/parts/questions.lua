@@ -3,7 +3,7 @@
 -- include: indexes
 -- include: size
 
--- "" for a question never asked, else open, answered, expired or withdrawn.
+-- "" for a question never asked, otherwise open, answered, expired or withdrawn.
 local function standing(d, id)
   local decided = redis.call('HGET', d.key .. ':d', id)
   if decided then return decided:match('^%a+') end
@@ -29,7 +29,7 @@ end
 local function write_question(d, event)
   local id, question = event.detail, event.question
   local expires = question.expires > 0 and now + question.expires or 0
-  local field, asked = 'q:' .. event.node, nil
+  local field, ids = 'q:' .. event.node, nil
   -- A node that a migration gives its old name back asks what it asked there.
   local was = json_bytes(d.key, id) + redis.call('HSTRLEN', d.key, 'w:' .. id)
   grow(d.root, #question.json + #question.by_time - was)
@@ -38,12 +38,12 @@ local function write_question(d, event)
   redis.call('HDEL', d.key, 'w:' .. id)
   if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end
   list_open(d, id, question.listings)
-  asked = redis.call('HGET', d.key, field)
-  asked = asked and cjson.decode(asked) or {event.visit}
-  if asked[1] ~= event.visit then asked = {event.visit} end
-  for _, each in ipairs(asked) do if each == id then return end end
-  asked[#asked + 1] = id
-  redis.call('HSET', d.key, field, cjson.encode(asked))
+  ids = redis.call('HGET', d.key, field)
+  ids = ids and cjson.decode(ids) or {event.visit}
+  if ids[1] ~= event.visit then ids = {event.visit} end
+  for _, other in ipairs(ids) do if other == id then return end end
+  ids[#ids + 1] = id
+  redis.call('HSET', d.key, field, cjson.encode(ids))
 end
 
 local function write_closed(d)

@@ -6,8 +6,8 @@ local MOST_REMINDERS = 100
 local function next_reminder(reminds, asked, count)
   local kind, times = reminds:match('^(%a+) (.*)$')
   if kind == 'every' then return count < MOST_REMINDERS and now + tonumber(times) end
-  for each in times:gmatch('%d+') do
-    if asked + tonumber(each) > now then return asked + tonumber(each) end
+  for delay in times:gmatch('%d+') do
+    if asked + tonumber(delay) > now then return asked + tonumber(delay) end
   end
 end
 

@@ -4,14 +4,14 @@
 
 -- Two nodes may have exchanged their names: all is taken away before anything is put in its place.
 local function move_field(puts, key, old, new)
-  local found = redis.call('HGET', key, old)
-  if not found then return end
+  local value = redis.call('HGET', key, old)
+  if not value then return end
   redis.call('HDEL', key, old)
-  puts[#puts + 1] = {key, new, found}
+  puts[#puts + 1] = {key, new, value}
 end
 
 local function take_node(d, puts, old, new, visit, document, decided)
-  local list, at = d.key .. ':m', '.' .. visit
+  local list, suffix = d.key .. ':m', '.' .. visit
   for place = 1, tonumber(redis.call('HGET', list, '#' .. old) or 0) do
     move_field(puts, list, place .. '.' .. old, place .. '.' .. new)
   end
@@ -25,9 +25,9 @@ local function take_node(d, puts, old, new, visit, document, decided)
   redis.call('HDEL', d.key, 'q:' .. old)
   if decided ~= '' then puts[#puts + 1] = {d.key, 'q:' .. new, decided} end
   move_field(puts, d.key, 'k:' .. old, 'k:' .. new)
-  move_field(puts, d.key, 't:' .. old .. at, 't:' .. new .. at)
+  move_field(puts, d.key, 't:' .. old .. suffix, 't:' .. new .. suffix)
   local items = read_map(redis.call('HGET', d.key, 'm:' .. old)).total
-  for index = 0, items - 1 do move_field(puts, d.key .. ':f', old .. at .. '.' .. index, new .. at .. '.' .. index) end
+  for index = 0, items - 1 do move_field(puts, d.key .. ':f', old .. suffix .. '.' .. index, new .. suffix .. '.' .. index) end
   move_field(puts, d.key, 'm:' .. old, 'm:' .. new)
 end
 

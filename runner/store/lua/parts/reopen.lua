@@ -14,28 +14,28 @@ local function read_list(place, width)
 end
 
 local function read_records(place)
-  local found, next_one = {failed = tonumber(ARGV[place]), started = tonumber(ARGV[place + 1])}, place + 2
-  found.loops, next_one = read_list(next_one, 2)
-  found.arrivals, next_one = read_list(next_one, 2)
-  found.maps, next_one = read_list(next_one, 2)
-  found.nodes, next_one = read_list(next_one, 2)
-  return found, next_one
+  local records, next_one = {failed = tonumber(ARGV[place]), started = tonumber(ARGV[place + 1])}, place + 2
+  records.loops, next_one = read_list(next_one, 2)
+  records.arrivals, next_one = read_list(next_one, 2)
+  records.maps, next_one = read_list(next_one, 2)
+  records.nodes, next_one = read_list(next_one, 2)
+  return records, next_one
 end
 
 -- Write them all into a run that has none, and ring for the nodes that are ready.
-local function put_records(d, found)
-  d.run.failed, d.run.started = found.failed, found.started
-  for _, item in ipairs(found.loops) do
+local function put_records(d, records)
+  d.run.failed, d.run.started = records.failed, records.started
+  for _, item in ipairs(records.loops) do
     d.loops[tonumber(item[1])], d.turned[tonumber(item[1])] = read_loop(item[2]), true
   end
-  for _, item in ipairs(found.arrivals) do
+  for _, item in ipairs(records.arrivals) do
     d.arrived[item[1]], d.came[item[1]] = cjson.decode(item[2]), true
   end
-  for _, item in ipairs(found.maps) do
+  for _, item in ipairs(records.maps) do
     d.maps[item[1]], d.moved[item[1]] = read_map(item[2]), true
   end
   local settled = {}
-  for _, item in ipairs(found.nodes) do
+  for _, item in ipairs(records.nodes) do
     local name, status = item[1], item[2]:match('^%a+')
     if status == 'ready' or status == 'waiting' then
       d.nodes[name] = read_node(nil)

@@ -2,11 +2,11 @@
 -- entry, after the number of the event that completed it (0 where none did): so results have an order.
 -- An item has no place in the order: its map has.
 -- include: maps
-local function leave_result(d, at, status, output, entry)
+local function leave_result(d, visit_id, status, output, entry)
   if status == 'completed' then
-    local place = map_of(at:match('^(.*)%.')) and 0 or d.run.events + 1
-    redis.call('HSET', d.key, 'x:' .. at, place .. ' ' .. entry, 'o:' .. at, output)
+    local place = map_of(visit_id:match('^(.*)%.')) and 0 or d.run.events + 1
+    redis.call('HSET', d.key, 'x:' .. visit_id, place .. ' ' .. entry, 'o:' .. visit_id, output)
   else
-    redis.call('HSET', d.key, 'x:' .. at, '0 ' .. entry)
+    redis.call('HSET', d.key, 'x:' .. visit_id, '0 ' .. entry)
   end
 end

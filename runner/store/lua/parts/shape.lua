@@ -3,13 +3,13 @@
 -- include: maps
 local function shape(d, field)
   if field:byte(-1) == 93 then field = field:gsub('%d+%]$', ']') end
-  local found = d.shapes[field]
-  if not found then
+  local value = d.shapes[field]
+  if not value then
     local json = redis.call('HGET', d.shape_key, field)
-    found = json and cjson.decode(json) or {}
-    d.shapes[field] = found
+    value = json and cjson.decode(json) or {}
+    d.shapes[field] = value
   end
-  return found
+  return value
 end
 
 -- Read any number of fields of a hash; `take` gets each with its value.

@@ -4,8 +4,8 @@
 local LONGEST_WAIT = 300000
 
 local function ring_end(d, number, again)
-  local at = shape(d, 'n:' .. shape(d, 'meta').entries[1])
-  d.bells[#d.bells + 1] = {d.id, '@end', number, 1, at.queue, at.priority, d.run.graph}
+  local node_shape = shape(d, 'n:' .. shape(d, 'meta').entries[1])
+  d.bells[#d.bells + 1] = {d.id, '@end', number, 1, node_shape.queue, node_shape.priority, d.run.graph}
   timer(d, 'callback', '', again)
 end
 
@@ -18,9 +18,9 @@ end
 
 -- It has not been reported so far.
 local function ring_end_again(d)
-  local found = redis.call('HMGET', d.key, 'unreported', 'ends')
-  if not found[1] then return end
+  local fields = redis.call('HMGET', d.key, 'unreported', 'ends')
+  if not fields[1] then return end
   redis.call('HINCRBY', d.key, 'unreported', 1)
-  ring_end(d, tonumber(found[2]), now + math.min(LONGEST_WAIT, lease * 2 ^ math.min(tonumber(found[1]), 16)))
+  ring_end(d, tonumber(fields[2]), now + math.min(LONGEST_WAIT, lease * 2 ^ math.min(tonumber(fields[1]), 16)))
   commit(d)
 end

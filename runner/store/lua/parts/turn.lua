@@ -12,27 +12,27 @@ local function leave(d, name, place, edge, settled)
 end
 
 -- Begin a loop's next round; the loops inside start over, those around it wait for it.
-local function again(d, number, at)
+local function again(d, number, loop_shape)
   local old = loop(d, number)
   set_loop(d, number, {round = old.round + 1, settled = 0, asked = {}})
-  for _, inner in ipairs(at.inner) do
+  for _, inner in ipairs(loop_shape.inner) do
     set_loop(d, inner, {round = loop(d, inner).round + 1, settled = 0, asked = {}, taken = {}})
   end
-  for _, outer in ipairs(at.outer) do
-    set_loop(d, outer, {settled = loop(d, outer).settled - at.size})
+  for _, outer in ipairs(loop_shape.outer) do
+    set_loop(d, outer, {settled = loop(d, outer).settled - loop_shape.size})
   end
-  ready(d, at.header, old.asked)
+  ready(d, loop_shape.header, old.asked)
 end
 
 -- Every node of a loop has settled: begin its next round, or end it.
 local function turn(d, number, settled)
-  local at, taken = shape(d, 'l:' .. number), {}
+  local loop_shape, taken = shape(d, 'l:' .. number), {}
   local go_on = #loop(d, number).asked > 0
-  for _, outer in ipairs(at.outer) do go_on = go_on and #loop(d, outer).asked == 0 end
-  if go_on then return again(d, number, at) end
+  for _, outer in ipairs(loop_shape.outer) do go_on = go_on and #loop(d, outer).asked == 0 end
+  if go_on then return again(d, number, loop_shape) end
   set_loop(d, number, {asked = {}})
   for _, exit in ipairs(loop(d, number).taken) do taken[exit[1] .. '\n' .. exit[2]] = true end
-  for _, exit in ipairs(at.exits) do
+  for _, exit in ipairs(loop_shape.exits) do
     if not taken[exit[1] .. '\n' .. exit[2]] then
       local edge = shape(d, 'o:' .. exit[1])[exit[2] + 1]
       arrive(d, edge[1], edge[3], false, settled)
