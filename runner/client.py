@@ -230,7 +230,7 @@ class Run:
             NotFoundError: the run is gone, or no worker has its graph.
         """
         snapshot = existing(self._engine.store.read(self.id), self.id)
-        state: Mapping[str, object] = codec.unpack(snapshot.given) or {}
+        state: Mapping[str, object] = codec.unpack(snapshot.invocation_state) or {}
         run_id = self._engine.start(
             snapshot.record.graph_id,
             codec.unpack(snapshot.task) if task is UNCHANGED else task,
@@ -432,12 +432,12 @@ def _ms(time_: datetime | int | None) -> int | None:
     return round(time_.timestamp() * 1000) if isinstance(time_, datetime) else time_
 
 
-def _open(**given: str) -> Store:
+def _open(**options: str) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
     from runner.store import open_store  # noqa: PLC0415 - see above
 
-    settings = Settings(**given)
+    settings = Settings(**options)
     return open_store(
         settings.redis_url,
         namespace=settings.namespace,

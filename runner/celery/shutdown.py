@@ -50,7 +50,11 @@ class Shutdown:
             return
         if not self._since:
             self._since = time.monotonic()
-            log.info("worker.stopping: %s", _list(self._running(), f"has {self._grace:g} s for"))
+            running = self._running()
+            if running:
+                log.info("worker.stopping: %s have %g s to end.", _list(running), self._grace)
+            else:
+                log.info("worker.stopping: no node is running.")
         if not self._returned and (cold or self.elapsed >= self._grace):
             self._returned = self.elapsed
             self._return_nodes(cold=cold)
@@ -65,21 +69,21 @@ class Shutdown:
             returned += _signal_children(signal.SIGTERM)
         if returned:
             log.warning(
-                "worker.returns: %s. Their results here will be refused.",
-                _list(returned, "other workers run"),
+                "worker.returns: %s go to other workers. Their results here will be refused.",
+                _list(returned),
             )
 
     def _end_hanging(self) -> None:
         """End the children whose nodes ignore the signal; a node in a thread can only be reported."""
         killed, running = _signal_children(signal.SIGKILL), self._running()
         if killed:
-            log.warning("worker.killed: %s", _list(killed, "ended the processes of"))
+            log.warning("worker.killed: the processes of %s were killed.", _list(killed))
         elif running:
             log.error(
-                "worker.hangs: it began to stop %.0f s ago, and %s. Other workers run them now. "
-                "End this one: kill -9 %d.",
+                "worker.hangs: it began to stop %.0f s ago and still runs %s. Other workers run them now. "
+                "End this process: kill -9 %d.",
                 self.elapsed,
-                _list(running, "still runs"),
+                _list(running),
                 os.getpid(),
             )
 
@@ -109,6 +113,6 @@ def _signal_children(number: signal.Signals) -> list[str]:
     return task_ids
 
 
-def _list(nodes: list[str], what: str) -> str:
+def _list(nodes: list[str]) -> str:
     more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
-    return f"{what} {len(nodes)} nodes: {', '.join(nodes[:MAX_NAMES])}{more}" if nodes else f"{what} no node"
+    return f"{len(nodes)} nodes ({', '.join(nodes[:MAX_NAMES])}{more})"

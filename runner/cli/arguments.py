@@ -220,8 +220,8 @@ def complete_interrupt(context: click.Context, _: click.Parameter, incomplete: s
     """Offer the open questions whose ids begin so, each with its name and node."""
     try:
         client = context.obj.client
-        asked = read_pages(lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None)
-        questions = [question for question in asked if question.id.startswith(incomplete)]
+        listed = read_pages(lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None)
+        questions = [question for question in listed if question.id.startswith(incomplete)]
         return [
             CompletionItem(question.id, help=one_line(f"{question.name} of {question.node_id}"))
             for question in questions[:OFFERED]

@@ -351,7 +351,7 @@ def read_export(store: Store, run_id: str) -> Export:
         parent_node=record.parent_node or None,
         root=record.root,
         task=plain(snapshot.task),
-        invocation_state=plain(snapshot.given),
+        invocation_state=plain(snapshot.invocation_state),
         visits=tuple(_visits(snapshot)),
         execution_order=tuple(snapshot.order),
         interrupts=tuple(question_of(interrupt) for interrupt in snapshot.interrupts),

@@ -198,7 +198,7 @@ def claimed_visit(
         inputs=[
             Input(node, visit, output) for node, visit, output in claim.inputs if not node.startswith(HIDDEN)
         ],
-        invocation_state=codec.unpack(claim.given) or {},
+        invocation_state=codec.unpack(claim.invocation_state) or {},
         answers={answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers},
         document=memory.executor if memory else None,
         messages=list(claim.messages) if memory else [],

@@ -266,7 +266,7 @@ class Engine:
         try:
             return self.ring(self.store.leave(token)).word != "stale"
         except StoreError as error:
-            log.warning("node.kept: %s Its lease runs out instead.", error)
+            log.warning("node.not_returned: %s Its lease runs out instead.", error)
             return False
 
     # -- one delivery ------------------------------------------------------------------------------

@@ -58,15 +58,15 @@ class RunStarter:
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
         plan = self._registry.find(graph_id)
-        packed, given = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
+        packed, packed_state = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
         size_limits.check("task", packed, self._store.max_bytes)
-        size_limits.check("invocation_state", given, self._store.max_bytes)
+        size_limits.check("invocation_state", packed_state, self._store.max_bytes)
         start = Start(
             run_id=run_id,
             graph_id=graph_id,
             fingerprint=plan.topology.fingerprint if plan else None,
             task=packed,
-            given=given,
+            invocation_state=packed_state,
             tags=codec.pack(checked_tags(tags or {}), "tags"),
             idempotency_key=None if key is None else validation.checked(key, "the idempotency key"),
             on_end=checked_on_end(on_end),
@@ -90,7 +90,7 @@ class RunStarter:
             graph_id=path,
             fingerprint=plan.topology.fingerprint,
             task=codec.pack(task, "task"),
-            given=claim.given,
+            invocation_state=claim.invocation_state,
             parent=claim.token,
         )
         return self._write(start, plan)

@@ -110,12 +110,12 @@ class Questions:
     ) -> None:
         self._kind, self._address, self._answers = kind, address, answers
         try:
-            asked = [_Asked(**entry) for entry in stored]
+            stored_questions = [_Asked(**entry) for entry in stored]
         except TypeError as error:
             raise CorruptDocument(
                 f"the stored questions of node {address.node_id!r} can't be read."
             ) from error
-        self._asked = {question.inner: question for question in asked}
+        self._asked = {question.inner: question for question in stored_questions}
 
     def ask(self, inner: str, name: str, reason: object = None, **options: Any) -> Interrupt:
         """Turn the framework's question `inner` into ours; `options` are those of `Address.ask`.
@@ -142,26 +142,31 @@ class Questions:
             InterruptExpired: a question was not answered in time. InterruptWithdrawn: one was withdrawn.
         """
         answers = {}
-        for inner, asked in list(self._asked.items()):
-            answer = self._answers.get(asked.id)
-            if not asked.handed and answer is not None and is_answered(answer) and not is_asked_again(answer):
+        for inner, question in list(self._asked.items()):
+            answer = self._answers.get(question.id)
+            if (
+                not question.handed
+                and answer is not None
+                and is_answered(answer)
+                and not is_asked_again(answer)
+            ):
                 answers[inner] = answer_value(answer)
-                self._asked[inner] = _Asked(inner, asked.id, asked.number, handed=True)
+                self._asked[inner] = _Asked(inner, question.id, question.number, handed=True)
         return answers
 
     def ask_again(self) -> list[Interrupt]:
         """Ask again what was withdrawn and is still waited for."""
         questions = []
-        for inner, asked in list(self._asked.items()):
-            before = self._answers.get(asked.id)
-            if not asked.handed and before is not None and is_asked_again(before):
+        for inner, question in list(self._asked.items()):
+            before = self._answers.get(question.id)
+            if not question.handed and before is not None and is_asked_again(before):
                 options = {name: getattr(before, name) for name in OPTIONS}
                 questions.append(self.ask(inner, before.name, codec.unpack(before.reason), **options))
         return questions
 
     def document(self) -> list[JSON]:
         """Return what must be stored to go on in another process."""
-        return [asdict(asked) for asked in self._asked.values()]
+        return [asdict(question) for question in self._asked.values()]
 
 
 class StoredMessages:

@@ -149,12 +149,12 @@ class _Execution:
                 self._past.structured = codec.pack(result.structured_output, "structured_output")
             if result.stop_reason != "interrupt":
                 return self._ended(result)
-            asked = [self._ask(interrupt) for interrupt in result.interrupts or ()]
+            questions = [self._ask(interrupt) for interrupt in result.interrupts or ()]
             self._past.waits = True
             saved = self._saved()
             answers = self._questions.hand_over()
             if not answers:
-                return Interrupted(asked, saved, self._usage())
+                return Interrupted(questions, saved, self._usage())
             # An earlier attempt of this visit had asked the same, and the answer is there.
             await async_loop.in_thread(self._visit.save, saved)
             prompt = _responses(answers)
@@ -169,21 +169,21 @@ class _Execution:
         # The agent's loop writes live objects into this dict: it gets a copy.
         state = copy.deepcopy(self._visit.invocation_state)
         async for event in self._agent.stream_async(prompt, invocation_state=state):
-            if asked := event.get("tool_interrupt_event"):
-                await self._publish(asked["interrupts"])
+            if event_data := event.get("tool_interrupt_event"):
+                await self._publish(event_data["interrupts"])
             result = event.get("result", result)
         self._visit.check()
         return result
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, asked: Any) -> Interrupt:
-        return self._questions.ask(asked.id, asked.name, asked.reason)
+    def _ask(self, interrupt: Any) -> Interrupt:
+        return self._questions.ask(interrupt.id, interrupt.name, interrupt.reason)
 
-    async def _publish(self, asked: Iterable[Any]) -> None:
+    async def _publish(self, interrupts: Iterable[Any]) -> None:
         """Show questions while other tools still run, beside the snapshot that was stored last."""
         shown = {entry["id"] for entry in self._past.questions} | self._visit.answers.keys()
-        new = [question for question in map(self._ask, asked) if question.id not in shown]
+        new = [question for question in map(self._ask, interrupts) if question.id not in shown]
         if new and self._past.snapshot is not None:
             # That snapshot has none of the answers of this execution: it still needs them.
             open_ = [entry for entry in self._questions.document() if not entry["handed"]]

@@ -204,5 +204,5 @@ def _condition_state(plan: Plan, planner: MigrationPlanner, source: VisitKey) ->
         [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
         lambda names: [fetched(name, record_of(name)) for name in names],
     )
-    state: dict[str, Any] = codec.unpack(snapshot.given) or {}
+    state: dict[str, Any] = codec.unpack(snapshot.invocation_state) or {}
     return GraphState(codec.unpack(snapshot.task), node, visit, results, state)

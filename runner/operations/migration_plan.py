@@ -212,7 +212,7 @@ class MigrationPlanner:
         self._check_reached(past, replay)
         records = self._records(replay.records())
         check_questions(self)
-        moved, asked = renamed_questions(self)
+        decided, replacements = renamed_questions(self)
         record = self.snapshot.record
         ready = [name for name, node in records.nodes.items() if node.status is Status.READY]
         return Migration(
@@ -227,11 +227,11 @@ class MigrationPlanner:
             event_data=self._event(),
             undone=undone_entries(self),
             forgets=self.forgets,
-            renamed=renamed_nodes(self, moved),
+            renamed=renamed_nodes(self, decided),
             visits=renamed_visits(self, past),
-            moved=moved,
+            moved=decided,
             withdrawn=self.withdrawn,
-            asked=asked,
+            replacements=replacements,
             stops=self.stops,
         )
 
@@ -422,8 +422,8 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
 
 def last_visit(snapshot: RunSnapshot, name: str) -> int:
     """Return the last visit of which something is stored under an id; a node that starts must come after."""
-    asked = [question.visit for question in _asked_under(snapshot, name)]
-    return max([0, *asked, *(visit for node, visit in snapshot.entries if node == name)])
+    visits = [question.visit for question in _asked_under(snapshot, name)]
+    return max([0, *visits, *(visit for node, visit in snapshot.entries if node == name)])
 
 
 def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
@@ -489,7 +489,7 @@ def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interr
     go along, so that what the node asks next takes an id that meant nothing before. A node that gets its old
     name back has its questions under their old ids, with what they asked.
     """
-    decided, asked = [], []
+    decided, replacements = [], []
     for node, record in planner.snapshot.nodes.items():
         name = planner.names.new_id(node)
         if (
@@ -502,10 +502,10 @@ def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interr
             new = renamed(question, name)
             if question.is_open:
                 planner.withdrawn.append((node, question.visit, question.id))
-                asked.append(as_asked(new))
+                replacements.append(as_asked(new))
             else:
                 decided.append((question.id, new))
-    return decided, asked
+    return decided, replacements
 
 
 def renamed_nodes(planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]) -> list[Renamed]:

@@ -397,14 +397,21 @@ def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: 
         raise ConflictError(
             f"what run {record.run_id} has kept does not lead to node {node!r}; nothing was started."
         )
-    kept = _kept_visits(snapshot, replay, past, records)
+    results = _kept_visits(snapshot, replay, past, records)
     tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}
     return Fork(
-        Start(options.run_id, record.graph_id, record.fingerprint, snapshot.task, snapshot.given, tags),
+        Start(
+            options.run_id,
+            record.graph_id,
+            record.fingerprint,
+            snapshot.task,
+            snapshot.invocation_state,
+            tags,
+        ),
         record.run_id,
         records,
-        kept,
-        _kept_memories(snapshot, kept, records),
+        results,
+        _kept_memories(snapshot, results, records),
         (node, first.visit) if options.edited else None,
         options.input,
     )
@@ -471,10 +478,10 @@ def _is_item(key: VisitKey, records: Records) -> bool:
     return record is not None and record.visit == key[1]
 
 
-def _kept_memories(snapshot: RunSnapshot, kept: Mapping[VisitKey, int], records: Records) -> list[str]:
+def _kept_memories(snapshot: RunSnapshot, visits: Mapping[VisitKey, int], records: Records) -> list[str]:
     """List the completed nodes all of whose visits are kept: their memory is of no other visit."""
-    partly = {key[0] for key in snapshot.entries if key not in kept}
-    names = dict.fromkeys(name for name, _ in kept)
+    partly = {key[0] for key in snapshot.entries if key not in visits}
+    names = dict.fromkeys(name for name, _ in visits)
     return [name for name in names if name not in partly and records.nodes[name].status is Status.COMPLETED]
 
 

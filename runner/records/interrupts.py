@@ -399,43 +399,43 @@ def _check_route(target: object, routes: Sequence[str], field: str) -> None:
         )
 
 
-def ends_node(asked: Interrupt) -> bool:
+def ends_node(question: Interrupt) -> bool:
     """Whether the node ends when the question expires, without running again."""
-    return asked.on_expire == "fail" or bool(route(asked))
+    return question.on_expire == "fail" or bool(route(question))
 
 
-def route(asked: Interrupt) -> str:
+def route(question: Interrupt) -> str:
     """The node to which an expired question leads; "" where it leads to none."""
-    return str(asked.on_expire["route"]) if _names(asked, "route") else ""
+    return str(question.on_expire["route"]) if _names(question, "route") else ""
 
 
-def default_answer(asked: Interrupt) -> Sequence[JSON]:
+def default_answer(question: Interrupt) -> Sequence[JSON]:
     """The answer that counts after expiry, packed, as a list of one; an empty list where there is none."""
-    return [asked.on_expire["response"]] if _names(asked, "response") else []
+    return [question.on_expire["response"]] if _names(question, "response") else []
 
 
-def _names(asked: Interrupt, form: str) -> bool:
-    return isinstance(asked.on_expire, Mapping) and form in asked.on_expire
+def _names(question: Interrupt, form: str) -> bool:
+    return isinstance(question.on_expire, Mapping) and form in question.on_expire
 
 
-def expiry_error(asked: Interrupt) -> InterruptExpired:
-    waited = f"{asked.name!r} was not answered within {asked.expires_in or 0:g} s"
-    if asked.on_expire == "fail":
-        return InterruptExpired(f'{waited}, and on_expire="fail" lets its node fail for that.')
+def expiry_error(question: Interrupt) -> InterruptExpired:
+    waited = f"{question.name!r} was not answered within {question.expires_in or 0:g} s"
+    if question.on_expire == "fail":
+        return InterruptExpired(f'{waited}, and with on_expire="fail" its node fails for that.')
     return InterruptExpired(f"{waited}, so it counts as rejected.")
 
 
-def expired_entry(asked: Interrupt, edges: str) -> VisitEntry:
+def expired_entry(question: Interrupt, edges: str) -> VisitEntry:
     """Build the entry of a node that ended with its question: its error, or the edges that it took."""
-    if route(asked):
-        return {"v": 1, "ms": 0, "edges": edges, "expired": asked.id}
-    return {"v": 1, "ms": 0, "error": asdict(failures.record(expiry_error(asked)))}
+    if route(question):
+        return {"v": 1, "ms": 0, "edges": edges, "expired": question.id}
+    return {"v": 1, "ms": 0, "error": asdict(failures.record(expiry_error(question)))}
 
 
-def expired_output(asked: Interrupt) -> JSON:
+def expired_output(question: Interrupt) -> JSON:
     """Build the output of a node whose question led elsewhere: what was asked, as input of the next node."""
-    question = {"interrupt_id": asked.id, "name": asked.name, "reason": asked.reason}
-    return {"expired": {**question, "assignees": list(asked.assignees)}}
+    fields = {"interrupt_id": question.id, "name": question.name, "reason": question.reason}
+    return {"expired": {**fields, "assignees": list(question.assignees)}}
 
 
 # Reminders: `remind_every` or `remind_after`, in seconds.
@@ -464,29 +464,29 @@ def checked_reminders(
     return (None if every is None else float(every)), [float(seconds) for seconds in times]
 
 
-def first_reminder(asked: Interrupt) -> int:
+def first_reminder(question: Interrupt) -> int:
     """Return the delay of the first reminder in ms; 0 where there is none."""
-    return next(iter(_reminder_times(asked)), 0)
+    return next(iter(_reminder_times(question)), 0)
 
 
-def next_reminder(asked: Interrupt, now: int) -> int:
+def next_reminder(question: Interrupt, now: int) -> int:
     """Return when the next reminder is due after one was sent at `now`, in ms; 0 where it was the last.
 
     Reminders missed during an outage are collapsed into one. `remind.lua` computes the same.
     """
-    if asked.remind_every is not None:
-        return now + _reminder_times(asked)[0] if asked.reminded + 1 < MAX_REMINDERS else 0
-    due = (asked.asked_at + delay for delay in _reminder_times(asked))
+    if question.remind_every is not None:
+        return now + _reminder_times(question)[0] if question.reminded + 1 < MAX_REMINDERS else 0
+    due = (question.asked_at + delay for delay in _reminder_times(question))
     return next((time for time in due if time > now), 0)
 
 
-def reminder_schedule(asked: Interrupt) -> str:
+def reminder_schedule(question: Interrupt) -> str:
     """Write the times of reminders for the store's scripts: "every <ms>", "after <ms> <ms> …" or ""."""
-    kind = "after" if asked.remind_after else "every"
-    times = _reminder_times(asked)
+    kind = "after" if question.remind_after else "every"
+    times = _reminder_times(question)
     return " ".join([kind, *map(str, times)]) if times else ""
 
 
-def _reminder_times(asked: Interrupt) -> list[int]:
-    delays = asked.remind_after or ([] if asked.remind_every is None else [asked.remind_every])
+def _reminder_times(question: Interrupt) -> list[int]:
+    delays = question.remind_after or ([] if question.remind_every is None else [question.remind_every])
     return [max(1, round(seconds * 1000)) for seconds in delays]

@@ -101,19 +101,19 @@ class InterruptQuery:
     assignee: str | None = None
     until: int | None = None
 
-    def fits(self, asked: Interrupt, graph: str, root: str) -> bool:
+    def fits(self, question: Interrupt, graph: str, root: str) -> bool:
         """Whether a question matches; `graph` and `root` are those of its run."""
         return (
             self.graph in (None, graph, outermost(graph))
-            and self.run in (None, asked.run_id, root)
-            and self.name in (None, asked.name)
-            and (self.assignee is None or self.assignee in asked.assignees)
-            and (self.until is None or asked.asked_at < self.until)
+            and self.run in (None, question.run_id, root)
+            and self.name in (None, question.name)
+            and (self.assignee is None or self.assignee in question.assignees)
+            and (self.until is None or question.asked_at < self.until)
         )
 
 
-def asked_place(asked: Interrupt) -> tuple[int, str]:
-    return asked.asked_at, asked.id
+def asked_place(question: Interrupt) -> tuple[int, str]:
+    return question.asked_at, question.id
 
 
 def outermost(graph: str) -> str:

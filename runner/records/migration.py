@@ -32,8 +32,8 @@ class Migration:
     `event_data` is the data of its event. `undone` are the visits that no longer count, each with its entry;
     the documents of nodes in `forgets` are deleted. `visits` are (old, new, entry or None where it is
     unchanged). `moved` are decided questions under their new ids, by their old ones; `withdrawn` are open
-    ones (node, visit, id), `asked` those that replace them. `stops` are (node, child run) that are not needed
-    any more.
+    ones (node, visit, id), `replacements` those that replace them. `stops` are (node, child run) that are not
+    needed any more.
     """
 
     run_id: str
@@ -51,5 +51,5 @@ class Migration:
     visits: Sequence[tuple[VisitKey, VisitKey, VisitEntry | None]] = ()
     moved: Sequence[tuple[str, Interrupt]] = ()
     withdrawn: Sequence[tuple[str, int, str]] = ()
-    asked: Sequence[Interrupt] = ()
+    replacements: Sequence[Interrupt] = ()
     stops: Sequence[tuple[str, str]] = ()

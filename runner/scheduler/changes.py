@@ -63,11 +63,11 @@ class TimerKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Set a timer to `at` (milliseconds of the store's clock); replaces the one of the same kind and key."""
+    """Set a timer to `due` (milliseconds of the store's clock); replaces the one of the same kind and key."""
 
     kind: TimerKind
     key: str
-    at: int
+    due: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,10 @@ class WriteDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReserveTime:
-    """Note that the next execution under a rate limit may begin at `at` (ms)."""
+    """Note that the next execution under a rate limit may begin at `start` (ms)."""
 
     key: str
-    at: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True)

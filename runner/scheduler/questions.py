@@ -133,17 +133,17 @@ def _resolve(
 
 def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:
     """Handle a question's timer: it expires, or a reminder is due."""
-    asked = changes.view.question(interrupt)
-    if asked is None or changes.view.question_status(interrupt) != "open":
+    question = changes.view.question(interrupt)
+    if question is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("stale")
-    return _expire(changes, asked) if kind is TimerKind.EXPIRE else _remind(changes, asked)
+    return _expire(changes, question) if kind is TimerKind.EXPIRE else _remind(changes, question)
 
 
-def _expire(changes: Changes, asked: Interrupt) -> TransitionResult:
+def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
     """Expire a question: its node continues and gets the error or default answer, or ends with it."""
-    interrupt = asked.id
-    node, visit, record = asked.node_id, asked.visit, changes.node(asked.node_id)
-    ends = ends_node(asked)
+    interrupt = question.id
+    node, visit, record = question.node_id, question.visit, changes.node(question.node_id)
+    ends = ends_node(question)
     if ends and _at_work(record):
         # A running node is allowed to finish. No answer is accepted meanwhile; the timer comes again.
         changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
@@ -152,7 +152,7 @@ def _expire(changes: Changes, asked: Interrupt) -> TransitionResult:
         CloseQuestion(interrupt, "expired"), AddEvent(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt)
     )
     if ends and record.visit == visit and record.status in IDLE:
-        return _conclude(changes, asked)
+        return _conclude(changes, question)
     return _resolve(changes, node, visit, [interrupt])
 
 
@@ -161,9 +161,9 @@ def _at_work(record: NodeRecord) -> bool:
     return record.status is Status.RUNNING or record.items or record.busy
 
 
-def _conclude(changes: Changes, asked: Interrupt) -> TransitionResult:
+def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     """End the node whose question expired: it fails, or takes only its edges for expired questions."""
-    node, interrupt, record = asked.node_id, asked.id, changes.node(asked.node_id)
+    node, interrupt, record = question.node_id, question.id, changes.node(question.node_id)
     others = [question for question in record.questions if question != interrupt]
     changes.add(
         *withdrawals(node, record.visit, others), *drop_timers([interrupt]), DropTimer(TimerKind.NODE, node)
@@ -176,19 +176,19 @@ def _conclude(changes: Changes, asked: Interrupt) -> TransitionResult:
     # Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
     shape = changes.shape(node)
     changes.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
-    target, leaving = route(asked), changes.topology.outgoing.get(node, ())
+    target, leaving = route(question), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))
     finish(changes, node, ended, Status.COMPLETED if target else Status.FAILED, edges)
     return close(changes, "expired")
 
 
-def _remind(changes: Changes, asked: Interrupt) -> TransitionResult:
+def _remind(changes: Changes, question: Interrupt) -> TransitionResult:
     """Publish a reminder of an open question, and set the timer of the next one."""
-    if asked.is_over(changes.now):
+    if question.is_over(changes.now):
         return changes.refuse("stale")
-    changes.add(AddEvent(EventKind.INTERRUPT_REMINDED, asked.node_id, asked.visit, asked.id))
-    again = next_reminder(asked, changes.now)
+    changes.add(AddEvent(EventKind.INTERRUPT_REMINDED, question.node_id, question.visit, question.id))
+    again = next_reminder(question, changes.now)
     if again:
-        changes.add(SetTimer(TimerKind.REMIND, asked.id, again))
+        changes.add(SetTimer(TimerKind.REMIND, question.id, again))
     return changes.result("reminded")

@@ -67,7 +67,7 @@ def migrate(changes: Changes, move: Migration) -> TransitionResult:
         changes.add(AddEvent(EventKind.INTERRUPT_MOVED, new.node_id, new.visit, new.id))
     for node, visit, interrupt in move.withdrawn:
         changes.add(*withdrawals(node, visit, [interrupt]))
-    for question in move.asked:
+    for question in move.replacements:
         changes.add(AddEvent(EventKind.INTERRUPT_ASKED, question.node_id, question.visit, question.id))
     changes.add(*(StopChild(child, node) for node, child in move.stops))
     changes.add(DropTimer(TimerKind.DEADLINE, ""))

@@ -65,5 +65,5 @@ def answer(answer: Answer) -> JSON:
 def migration(move: Migration) -> dict[str, JSON]:
     """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
     moved = {new.id: {"from": old} for old, new in move.moved}
-    asked: dict[str, JSON] = {interrupt.id: question(interrupt) for interrupt in move.asked}
-    return {EventKind.RUN_MIGRATED: move.event_data, **moved, **asked}
+    questions: dict[str, JSON] = {interrupt.id: question(interrupt) for interrupt in move.replacements}
+    return {EventKind.RUN_MIGRATED: move.event_data, **moved, **questions}

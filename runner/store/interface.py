@@ -76,7 +76,7 @@ class Start:
     graph_id: str
     fingerprint: str | None
     task: JSON
-    given: JSON = None
+    invocation_state: JSON = None
     tags: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
     parent: Token | None = None
@@ -115,7 +115,7 @@ class Claim:
     signature: str
     record: NodeRecord
     task: JSON
-    given: JSON
+    invocation_state: JSON
     inputs: Sequence[tuple[str, int, JSON]]
     answers: Sequence[Interrupt]
     document: JSON | None
@@ -147,16 +147,17 @@ class Settlement:
 class Fork:
     """A run to begin from the results of another.
 
-    `kept` are the (node, visit) whose results are copied, with their place in the order (below 0; 0: none);
-    nodes in `remembers` also keep their documents. The visit `at` is given `input` (packed) as its task.
+    `results` are the (node, visit) whose results are copied, with their place in the order (below 0; 0:
+    none); nodes in `remembers` also keep their documents. The task of `visit`, if there is one, is `input`
+    (packed).
     """
 
     start: Start
     source: str
     records: Records
-    kept: Mapping[tuple[str, int], int]
+    results: Mapping[tuple[str, int], int]
     remembers: Sequence[str] = ()
-    at: tuple[str, int] | None = None
+    visit: tuple[str, int] | None = None
     input: JSON = None
 
 
@@ -183,7 +184,7 @@ class RunSnapshot:
     record: RunRecord
     nodes: Mapping[str, NodeRecord]
     task: JSON
-    given: JSON
+    invocation_state: JSON
     tags: Mapping[str, str]
     created_at: int
     ended_at: int

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from runner import GraphBuilder
-from runner.agent import Agent, AgentResult, ToolContext, streaming, tool
+from runner.agent import Agent, AgentResult, ToolContext, run_events, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeModelCallEvent, BeforeToolCallEvent
@@ -559,7 +559,7 @@ def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(monkeypatch: pytest
     quick = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
     done(quick.run())
     assert quick.emitted == []
-    monkeypatch.setattr(streaming, "PIECE", 0)
+    monkeypatch.setattr(run_events, "PIECE", 0)
     slow = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
     done(slow.run())
     assert slow.emitted == [("agent", {"text": text}) for text in ("one", " two", " three")]
@@ -594,7 +594,7 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
         ("agent", {"tool": "crash", "id": "t3", "status": "error"}),
     ]
 
-    monkeypatch.setattr(streaming, "PIECE", 0)
+    monkeypatch.setattr(run_events, "PIECE", 0)
     gate = threading.Event()
 
     @tool

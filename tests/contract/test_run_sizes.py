@@ -52,7 +52,7 @@ class RunSizes:
 
     def test_a_run_counts_what_it_was_given_and_what_nodes_leave(self, worker: ManualWorker) -> None:
         """Task, state, tags, outputs and entries count, at the length that is stored."""
-        run_id = worker.start(shape("a>b"), {"t": 1}, given={"g": 2}, tags={"k": "v"})
+        run_id = worker.start(shape("a>b"), {"t": 1}, invocation_state={"g": 2}, tags={"k": "v"})
         given = length({"t": 1}, {"g": 2}, {"k": "v"})
         assert self.size(worker, run_id) == RUN + given
 
@@ -251,7 +251,7 @@ class RunSizes:
 
         def fork(name: str) -> Fork:
             start = Start(name, graph.graph_id, graph.fingerprint, "task")
-            return Fork(start, run_id, records, {("a", 1): -1}, at=("b", 1), input="other")
+            return Fork(start, run_id, records, {("a", 1): -1}, visit=("b", 1), input="other")
 
         store.fork(fork("00fork"))
         entry = worker.read(run_id).entries["a", 1]

@@ -2,7 +2,7 @@
 --
 -- Keys touched: the source's r:<run>, :s and :m (read); g:<fingerprint> (counts its runs), r:<run> and its
 --   parts, runs and runs:<...> (indexes), timers; queues.
--- Arguments: 6 run, 7 graph, 8 fingerprint, 9 task, 10 state given, 11 tags (JSON), 12 source, then records
+-- Arguments: 6 run, 7 graph, 8 fingerprint, 9 task, 10 invocation state, 11 tags (JSON), 12 source, then records
 --   (parts/reopen.lua); then, each after how many there are: results (node.visit, place in the order), nodes
 --   that keep their documents; then, if a visit is given another task: node, visit, task.
 -- Words: "forked" (a repeat too), "unknown", "unknown_graph"; "full" and two sizes (parts/size.lua).
@@ -25,7 +25,7 @@ if bytes > most then
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
   return {'full', 0, bytes}
 end
-local d = begin({run = run, graph = ARGV[7], fp = fp, root = run, path = '', task = ARGV[9], given = ARGV[10],
+local d = begin({run = run, graph = ARGV[7], fp = fp, root = run, path = '', task = ARGV[9], state = ARGV[10],
   tags = ARGV[11], idem = ''})
 announce(d, 'run.forked', '', 0, ARGV[12])
 local timeout = shape(d, 'meta').timeout

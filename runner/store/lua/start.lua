@@ -2,7 +2,7 @@
 --
 -- Keys touched: graphs, g:<fingerprint> (counts its runs), idem:<graph>:<key> (-> run id), r:<run> and
 --   its parts, runs and runs:* (indexes), timers, notices; the parent's r:<run>, queues.
--- Arguments: 6 run, 7 graph, 8 fingerprint ("": the current one), 9 task, 10 state given, 11 tags (JSON),
+-- Arguments: 6 run, 7 graph, 8 fingerprint ("": the current one), 9 task, 10 invocation state, 11 tags (JSON),
 --   12 idempotency key or "", 13 root run or "", 14 the task to call at its end or "",
 --   15 the trace that it belongs to or "", then for a child: 16 parent run, 17 node, 18 visit, 19 fence.
 -- Words: "started", "exists" (and that run's id), "unknown_graph"; for a child also "stale", "cancelled";
@@ -40,7 +40,7 @@ if ARGV[16] then
 end
 if idem ~= '' then redis.call('SET', idem, run) end
 local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[16], node = ARGV[17], root = root, path = path,
-  task = ARGV[9], given = ARGV[10], tags = ARGV[11], idem = idem,
+  task = ARGV[9], state = ARGV[10], tags = ARGV[11], idem = idem,
   on_end = ARGV[14], trace = ARGV[15]})
 grow(root, bytes)
 local meta = shape(d, 'meta')

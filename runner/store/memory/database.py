@@ -110,10 +110,12 @@ class Database:
             on_end=start.on_end,
             trace=start.trace,
         )
-        kept = replace(start, task=pack_copy(start.task), given=pack_copy(start.given))
+        stored = replace(
+            start, task=pack_copy(start.task), invocation_state=pack_copy(start.invocation_state)
+        )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
-        run = StoredRun(record, kept, self.clock(), self.semaphores, tags)
+        run = StoredRun(record, stored, self.clock(), self.semaphores, tags)
         self.runs[start.run_id] = run
         return run
 
@@ -156,8 +158,10 @@ class Database:
         run = self.runs.get(run_id)
         if run is None:
             return "stale", []
-        asked = {question.id: question for question in questions}
-        data = dict(payloads or {each: event_payloads.question(asked[each]) for each in asked})
+        by_id = {question.id: question for question in questions}
+        data = dict(
+            payloads or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
+        )
         doorbells: list[Doorbell] = []
         result = transition(self.changes(run), *arguments, **named)
         actions = deque(self._write(run, result))
@@ -169,11 +173,11 @@ class Database:
                     visit = (run_id, action.node, action.visit, action.attempt)
                     doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
                 case SetTimer():
-                    self._set_timer(action.kind, run_id, action.key, action.at)
+                    self._set_timer(action.kind, run_id, action.key, action.due)
                 case DropTimer():
                     self.timers.pop((action.kind, run_id, action.key), None)
                 case AddEvent():
-                    self._add_event(owner, action, asked, data)
+                    self._add_event(owner, action, by_id, data)
                 case CloseQuestion():
                     owner.close(action.interrupt_id, action.status, self.clock())
                 case EndExpired():
@@ -207,16 +211,16 @@ class Database:
     def renew(self, run_id: str, node: str) -> None:
         self._set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
 
-    def _set_timer(self, kind: TimerKind, run_id: str, key: str, at: int) -> None:
-        self.timers[kind, run_id, key] = at
-        self._earliest = min(self._earliest, at)
+    def _set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
+        self.timers[kind, run_id, key] = due
+        self._earliest = min(self._earliest, due)
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
         """Remove the timers that are due and return them, the oldest first."""
         now = self.clock()
         if now < self._earliest:
             return []
-        ordered = sorted((at, "|".join(timer), timer) for timer, at in self.timers.items() if at <= now)
+        ordered = sorted((ms, "|".join(timer), timer) for timer, ms in self.timers.items() if ms <= now)
         due = [timer for _, _, timer in ordered[:limit]]
         for timer in due:
             del self.timers[timer]
@@ -259,11 +263,11 @@ class Database:
         return [(run, action) for action in result.actions]
 
     def _add_event(
-        self, run: StoredRun, action: AddEvent, asked: Mapping[str, Interrupt], payloads: dict[str, JSON]
+        self, run: StoredRun, action: AddEvent, questions: Mapping[str, Interrupt], payloads: dict[str, JSON]
     ) -> None:
         kind = action.kind
         if kind is EventKind.INTERRUPT_ASKED:
-            self._open(run, asked[action.detail])
+            self._open(run, questions[action.detail])
         if kind is EventKind.INTERRUPT_REMINDED:
             payloads |= run.remind(action.detail)
         if kind is EventKind.RUN_ENDED:

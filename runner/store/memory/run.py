@@ -86,7 +86,7 @@ class StoredRun:
     order: list[tuple[str, int]] = field(default_factory=list)
     outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
     entries: dict[VisitKey, VisitEntry] = field(default_factory=dict)
-    given: dict[tuple[str, int], JSON] = field(default_factory=dict)
+    tasks: dict[tuple[str, int], JSON] = field(default_factory=dict)
     documents: dict[str, JSON] = field(default_factory=dict)
     reports: dict[str, JSON] = field(default_factory=dict)
     messages: dict[str, list[JSON]] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class StoredRun:
             signature=changes.shape(node).signature,
             record=record,
             task=pack_copy(self._task(node, record.visit)),
-            given=pack_copy(self.start.given),
+            invocation_state=pack_copy(self.start.invocation_state),
             inputs=[
                 (*visit, pack_copy(self.outputs.get(visit))) for visit in scheduler.live_inputs(changes, node)
             ],
@@ -243,7 +243,7 @@ class StoredRun:
         index = index_of(node)
         if index is not None:
             return self.items[map_of(node), visit][index]
-        return self.given.get((node, visit), self.start.task)
+        return self.tasks.get((node, visit), self.start.task)
 
     def fetch(self, changes: Changes, node: str) -> tuple[NodeRecord, JSON, VisitEntry | None]:
         """Return a node with its latest output and entry; one without a record has no round either."""
@@ -256,7 +256,7 @@ class StoredRun:
             record=self.record,
             nodes={name: changes.node(name) for name in self.nodes},
             task=pack_copy(self.start.task),
-            given=pack_copy(self.start.given),
+            invocation_state=pack_copy(self.start.invocation_state),
             tags=dict(self.start.tags),
             created_at=self.created_at,
             ended_at=self.ended_at,
@@ -285,7 +285,7 @@ class StoredRun:
     # Forks and migrations
 
     def copy_results(self, source: StoredRun, fork: Fork) -> None:
-        for visit, place in sorted(fork.kept.items(), key=lambda kept: kept[1]):
+        for visit, place in sorted(fork.results.items(), key=lambda item: item[1]):
             self.entries[visit] = pack_copy(source.entries[visit])
             if visit in source.outputs:
                 self.outputs[visit] = pack_copy(source.outputs[visit])
@@ -294,8 +294,8 @@ class StoredRun:
             if node in source.documents:
                 self.documents[node] = pack_copy(source.documents[node])
                 self.messages[node] = pack_copy(source.messages.get(node, []))
-        if fork.at is not None:
-            self.given[fork.at] = pack_copy(fork.input)
+        if fork.visit is not None:
+            self.tasks[fork.visit] = pack_copy(fork.input)
 
     def migrate(self, move: Migration) -> None:
         """Take another shape, and put results and questions under the names that its nodes have there."""
@@ -319,7 +319,7 @@ class StoredRun:
         renamed: list[tuple[VisitKey, VisitKey]] = [
             ((node.node, node.visit), (node.today, node.visit)) for node in move.renamed
         ]
-        for by_visit in (self.given, self.items):
+        for by_visit in (self.tasks, self.items):
             _rename(by_visit, renamed)
         for node in move.renamed:
             self.documents.pop(node.node, None)

@@ -25,8 +25,8 @@ class Semaphores:
         since = self.waiting[key].get(member, since)
         before = [
             other
-            for other, asked in self.waiting[key].items()
-            if _order(other, asked) < _order(member, since)
+            for other, other_since in self.waiting[key].items()
+            if _order(other, other_since) < _order(member, since)
         ]
         return QueuePosition(sum(holder != member for holder in held), len(before), member in held)
 
@@ -34,16 +34,16 @@ class Semaphores:
         self,
         run_id: str,
         action: ReserveTime | TakePlace | JoinQueue | ReturnPlace | OfferPlaces,
-        kept: tuple[int, int],
+        reservation: tuple[int, int],
     ) -> list[Member]:
         """Apply what a transition decided and return the nodes that get a place.
 
-        `kept` are the time and the end of a place that is kept for one of them, in ms.
+        `reservation` is the time, and the end of a place that is kept for one of them, in ms.
         """
         match action:
             case ReserveTime():
-                self.starts = {key: start for key, start in self.starts.items() if start > kept[0]}
-                self.starts[action.key] = action.at
+                self.starts = {key: start for key, start in self.starts.items() if start > reservation[0]}
+                self.starts[action.key] = action.start
             case TakePlace():
                 until = math.inf if action.until is None else action.until
                 self.waiting[action.key].pop((run_id, action.node), None)
@@ -54,13 +54,13 @@ class Semaphores:
             case ReturnPlace():
                 self.waiting[action.key].pop((run_id, action.node), None)
                 if self.holders[action.key].pop((run_id, action.node), None) is not None:
-                    return self._offer(action.key, action.concurrency, kept)
+                    return self._offer(action.key, action.concurrency, reservation)
             case OfferPlaces():
-                return self._offer(action.key, action.concurrency, kept)
+                return self._offer(action.key, action.concurrency, reservation)
         return []
 
-    def _offer(self, key: str, concurrency: int, kept: tuple[int, int]) -> list[Member]:
-        now, until = kept
+    def _offer(self, key: str, concurrency: int, reservation: tuple[int, int]) -> list[Member]:
+        now, until = reservation
         held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
         queue = sorted(self.waiting[key], key=lambda member: _order(member, self.waiting[key][member]))
         first = queue[: max(0, concurrency - len(held))]
@@ -70,6 +70,6 @@ class Semaphores:
         return first
 
 
-def _order(member: Member, asked: int) -> tuple[int, bytes]:
+def _order(member: Member, since: int) -> tuple[int, bytes]:
     """Order a queue by time; equal times by name, as Redis does."""
-    return asked, "|".join(member).encode()
+    return since, "|".join(member).encode()

@@ -344,7 +344,7 @@ class MemoryStore:
                 run.reopened = nonce
                 payloads = event_payloads.migration(move)
                 doorbells += self._apply(
-                    move.run_id, scheduler.migrate, move, questions=move.asked, payloads=payloads
+                    move.run_id, scheduler.migrate, move, questions=move.replacements, payloads=payloads
                 ).doorbells
             return Reply("migrated", doorbells)
 

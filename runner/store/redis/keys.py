@@ -48,7 +48,7 @@ DICTIONARY = (
         "r:<run>",
         "hash",
         "v, run (status, counters), of (graph), reason, lock, again, cancel (nonce), parent_node, root, "
-        "path, created, ended, task, given, tags, idem, on_end, ends, unreported, trace; at the root size "
+        "path, created, ended, task, state, tags, idem, on_end, ends, unreported, trace; at the root size "
         "(bytes, with all runs inside); chatter (bytes of long events since older ones had to go); "
         "n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
         "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> "

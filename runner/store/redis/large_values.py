@@ -53,13 +53,17 @@ class LargeValues:
             CorruptDocument: a value is gone.
         """
         starts = {name: _start(name, value) for name, value in fields.items()}
-        starts = {name: at for name, at in starts.items() if at >= 0 and fields[name].startswith(MARK, at)}
+        starts = {
+            name: start
+            for name, start in starts.items()
+            if start >= 0 and fields[name].startswith(MARK, start)
+        }
         if not starts:
             return dict(fields)
-        large = self._read({fields[name][at:] for name, at in starts.items()})
+        large = self._read({fields[name][start:] for name, start in starts.items()})
         return {
             **fields,
-            **{name: fields[name][:at] + large[fields[name][at:]] for name, at in starts.items()},
+            **{name: fields[name][:start] + large[fields[name][start:]] for name, start in starts.items()},
         }
 
     def _read(self, references: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -82,4 +86,4 @@ def _start(name: bytes, value: bytes) -> int:
     """
     if name.startswith(b"x:"):
         return value.find(b" ") + 1
-    return 0 if name in {b"task", b"given"} or name.startswith((b"o:", b"h:")) else -1
+    return 0 if name in {b"task", b"state"} or name.startswith((b"o:", b"h:")) else -1

@@ -121,7 +121,7 @@ class ClaimReply(NamedTuple):
     shape: bytes
     record: bytes
     task: bytes
-    given: bytes
+    invocation_state: bytes
     inputs: list[tuple[bytes, int, bytes]]
     questions: tuple[list[bytes], list[bytes | None]] | tuple[()]
     document: bytes | None
@@ -136,8 +136,10 @@ def claimed(
     """Build a claim. Its large values and the child run that the node waits for are read as well."""
     claim = ClaimReply(*reply)
     record, _ = encoding.node_record(claim.record)
-    values = large.get([claim.task, claim.given, claim.report, *(output for _, _, output in claim.inputs)])
-    task, given, report, *outputs = map(_load, values)
+    values = large.get(
+        [claim.task, claim.invocation_state, claim.report, *(output for _, _, output in claim.inputs)]
+    )
+    task, state, report, *outputs = map(_load, values)
     return Claim(
         token=Token(run_id, node, record.visit, record.fence),
         graph_id=claim.graph.decode(),
@@ -146,7 +148,7 @@ def claimed(
         signature=load(claim.shape)["signature"],
         record=record,
         task=task,
-        given=given,
+        invocation_state=state,
         inputs=[
             (source.decode(), visit, output)
             for (source, visit, _), output in zip(claim.inputs, outputs, strict=True)
@@ -201,16 +203,16 @@ def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
 def fork_arguments(fork: Fork) -> Iterator[Argument]:
     start = fork.start
     yield from (start.run_id, start.graph_id, start.fingerprint or "")
-    yield from (dump(start.task), dump(start.given), dump(dict(start.tags)))
+    yield from (dump(start.task), dump(start.invocation_state), dump(dict(start.tags)))
     yield fork.source
     yield from record_arguments(fork.records)
-    yield len(fork.kept)
-    for visit, place in fork.kept.items():
+    yield len(fork.results)
+    for visit, place in fork.results.items():
         yield from (_visit(visit), place)
     yield len(fork.remembers)
     yield from fork.remembers
-    if fork.at is not None:
-        yield from (*fork.at, dump(fork.input))
+    if fork.visit is not None:
+        yield from (*fork.visit, dump(fork.input))
 
 
 def migration_arguments(move: Migration, put: Callable[[str, bytes], bytes]) -> Iterator[Argument]:
@@ -245,10 +247,10 @@ def migration_arguments(move: Migration, put: Callable[[str, bytes], bytes]) -> 
         yield from withdrawn
     yield len(move.stops)
     yield from (child for _, child in move.stops)
-    yield len(move.asked)
-    yield from (part for asked in move.asked for part in (asked.node_id, asked.visit))
+    yield len(move.replacements)
+    yield from (part for question in move.replacements for part in (question.node_id, question.visit))
     run = Token(move.run_id, "", 0, 0)
-    yield from question_arguments(move.asked, lambda token, value: put(token.run_id, dump(value)), run)
+    yield from question_arguments(move.replacements, lambda token, value: put(token.run_id, dump(value)), run)
 
 
 def record_arguments(records: Records) -> Iterator[Argument]:

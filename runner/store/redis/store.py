@@ -183,7 +183,7 @@ class RedisStore:
             start.graph_id,
             start.fingerprint or "",
             self._written(start.parent, start.task),
-            self._written(start.parent, start.given),
+            self._written(start.parent, start.invocation_state),
             dump(dict(start.tags)),
             start.idempotency_key or "",
             start.root,
@@ -241,8 +241,8 @@ class RedisStore:
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         error = b"" if entry is None else dump(entry)
         payload = dump(event_payloads.error(entry))
-        kept = encoding.saved_arguments(saved)
-        return reply_of(self._call("retry", *_token(token), delay_ms, error, payload, *kept))
+        document = encoding.saved_arguments(saved)
+        return reply_of(self._call("retry", *_token(token), delay_ms, error, payload, *document))
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         replies = (
@@ -359,7 +359,9 @@ class RedisStore:
                 pipe.hget(self._keys.run(run_id, ":d"), interrupt_id)
             (seconds, micros), *values = pipe.execute()
         pairs = list(zip(values[::2], values[1::2], strict=True))
-        interrupts = [script_values.question(asked, decided) if asked else None for asked, decided in pairs]
+        interrupts = [
+            script_values.question(document, decided) if document else None for document, decided in pairs
+        ]
         winners = {
             interrupt_id: script_values.winner(decided)
             for interrupt_id, (_, decided) in zip(ids, pairs, strict=True)
@@ -450,7 +452,7 @@ class RedisStore:
             record=encoding.run_record(run_id, fields),
             nodes=_nodes(fields),
             task=encoding.load(fields[b"task"]),
-            given=encoding.load(fields[b"given"]),
+            invocation_state=encoding.load(fields[b"state"]),
             tags=encoding.load(fields[b"tags"]),
             created_at=int(fields[b"created"]),
             ended_at=int(fields.get(b"ended", 0)),

@@ -21,14 +21,14 @@ class ReadingContract:
 
     def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
-        run_id = worker.start("a>b", {"t": 1}, given={"g": 2}, trace="00-1-2-01")
+        run_id = worker.start("a>b", {"t": 1}, invocation_state={"g": 2}, trace="00-1-2-01")
         worker.clock.advance(2)
         worker.run(run_id, "a", "b")
 
         snapshot = worker.read(run_id)
 
         assert (snapshot.record.status, snapshot.record.trace) == (Status.COMPLETED, "00-1-2-01")
-        assert (snapshot.task, snapshot.given) == ({"t": 1}, {"g": 2})
+        assert (snapshot.task, snapshot.invocation_state) == ({"t": 1}, {"g": 2})
         assert snapshot.ended_at - snapshot.created_at == 2000
         assert list(snapshot.order) == ["a", "b"]
         assert snapshot.outputs == {("a", 1): "a", ("b", 1): "b"}
@@ -37,16 +37,16 @@ class ReadingContract:
     def test_large_values_are_read_as_they_were_written(self, worker: ManualWorker, store: Store) -> None:
         """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
-        run_id, token = worker.begin("a>b", task=task, given=task)
+        run_id, token = worker.begin("a>b", task=task, invocation_state=task)
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
         store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
 
         claim = worker.claim(run_id, "b")
-        assert (claim.task, claim.given, list(claim.inputs)) == (task, task, [("a", 1, output)])
+        assert (claim.task, claim.invocation_state, list(claim.inputs)) == (task, task, [("a", 1, output)])
         assert store.fetch(run_id, ["a", "b"])[0][1:] == (output, entry)
-        child = worker.start(shape("x", name="inner"), output, given=task, parent=claim.token)
+        child = worker.start(shape("x", name="inner"), output, invocation_state=task, parent=claim.token)
         inner = worker.claim(child, "x")
-        assert (inner.task, inner.given) == (output, task)
+        assert (inner.task, inner.invocation_state) == (output, task)
         worker.settle(inner.token, output)
         again = worker.claim(run_id, "b").child
         assert again is not None

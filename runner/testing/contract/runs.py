@@ -81,11 +81,11 @@ class RunContract:
     def test_a_claim_carries_all_that_the_node_needs(self, worker: ManualWorker) -> None:
         """A claim has task, state, shape and a fence; the visit then counts as running."""
         graph = shape("a")
-        run_id = worker.start(graph, {"say": "ü"}, given={"who": "me"})
+        run_id = worker.start(graph, {"say": "ü"}, invocation_state={"who": "me"})
 
         claim = worker.claim(run_id, "a")
 
-        assert (claim.task, claim.given) == ({"say": "ü"}, {"who": "me"})
+        assert (claim.task, claim.invocation_state) == ({"say": "ü"}, {"who": "me"})
         assert (claim.graph_id, claim.fingerprint) == ("g", graph.fingerprint)
         assert claim.signature == graph.nodes["a"].signature
         assert (claim.token.visit, claim.record.attempt) == (1, 1)
@@ -355,13 +355,13 @@ class RunContract:
             "t": '\x00\u2028\U0001f600\\/"',
             "n": [0, -0.5, 1e300, 2**63 - 1, True, None],
         }
-        run_id = worker.start("a>b", odd, given={"odd": odd}, tags={"ü": "|"})
+        run_id = worker.start("a>b", odd, invocation_state={"odd": odd}, tags={"ü": "|"})
         claim = worker.claim(run_id, "a")
         store.save(claim.token, Saved(odd, 0, [odd, [], "", None]))
         worker.settle(claim.token, odd)
 
         snapshot, second = worker.read(run_id), worker.claim(run_id, "b")
-        assert (claim.task, second.given, snapshot.tags) == (odd, {"odd": odd}, {"ü": "|"})
+        assert (claim.task, second.invocation_state, snapshot.tags) == (odd, {"odd": odd}, {"ü": "|"})
         assert (list(second.inputs), snapshot.messages) == ([("a", 1, odd)], {"a": [odd, [], "", None]})
 
     def test_node_names_may_be_any_text(self, worker: ManualWorker, store: Store) -> None:

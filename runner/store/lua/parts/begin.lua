@@ -10,7 +10,7 @@ local function begin(of)
   local key, shape_key = prefix .. 'r:' .. of.run, prefix .. 'g:' .. of.fp
   redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -',
     'of', of.fp .. ' ' .. (of.parent or '-') .. ' ' .. of.graph, 'parent_node', of.node or '', 'root', of.root,
-    'path', of.path, 'created', now, 'task', of.task, 'given', of.given, 'tags', of.tags, 'idem', of.idem,
+    'path', of.path, 'created', now, 'task', of.task, 'state', of.state, 'tags', of.tags, 'idem', of.idem,
     'wide', WIDE)
   if (of.on_end or '') ~= '' then redis.call('HSET', key, 'on_end', of.on_end) end
   if (of.trace or '') ~= '' then redis.call('HSET', key, 'trace', of.trace) end

@@ -30,7 +30,7 @@ end
 
 local function claimed(d, name)
   local record, shape_name = node(d, name), map_of(name) and map_of(name) .. '[]' or name
-  local run = redis.call('HMGET', d.key, 'm:' .. name, 'given', 'q:' .. name)
+  local run = redis.call('HMGET', d.key, 'm:' .. name, 'state', 'q:' .. name)
   local shapes = redis.call('HMGET', d.shape_key, 'n:' .. shape_name, 'i:' .. name)
   d.shapes['i:' .. shape_name] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',

@@ -10,7 +10,7 @@ local function fast_claim()
   local key = prefix .. 'r:' .. run
   local owner, index
   if name:byte(-1) == 93 then owner, index = name:match('^(.*)%[(%d+)%]$') end
-  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'task', 'given', 'q:' .. name, 'k:' .. name,
+  local own = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'task', 'state', 'q:' .. name, 'k:' .. name,
     'm:' .. (owner or name))
   local fence = (own[1] or ''):match('^ready ' .. visit .. ' ' .. attempt .. ' (%d+) 0 %- %S+ $')
   if not fence or own[6] or own[7] then return end
