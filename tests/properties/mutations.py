@@ -107,19 +107,19 @@ MUTATIONS = (
     # -- the scripts -------------------------------------------------------------------------------
     Mutation(
         LUA + "parts/arrive.lua",
-        "if arrived >= at.needs and alive == 0 then",
+        "if arrived >= node_shape.needs and alive == 0 then",
         "if alive == 0 then",
         "a join is skipped at its first dead edge",
     ),
     Mutation(
         LUA + "parts/arrive.lua",
-        "return found[1] == round(d, scope) and found or {round(d, scope), 0, 0}",
+        "return counts[1] == round(d, scope) and counts or {round(d, scope), 0, 0}",
         "return found",
         "a loop's round counts arrivals of the round before",
     ),
     Mutation(
         LUA + "parts/turn.lua",
-        "for _, outer in ipairs(at.outer) do go_on = go_on and #loop(d, outer).asked == 0 end",
+        "for _, outer in ipairs(loop_shape.outer) do go_on = go_on and #loop(d, outer).asked == 0 end",
         "",
         "an inner loop goes on though an outer one was asked",
     ),
@@ -220,8 +220,8 @@ MUTATIONS = (
     # -- maps, in the scripts ----------------------------------------------------------------------
     Mutation(
         LUA + "parts/items.lua",
-        "if found.next >= found.total or found.active >= window then return false end",
-        "if found.next >= found.total or found.active > window then return false end",
+        "if items.next >= items.total or items.active >= window then return false end",
+        "if items.next >= items.total or items.active > window then return false end",
         "one item more is at work than may be",
         "maps",
     ),
@@ -234,15 +234,15 @@ MUTATIONS = (
     ),
     Mutation(
         LUA + "parts/mapping.lua",
-        "stopped = (found.stopped == 1 or at[2]) and 1 or 0",
-        "stopped = found.stopped",
+        "stopped = (items.stopped == 1 or spec[2]) and 1 or 0",
+        "stopped = items.stopped",
         "a failed item does not stop its map",
         "maps",
     ),
     Mutation(
         LUA + "parts/mapping.lua",
-        "if record.visit == found.visit and IDLE[record.status] then cancel_idle(d, item) end",
-        "if record.visit == found.visit and record.status == 'ready' then cancel_idle(d, item) end",
+        "if record.visit == items.visit and IDLE[record.status] then cancel_idle(d, item) end",
+        "if record.visit == items.visit and record.status == 'ready' then cancel_idle(d, item) end",
         "questions of a stopped map stay open",
         "maps",
     ),
