@@ -478,7 +478,9 @@ class Agreement(RuleBasedStateMachine):
             if late:
                 self.both("emit", run_id, "agent", "a", 1, None)
             self.both("migrate", [moved], self.nonce())
-            self.questions += [question.id for question in (*moved.replacements, *(new for _, new in moved.moved))]
+            self.questions += [
+                question.id for question in (*moved.replacements, *(new for _, new in moved.moved))
+            ]
             return
 
     @rule(data=st.data())
