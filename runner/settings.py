@@ -57,7 +57,7 @@ class Settings(BaseSettings):
         description="seconds a worker may be silent before its node runs again",
     )
     sweep_interval: float = Field(
-        default=5.0, ge=0.1, le=DAY, description="seconds between two looks at what is due"
+        default=5.0, ge=0.1, le=DAY, description="seconds between two sweeps for what is due"
     )
     retention: float = Field(
         default=7 * DAY, ge=1, le=CENTURY, description="seconds that a finished run is kept"
@@ -81,7 +81,7 @@ class Settings(BaseSettings):
         description="bytes of one result, message, task or invocation state",
     )
     max_state: int = Field(
-        default=MAX_STATE, ge=LEAST, le=MOST, description="bytes of what a node keeps to go on with"
+        default=MAX_STATE, ge=LEAST, le=MOST, description="bytes of the state that a waiting node stores"
     )
     max_run: int = Field(default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it")
     durability: Literal["fast", "fsync", "replica"] = Field(

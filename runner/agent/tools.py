@@ -370,7 +370,7 @@ class Signature:
     def _field(self, name: str, hint: Any, parameter: inspect.Parameter) -> Any:
         plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         text = next((extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name))
-        # Of several Fields pydantic lets the last one win, so what the user declares goes before this.
+        # Of several Fields the last one wins in pydantic, so what the user declares goes before this.
         own = pydantic.Field(alias=name, description=text)
         annotation: Any = Annotated.__class_getitem__((plain, own, *extras))  # type: ignore[attr-defined] # of variables
         return annotation if parameter.default is parameter.empty else (annotation, parameter.default)

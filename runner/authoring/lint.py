@@ -97,7 +97,7 @@ def _never_taken(plan: Plan) -> Iterator[Finding]:
 
 
 def _is_never(edge: EdgeSpec) -> bool:
-    """Tell whether a condition can only return something false."""
+    """Return whether a condition can only return something false."""
     code = sources.tree(edge.condition) if edge.condition is not None else None
     if isinstance(code, ast.Lambda):
         return isinstance(code.body, ast.Constant) and not code.body.value
@@ -145,7 +145,7 @@ def _loops(plan: Plan) -> Iterator[Finding]:
 
 
 def _always_repeats(plan: Plan, number: int, header: str) -> bool:
-    """Tell whether edges without a condition lead all the way around a loop."""
+    """Return whether edges without a condition lead all the way around a loop."""
     shape = plan.topology
     body = [node for node in plan.definition.nodes if number in shape.nodes[node].loops]
     following: dict[str, list[str]] = {node: [] for node in body}

@@ -177,7 +177,7 @@ def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
 
 
 def broker_problem(url: str) -> str:
-    """Say why a broker can't be reached, or return ""."""
+    """Return why a broker can't be reached; "" if it can."""
     import socket
     from urllib.parse import urlsplit
 

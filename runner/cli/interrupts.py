@@ -278,7 +278,7 @@ def _show_whole(output: Output, question: Question, *, hint: bool = True) -> Non
 
 
 def _expiry(question: Question) -> str:
-    """Say when a question expires and what happens then."""
+    """Describe when a question expires and what happens then."""
     if not question.expires_at:
         return ""
     return f"expires {clock_time(question.expires_at)}: {compact(question.on_expire or 'reject')}\n"
@@ -340,7 +340,7 @@ SCHEMA_WORDS = (
 
 
 def _respond_with_editor(context: CommandContext, interrupt_id: str, options: dict[str, str | None]) -> Exit:
-    """Let a person edit a file with the question in comments, and send what was written.
+    """Open an editor on a file with the question in comments, and send what was written.
 
     The file is deleted only when the answer is accepted, so that what was written is never lost.
     """

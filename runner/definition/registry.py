@@ -216,7 +216,7 @@ def _summary(error: BaseException) -> str:
 
 
 def _line_of(error: BaseException, is_users: Callable[[CodeType], bool]) -> str:
-    """Return " (file, line n)": of a SyntaxError its own, else of the innermost frame of the user's code."""
+    """Return " (file, line n)": where the syntax is wrong, or in the innermost frame of the user's code."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({_relative(error.filename)}, line {error.lineno})"
     places = [

@@ -1,4 +1,4 @@
-"""A map's own work: find the list, let the items run, collect what they gave in order.
+"""A map's own work: find the list, run the items, collect their results in order.
 
 Between the two the map waits in the store; its items are nodes that any worker runs.
 """

@@ -115,7 +115,7 @@ def _pack_mapping(value: Mapping[Any, object], field: str, depth: int) -> JSON:
 def unpack(value: JSON) -> Any:
     """Turn packed JSON data back into the value.
 
-    A pydantic model comes back as itself when its class is already imported, else as plain data:
+    A pydantic model comes back as itself when its class is already imported, otherwise as plain data:
     no module is ever imported because stored data names it.
 
     Raises:

@@ -173,7 +173,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         changes.put(node, ended)
         cancel_node(changes, node)
         return close(changes, "cancelled")
-    # Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
+    # Its doorbell is stale for the worker that gets it, and shows monitors how the node ended.
     shape = changes.shape(node)
     changes.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
     target, leaving = route(question), changes.topology.outgoing.get(node, ())

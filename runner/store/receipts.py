@@ -14,7 +14,7 @@ from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receip
 CRASHED: Final[dict[str, Any]] = {
     "type": "runner.errors:NodeFailed",
     "message": "the worker process died five times in a row while it ran this node; "
-    "see `runner dead list`, mend the node and start the run again.",
+    "see `runner dead list`, fix the node and start the run again.",
     "bases": ["runner.errors:RunnerError", "builtins:Exception", "builtins:BaseException"],
 }
 """The error of a node that used up its crash budget."""

@@ -74,7 +74,7 @@ class AdapterContract:
     def asks_twice(self) -> Executor:
         """Build a node that asks a second question when it has the first answer, in the same way.
 
-        Where the framework numbers its calls, let both have the same number. The output holds both
+        Where the framework numbers its calls, both get the same number. The output holds both
         answers.
         """
         raise NotImplementedError

@@ -46,7 +46,7 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += round(seconds * 1000)
 
 

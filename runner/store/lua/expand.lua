@@ -1,4 +1,4 @@
--- Let a running map wait for its items; a long list comes in several calls.
+-- A running map waits for its items; a long list comes in several calls.
 --
 -- Keys touched: r:<run> (the map's node and record, items' nodes, counters), r:<run>:f (the items), :e,
 --   timers, runs:<status>; its parent's r:<run>; queues; r:<root> (size).

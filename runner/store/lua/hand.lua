@@ -1,4 +1,4 @@
--- Let a running visit wait for another system, which is sent the work next.
+-- A running visit waits for an external task, which is sent next.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 the name of the work.

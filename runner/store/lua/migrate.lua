@@ -1,4 +1,4 @@
--- Let waiting runs go on in other shapes: all of them, or none when one has moved since it was read.
+-- Migrate waiting runs to other shapes: all of them, or none when one has moved since it was read.
 --
 -- Keys touched: r:<run> and its parts (records replaced, what nodes left under other names), g:<fingerprint>
 --   of the old and the new shape (count their runs), runs:g:<graph>, open, timers, runs:<status>, notices;

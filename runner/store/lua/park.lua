@@ -1,4 +1,4 @@
--- Let a running visit wait for people.
+-- A running visit waits for people.
 --
 -- Keys touched: r:<run> (the node, counters), r:<run>:i and :d (questions), :s and :m (kept), :e,
 --   timers, open, notices, r:<root> (size); its parent's r:<run>; queues.

@@ -1,4 +1,4 @@
--- Let nodes go on that were set aside.
+-- Release held nodes.
 --
 -- Keys touched: r:<run> (the nodes, counters), r:<run>:e, timers, notices, runs:<status>; its parent's;
 --   queues.

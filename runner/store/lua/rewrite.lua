@@ -1,4 +1,4 @@
--- Let ended runs go on with other records: all of them, or none when one has moved since it was read.
+-- Reopen ended runs with other records: all of them, or none when one has moved since it was read.
 --
 -- Keys touched: r:<run> and its parts (records replaced, expiry removed), their children's (expiry),
 --   g:<fingerprint> (counts its runs), idem:<graph>:<key>, retired, listed:runs, timers, runs:<status>,

@@ -122,7 +122,8 @@ ASKED_WITHIN = 1.0
 _AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
 
 PASSING = {
-    "maxmemory": _AGAIN + "room. Give the server more memory, or let runs end sooner (RUNNER_RETENTION).",
+    "maxmemory": _AGAIN
+    + "room. Give the server more memory, or delete ended runs sooner (RUNNER_RETENTION).",
     "MISCONF": _AGAIN + "room. See the server's log: most often its disk is full.",
     "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
     "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",

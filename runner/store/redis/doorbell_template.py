@@ -1,4 +1,4 @@
-"""The template that lets a script ring the task queue: its message with places left to fill in.
+"""The template from which a script makes doorbells: a queue message with places to fill in.
 
 The Celery skin makes it from a message that the installed Celery itself wrote; the store keeps it,
 so that any process that starts or answers can ring without Celery.
@@ -13,7 +13,7 @@ from runner.errors import UsageError
 
 VERSION = 1
 """The version of what a script can fill in. Processes of two releases that differ in it may share a store:
-each rings with the template that a worker of its own version left, or else wakes a sweep."""
+each rings with the template that a worker of its own version left, or wakes a sweep."""
 
 PLACES = frozenset(
     {

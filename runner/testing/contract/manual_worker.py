@@ -105,7 +105,7 @@ class ManualWorker:
         return run_id, self.token(run_id, node)
 
     def sweep(self, *, after: float = 0) -> list[str]:
-        """Let seconds pass, sweep, and name the visits that are rung."""
+        """Advance the clock, sweep, and name the visits that are rung."""
         self.clock.advance(after)
         return rung(self.store.sweep())
 

@@ -2,8 +2,8 @@
 -- include: indexes
 -- include: shape
 -- include: change
--- One value of more than 64 bytes makes the server keep the hash as a table: it would else search
--- through hundreds of fields, one after another.
+-- One value of more than 64 bytes makes the server keep the hash as a table: otherwise it
+-- searches through hundreds of fields, one after another.
 local WIDE = ('-'):rep(65)
 
 local function begin(of)

@@ -1,4 +1,4 @@
--- What a worker is given with a claimed node.
+-- What a worker gets with a claimed node.
 -- include: inputs
 
 local function answers(d, asked, visit)

@@ -29,7 +29,7 @@ local function conclude(d, name, id, kind, one, other)
     change(d, name, ended)
     return cancel_node(d, name)
   end
-  -- Its doorbell is stale for the worker that gets it, and lets monitors know how the node ended.
+  -- Its doorbell is stale for the worker that gets it, and shows monitors how the node ended.
   dispatch(d, name, record)
   if kind == 'fail' then
     leave_result(d, visit_id, 'failed', '', one)

@@ -1,4 +1,4 @@
--- Let a running node wait for the child run that does its work, and for nothing else: a question that
+-- A running node waits for the child run that does its work, and for nothing else: a question that
 -- it left open is withdrawn, for an answer would wake the node beside its child.
 -- include: ownership
 -- include: step

@@ -4,7 +4,7 @@
 local FINAL = {completed = true, failed = true, cancelled = true}
 local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c', ':f', ':b'}
 
--- Let a finished run's keys expire, and its children's when the sweep gets to them.
+-- Set the expiry of a finished run's keys, and of its children's when the sweep gets to them.
 local function retire(run)
   local key = prefix .. 'r:' .. run
   if retention == 0 then return end
@@ -25,7 +25,7 @@ local function outlived(parent)
   return parent == '' or FINAL[(redis.call('HGET', prefix .. 'r:' .. parent, 'run') or 'completed'):match('^%S+')]
 end
 
--- The last run of a graph that is no longer current lets its shape expire.
+-- The last run of a graph that is no longer current makes its shape expire.
 local function release(d)
   local users = redis.call('HINCRBY', d.shape_key, 'runs', -1)
   local current = redis.call('HGET', prefix .. 'graphs', d.run.graph)

@@ -6,7 +6,7 @@ local function dispatch(d, name, record)
   d.bells[#d.bells + 1] = {d.id, name, record.visit, record.attempt, node_shape.queue, node_shape.priority, d.run.graph}
 end
 
--- Tell whether a node waits for another system, and for nothing else.
+-- Whether a node waits for another system, and for nothing else.
 local function is_out(record)
   return record.status == 'waiting' and record.busy and record.handed ~= '' and not record.items and record.child == ''
 end

@@ -1,7 +1,7 @@
 -- Judging a claim by the limits of its node.
 -- include: places
 
--- Give an execution its time by all rates: how many ms it must wait.
+-- Reserve the time of an execution under all rates; returns how many ms it must wait.
 local function reserve(d, limits)
   local start, rates = now, prefix .. 'rates'
   for _, limit in ipairs(limits) do

@@ -1,4 +1,4 @@
--- Close a transition: let maps go on, work out the run's status, tell its parent, write.
+-- Close a transition: continue maps, work out the run's status, tell its parent, write.
 -- include: commit
 -- include: ended
 -- include: mapping

@@ -16,7 +16,7 @@ local function note_end(d)
   ring_end(d, redis.call('HINCRBY', d.key, 'ends', 1), ring_again())
 end
 
--- It has not been reported so far.
+-- Ring again, since no worker has reported the end.
 local function ring_end_again(d)
   local fields = redis.call('HMGET', d.key, 'unreported', 'ends')
   if not fields[1] then return end
