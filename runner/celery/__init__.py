@@ -17,7 +17,7 @@ __all__ = ["CeleryTask", "install"]
 
 
 def install(app: Celery) -> None:
-    """Add our tasks, and the threads that our workers run beside them, to an existing Celery app.
+    """Add the tasks and background threads of a runner worker to an existing Celery app.
 
     The `RUNNER_*` settings decide which store and graphs. The app's own settings stay as they are;
     its workers also serve the queues that the graphs name, unless `-Q` says otherwise.

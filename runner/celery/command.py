@@ -19,7 +19,7 @@ LEFT_OUT = ("completion", "dev", "init", "worker")
 
 
 class RunnerGroup(click.Group):
-    """Our commands; Celery's program calls the group, which must exit with our codes."""
+    """The commands of `runner`; Celery's program calls the group, which must exit with their codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one command and exit with its code."""

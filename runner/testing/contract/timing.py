@@ -146,7 +146,7 @@ class TimingContract:
     def test_an_expiry_can_fail_the_node(self, worker: ManualWorker, store: Store) -> None:
         """With "fail" the node fails without running again; its error has the reason, and its run stops.
 
-        Its doorbell rings although nobody can claim it: monitors learn from it how the node ended.
+        Its doorbell rings although no worker can claim it: monitors learn from it how the node ended.
         """
         run_id = worker.start("a>b")
         worker.park(run_id, "a", **FAIL)
