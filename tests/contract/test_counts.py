@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -87,10 +88,11 @@ def test_a_node_costs_a_worker_three_commands():
         with Monitor(bench.urls[OURS]) as monitor:
             bench.run("chain100")
 
-    # What a worker sends without nodes comes on top: some commands a second.
-    assert monitor.sent.count("brpop") <= NODES * 1.1
-    assert monitor.sent.count("evalsha") <= NODES * 2.1
-    assert monitor.trips <= NODES * 3.2
+    # What a worker sends without nodes comes on top, some commands a second: on a slow machine for long.
+    sent = Counter(monitor.sent)
+    assert sent["brpop"] <= NODES * 1.1
+    assert sent["evalsha"] <= NODES * 2.1
+    assert {name for name, count in sent.items() if count >= NODES} == {"brpop", "evalsha"}
 
 
 def commands_per_item(url, count, window):
