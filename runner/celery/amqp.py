@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,14 @@ from kombu.exceptions import OperationalError
 from runner.celery.background import Background
 from runner.celery.config import is_amqp
 from runner.celery.engines import outbox_of
-from runner.celery.intake import is_away, reader_name
+from runner.celery.intake import is_away, keeper_of, reader_name
 from runner.errors import BrokerError, ConflictError, StoreError
 from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
-from runner.store.redis.streams import Notice, NoticeReader
+from runner.store.redis.keys import Keys
+from runner.store.redis.streams import Intake, Notice, NoticeReader
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +39,16 @@ WAIT = 1.0
 """Seconds of one blocking read, and so the longest that a stopping worker waits for a thread."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which an answer that came before its question is tried again."""
+"""Seconds after which a message is tried again that the store refused, and early answers are looked for."""
 
-EARLY_LIMIT = 100
-"""Answers held for questions not asked yet; the next one gets the receipt `unknown` at once."""
+TAKE_OVER_AFTER = 10.0
+"""Seconds after which what another worker has taken from the store is done by this one."""
+
+EARLY = "rabbitmq"
+"""The door to which the store hands early answers back that came over RabbitMQ."""
 
 PREFETCH = 200
-"""More than EARLY_LIMIT, so that answers which wait don't keep the others out."""
+"""Messages received ahead, so that a few which the store refuses don't keep the others out."""
 
 COMPRESSION = "x-compression"
 """The header of a dead letter that names how it is compressed."""
@@ -70,11 +75,10 @@ class Doors:
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """One message; `since` is when this process first had it (monotonic seconds)."""
+    """One message, and the queue that it came to."""
 
     message: Message
     queue: str
-    since: float = field(default_factory=time.monotonic)
 
     @property
     def body(self) -> bytes:
@@ -88,9 +92,10 @@ class ReceivedMessage:
         message_id = self.message.properties.get("message_id")
         return str(message_id) if message_id else hashlib.blake2s(self.body, digest_size=10).hexdigest()
 
-    def age(self) -> float:
-        """Seconds since this process first had it."""
-        return time.monotonic() - self.since
+    def kept(self) -> JSON:
+        """Return what the store keeps of an early answer."""
+        properties = {name: self.message.properties.get(name) for name in ("reply_to", "correlation_id")}
+        return {"queue": self.queue, "body": self.body.decode(), "message_id": self.id, **properties}
 
 
 class AmqpIntake(Background):
@@ -104,20 +109,23 @@ class AmqpIntake(Background):
         self.app = worker.app
         self._connection: Connection | None = None
         self._waiting: deque[ReceivedMessage] = deque()
-        self._early: list[ReceivedMessage] = []
+        self._later: list[ReceivedMessage] = []
         self._retry_at = 0.0
-        self._doors = Doors(self.settings.namespace)
+        self._doors, self._early = Doors(self.settings.namespace), self._open_early()
         if not is_amqp(self.settings.broker):
             self.finish()
 
     def turn(self) -> None:
-        """Apply what was received, then what was early, then receive more."""
+        """Apply what was received, every second also what was early or refused, then receive more."""
         try:
             connection = self._connected()
             while self._waiting:
-                self._apply(self._waiting[0])
+                self._apply_received(self._waiting[0])
                 self._waiting.popleft()
-            self._apply_early()
+            if time.monotonic() >= self._retry_at:
+                self._retry_at = time.monotonic() + RETRY_AFTER
+                self._apply_later()
+                self._apply_early()
             connection.heartbeat_check()
             connection.drain_events(timeout=WAIT)
         except TimeoutError:
@@ -128,6 +136,12 @@ class AmqpIntake(Background):
 
     def leave(self) -> None:
         self._close()
+        self._early.leave()
+
+    def _open_early(self) -> Intake:
+        # One name for all workers: what one has taken, and not done, another takes over by its age alone.
+        namespace = self.settings.namespace
+        return Intake(self.settings.redis_url, EARLY, namespace, [Keys(namespace).handed_early(EARLY)])
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -147,7 +161,7 @@ class AmqpIntake(Background):
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         self._waiting.clear()
-        self._early.clear()
+        self._later.clear()
         if connection is not None:
             try:
                 connection.release()
@@ -157,49 +171,59 @@ class AmqpIntake(Background):
     def _receive(self, queue: str, message: Message) -> None:
         self._waiting.append(ReceivedMessage(message, queue))
 
-    def _apply_early(self) -> None:
-        if time.monotonic() < self._retry_at:
-            return
-        self._retry_at = time.monotonic() + RETRY_AFTER
-        early, self._early = self._early, []
-        for index, received in enumerate(early):
+    def _apply_later(self) -> None:
+        later, self._later = self._later, []
+        for index, received in enumerate(later):
             try:
-                self._apply(received)
+                self._apply_received(received)
             except StoreError:
-                self._early += early[index:]
+                self._later += later[index:]
                 raise
 
-    def _apply(self, received: ReceivedMessage) -> None:
-        """Apply one message; one that can't be applied now is not acknowledged, and kept."""
+    def _apply_early(self) -> None:
+        entries = self._early.take_over(TAKE_OVER_AFTER) + self._early.read(0)
+        while entries:
+            for entry in entries:
+                received = [_received_of(message) for message in entry.early]
+                if all(self._apply(each, keep=False) for each in received):
+                    self._early.done(entry)
+            entries = self._early.read(0)
+
+    def _apply_received(self, received: ReceivedMessage) -> None:
+        if self._apply(received, keep=True):
+            received.message.ack()
+        else:
+            self._later.append(received)
+
+    def _apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
+        """Apply one message; False where the store refuses it for now."""
         try:
-            verdict = self._judge(received)
+            verdict = self._judge(received, keep=keep)
         except (StoreError, ConflictError) as error:
             if is_away(error):
                 raise
             log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
-            verdict = Verdict(Disposition.EARLY)
+            return False
         except Exception as error:
             log.exception("message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id))
             verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
-        if verdict.disposition is Disposition.EARLY:
-            self._early.append(received)
-        else:
-            self._finish(received, verdict)
+        self._tell(received, verdict)
+        return True
 
-    def _judge(self, received: ReceivedMessage) -> Verdict:
+    def _judge(self, received: ReceivedMessage, *, keep: bool) -> Verdict:
         if compression := received.message.headers.get(COMPRESSION):
             return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
         traceparent = traceparent_of(received.message.headers.get("traceparent"))
         key = f"{received.queue}/{received.id}"
-        sent = InboxMessage(received.id, key, received.body, received.age, traceparent)
+        sent = InboxMessage(received.id, key, received.body, traceparent)
         if received.queue == self._doors.starts:
             return judge_start(self.engine, sent, self.settings.on_end)
-        patience = self.settings.early_answer if len(self._early) < EARLY_LIMIT else 0
-        return judge_answer(self.engine, sent, patience)
+        keeper = keeper_of(self.engine, self.settings, EARLY, received.kept) if keep else None
+        return judge_answer(self.engine, sent, keeper)
 
-    def _finish(self, received: ReceivedMessage, verdict: Verdict) -> None:
-        """Send the receipt and the dead letter, and only then acknowledge the message."""
-        message, properties = received.message, received.message.properties
+    def _tell(self, received: ReceivedMessage, verdict: Verdict) -> None:
+        """Send the receipt and the dead letter, before the message is acknowledged."""
+        properties = received.message.properties
         if verdict.receipt is not None:
             receipt = verdict.receipt.model_dump_json().encode()
             if verdict.reply_to is not None:
@@ -217,7 +241,6 @@ class AmqpIntake(Background):
                 properties.get("correlation_id"),
                 headers,
             )
-        message.ack()
 
     def _publish(
         self,
@@ -240,6 +263,11 @@ class AmqpIntake(Background):
         )
 
 
+def _received_of(early: Any) -> ReceivedMessage:
+    properties = {name: early[name] for name in ("message_id", "reply_to", "correlation_id")}
+    return ReceivedMessage(Message(early["body"], properties=properties), early["queue"])
+
+
 def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Message:
     """Decode a message as kombu does, but never decompress it: a small one may be huge inside."""
     headers = raw.properties.get("application_headers") or {}
@@ -255,9 +283,6 @@ def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Messag
 # acknowledges it in the store. So each comes at least once, with a unique message id.
 
 GROUP = "relay"
-
-TAKE_OVER_AFTER = 10.0
-"""Seconds after which a notice that another worker read and did not acknowledge is published by this one."""
 
 
 class Relay(Background):

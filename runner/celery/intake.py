@@ -10,15 +10,21 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from runner.celery.background import Background
 from runner.celery.engines import outbox_of
 from runner.errors import ConflictError, StoreError
 from runner.execution import ids
-from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.execution.engine import Engine
+from runner.operations.inbox import Disposition, InboxMessage, Keep, Verdict, judge_answer, judge_start
+from runner.records.codec import JSON
 from runner.records.validation import one_line
-from runner.store.redis.streams import Entry, Intake
+from runner.settings import Settings
+from runner.store.redis.store import RedisStore
+from runner.store.redis.streams import EARLY, Entry, Intake
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +32,7 @@ WAIT = 1.0
 """Seconds of one blocking read, and so the longest that a stopping worker waits for this thread."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which an entry is tried again: its reader is gone, or it came before its question."""
+"""Seconds after which an entry is tried again: its reader is gone, or the store refused it."""
 
 FORGET_EVERY = 60.0
 """Seconds between two looks for readers that are gone, by all workers together."""
@@ -61,19 +67,26 @@ class StreamIntake(Background):
         self._intake.leave()
 
     def _apply(self, entry: Entry) -> None:
+        if entry.stream != self._intake.early:
+            self._apply_one(entry, keep=True)
+            return
+        entries = [_entry_of(message) for message in entry.early]
+        if all(self._apply_one(each, keep=False) for each in entries):
+            self._intake.done(entry)
+
+    def _apply_one(self, entry: Entry, *, keep: bool) -> bool:
+        """Apply one message, and let it go; False where the store refuses it for now."""
         try:
-            verdict = self._judge(entry)
+            verdict = self._judge(entry, keep=keep)
         except (StoreError, ConflictError) as error:
             if is_away(error):
                 raise
             log.info("message.later: %s %s: %s", entry.stream, entry.id, one_line(error))
-            return
+            return False
         except Exception as error:
             # Whatever it is, it must not keep the messages behind it waiting.
             log.exception("message.failed: %s %s goes to the dead letters.", entry.stream, entry.id)
             verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
-        if verdict.disposition is Disposition.EARLY:
-            return
         # The receipt first: a message that is acknowledged is not read again.
         if verdict.receipt is not None and verdict.reply_to is not None:
             self._outbox.reply(verdict.reply_to, verdict.receipt.model_dump_json().encode())
@@ -82,15 +95,33 @@ class StreamIntake(Background):
             self._intake.write_dead_letter(entry, verdict.reason)
         else:
             self._intake.done(entry)
+        return True
 
-    def _judge(self, entry: Entry) -> Verdict:
-        message = InboxMessage(entry.id, entry.key, entry.body, lambda: self._intake.age(entry))
+    def _judge(self, entry: Entry, *, keep: bool) -> Verdict:
+        message = InboxMessage(entry.id, entry.key, entry.body)
         if entry.stream == self._intake.keys.starts:
             return judge_start(self.engine, message, self.settings.on_end)
-        verdict = judge_answer(self.engine, message, self.settings.early_answer)
-        if verdict.disposition is Disposition.EARLY and self._intake.is_full(entry.stream):
-            return judge_answer(self.engine, message, 0)
-        return verdict
+        keeper = keeper_of(self.engine, self.settings, EARLY, partial(_message_of, entry)) if keep else None
+        return judge_answer(self.engine, message, keeper)
+
+
+def _message_of(entry: Entry) -> JSON:
+    # Fields may have any bytes: each becomes one character.
+    fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in entry.fields.items()}
+    return {"stream": entry.stream, "id": entry.id, "fields": fields}
+
+
+def _entry_of(message: Any) -> Entry:
+    fields = {name.encode("latin-1"): value.encode("latin-1") for name, value in message["fields"].items()}
+    return Entry(message["stream"], message["id"], fields)
+
+
+def keeper_of(engine: Engine, settings: Settings, door: str, message: Callable[[], JSON]) -> Keep | None:
+    """Return what keeps a message of a door for its question; None where none is kept."""
+    store, seconds = engine.store, settings.early_answer
+    if not isinstance(store, RedisStore) or not seconds:
+        return None
+    return lambda interrupt_id: store.keep_early(interrupt_id, door, message(), seconds)
 
 
 def reader_name() -> str:

@@ -1,6 +1,6 @@
 """Handles incoming messages, whatever queue or stream they come from: answers and starts.
 
-A handler applies the message and returns a verdict: whether the message is done, dead or early. It may be
+A handler applies the message and returns a verdict: whether the message is done, dead or kept. It may be
 called again with the same message, by any worker: the message's own id serves as its idempotency key, so a
 repeat gets the first receipt and changes nothing.
 """
@@ -20,7 +20,11 @@ from runner.records.messages import AnswerMessage, ReceiptMessage, StartMessage,
 from runner.records.run import EventKind
 
 MAX_EARLY_BYTES = 65_536
-"""Bytes of a message that may wait for its question; the readers limit their number."""
+"""Bytes of a message that may wait for its question; the store limits their number."""
+
+
+Keep = Callable[[str], str]
+"""Keeps a message for a question, see `RedisStore.keep_early`."""
 
 
 class Disposition(enum.StrEnum):
@@ -28,20 +32,16 @@ class Disposition(enum.StrEnum):
 
     DONE = "done"
     DEAD = "dead"
-    EARLY = "early"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
-    """A message as received; `age` returns how many seconds ago it was sent, by the store's clock.
-
-    `traceparent` is that of its headers, or "".
-    """
+    """A message as received; `traceparent` is that of its headers, or ""."""
 
     id: str
     key: str
     body: bytes | None
-    age: Callable[[], float]
     traceparent: str = ""
 
 
@@ -55,8 +55,8 @@ class Verdict:
     reason: str = ""
 
 
-def judge_answer(engine: Engine, sent: InboxMessage, patience: float) -> Verdict:
-    """Apply an answer. One that came before its question is early for `patience` seconds, then unknown.
+def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -> Verdict:
+    """Apply an answer. One that came before its question is kept for it by `keep`, or unknown without.
 
     One larger than `MAX_EARLY_BYTES` is unknown at once.
 
@@ -70,9 +70,13 @@ def judge_answer(engine: Engine, sent: InboxMessage, patience: float) -> Verdict
         return Verdict(Disposition.DEAD, reason=str(error))
     receipt = apply_answers(engine, [answer])[0]
     unknown = receipt.status is ReceiptStatus.UNKNOWN
-    may_wait = patience > 0 and len(sent.body or b"") <= MAX_EARLY_BYTES
-    if unknown and may_wait and _may_still_ask(engine, message.interrupt_id) and sent.age() < patience:
-        return Verdict(Disposition.EARLY)
+    small = len(sent.body or b"") <= MAX_EARLY_BYTES
+    if unknown and keep is not None and small and _may_still_ask(engine, message.interrupt_id):
+        word = keep(message.interrupt_id)
+        if word == "kept":
+            return Verdict(Disposition.KEPT)
+        if word == "asked":
+            return judge_answer(engine, sent)
     _record(engine, receipt)
     disposition = Disposition.DEAD if unknown else Disposition.DONE
     return Verdict(

@@ -83,10 +83,10 @@ def answer_to(question, **more) -> str:
 def apply(server):
     """Apply what has come, as a worker does."""
     (entry,) = server.intake.read(0.5)
-    message = InboxMessage(entry.id, entry.key, entry.body, lambda: 0)
+    message = InboxMessage(entry.id, entry.key, entry.body)
     if entry.stream == KEYS.starts:
         return judge_start(server.engine, message)
-    return judge_answer(server.engine, message, 0)
+    return judge_answer(server.engine, message)
 
 
 def test_an_answer_only_program_answers_and_a_start_only_program_starts(server):

@@ -7,9 +7,10 @@ from runner.celery.intake import FORGET_AFTER, FORGET_EVERY
 from runner.errors import StoreError
 from runner.store.redis import streams
 from runner.store.redis.keys import Keys
-from runner.store.redis.streams import HAND, MAX_EARLY, Entry, Intake, Outbox
+from runner.store.redis.streams import EARLY, HAND, Entry, Intake, Outbox
 
 KEYS = Keys()
+STREAMS = (KEYS.responses, KEYS.starts, KEYS.handed_early(EARLY))
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
     calls = turn_of_a_fleet(redis_url, every=FORGET_EVERY)
 
     assert FORGET_EVERY >= 60
-    assert calls["cmdstat_xinfo|consumers"] == len((KEYS.responses, KEYS.starts))
+    assert calls["cmdstat_xinfo|consumers"] == len(STREAMS)
     assert calls["cmdstat_set"] == WORKERS
 
 
@@ -146,7 +147,7 @@ def test_workers_that_ask_each_for_itself_list_all_readers_every_time(redis_url)
     """The control: the work then grows with the square of the fleet."""
     calls = turn_of_a_fleet(redis_url)
 
-    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len((KEYS.responses, KEYS.starts))
+    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len(STREAMS)
 
 
 def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
@@ -197,24 +198,6 @@ def test_streams_that_were_deleted_are_made_again(redis_url):
     intake.leave()
 
 
-def test_the_age_of_an_entry_is_by_the_stores_clock(client, intake):
-    """How old a message is does not depend on the worker's clock."""
-    client.xadd(KEYS.responses, {"body": b"1"}, id="1000-0")
-
-    age = intake.age(intake.read(0.01)[0])
-
-    seconds, _ = client.time()
-    assert age == pytest.approx(seconds - 1, abs=2)
-
-
-def test_an_entry_from_the_future_is_not_young_for_ever(client, intake):
-    """Who names an entry by a clock that is ahead does not keep it, and those behind it, waiting."""
-    seconds, _ = client.time()
-    client.xadd(KEYS.responses, {"body": b"1"}, id=f"{(seconds + 3600) * 1000}-0")
-
-    assert intake.age(intake.read(0.01)[0]) == pytest.approx(3600, abs=2)
-
-
 def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, any_store):
     """A name that is no stream keeps the receipt, and nobody else's message, from its place."""
     client.set("runner:replies:me", "mine")
@@ -250,17 +233,3 @@ def test_an_unreachable_store_is_a_store_error(tmp_path):
     """A reader whose store is away says so in the library's own words."""
     with pytest.raises(StoreError, match="could not be reached"):
         Intake(f"unix://{tmp_path}/none.sock", "r").read(0.01)
-
-
-def test_so_many_entries_wait_and_no_more(client, intake):
-    """Early answers have a limit, which those that readers only just took don't count for."""
-    with client.pipeline() as pipe:
-        for _ in range(MAX_EARLY + HAND):
-            pipe.xadd(KEYS.responses, {"body": b"{}"})
-        pipe.execute()
-
-    full = [bool(intake.read(0.01)) and intake.is_full(KEYS.responses) for _ in range(MAX_EARLY // HAND + 1)]
-
-    assert full == [False] * (MAX_EARLY // HAND) + [True]
-    intake.done(intake.take_over(0, 1)[0])
-    assert not intake.is_full(KEYS.responses)

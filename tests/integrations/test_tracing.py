@@ -126,7 +126,7 @@ def test_the_trace_of_a_message_s_sender_continues_in_its_run(spans):
     """A start message names the span that it was sent in; the run's spans are its children."""
     bench = Bench(single(done))
     body = {"v": 1, "graph": "bench", "task": 1, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-    judge_start(bench.engine, InboxMessage("1-0", "key", json.dumps(body).encode(), lambda: 0.0))
+    judge_start(bench.engine, InboxMessage("1-0", "key", json.dumps(body).encode()))
     bench.finish_all()
     (span,) = spans()
 

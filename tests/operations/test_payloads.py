@@ -66,7 +66,7 @@ def answer(question, text):
 
 
 def by_stream(bench, question, text):
-    verdict = judge_answer(bench.engine, InboxMessage("1", "k", answer(question, text), lambda: 0.0), 60)
+    verdict = judge_answer(bench.engine, InboxMessage("1", "k", answer(question, text)))
     return verdict.disposition, verdict.reason
 
 
@@ -114,7 +114,7 @@ def test_bad_starts_begin_nothing(waiting, case):
     bench, _ = waiting
     body = f'{{"v":1,"graph":"bench","task":{REFUSED[case][0]}}}'.encode()
 
-    verdict = judge_start(bench.engine, InboxMessage("1", "k", body, lambda: 0.0))
+    verdict = judge_start(bench.engine, InboxMessage("1", "k", body))
 
     assert verdict.disposition is Disposition.DEAD
     assert REFUSED[case][1] in verdict.reason
@@ -201,12 +201,12 @@ def test_a_message_that_is_too_large_is_not_even_read(waiting):
     bench, question = waiting
     body = answer(question, '"' + "x" * MAX_MESSAGE + '"')
 
-    verdict = judge_answer(bench.engine, InboxMessage("1", "k", body, lambda: 0.0), 60)
+    verdict = judge_answer(bench.engine, InboxMessage("1", "k", body))
 
     assert (verdict.disposition, verdict.receipt) == (Disposition.DEAD, None)
     assert "It was not read" in verdict.reason
     start = b'{"v":1,"graph":"bench","task":"' + b"x" * (MAX_MESSAGE + bench.store.max_bytes) + b'"}'
-    assert "It was not read" in judge_start(bench.engine, InboxMessage("1", "k", start, lambda: 0.0)).reason
+    assert "It was not read" in judge_start(bench.engine, InboxMessage("1", "k", start)).reason
 
 
 def test_a_large_answer_does_not_wait_for_its_question(waiting):
@@ -217,9 +217,9 @@ def test_a_large_answer_does_not_wait_for_its_question(waiting):
         body = answer(question, '"' + "x" * size + '"').replace(
             question.id.encode(), question.id.encode() + b"0"
         )
-        verdict = judge_answer(bench.engine, InboxMessage("1", "k", body, lambda: 0.0), 60)
+        verdict = judge_answer(bench.engine, InboxMessage("1", "k", body), lambda _: "kept")
         dispositions[size] = verdict.disposition
-    assert dispositions == {1: Disposition.EARLY, MAX_EARLY_BYTES: Disposition.DEAD}
+    assert dispositions == {1: Disposition.KEPT, MAX_EARLY_BYTES: Disposition.DEAD}
     assert verdict.receipt.status == "unknown"
 
 
@@ -269,10 +269,10 @@ def test_no_bytes_break_a_door(body):
     """Whatever comes, a door says what became of it: it raises nothing and stores nothing."""
     bench = Bench(single(lambda ctx: 1))
     for judge in (
-        lambda given: judge_answer(bench.engine, given, 60),
+        lambda given: judge_answer(bench.engine, given, lambda _: "kept"),
         lambda given: judge_start(bench.engine, given),
     ):
-        assert judge(InboxMessage("1", "k", body, lambda: 0.0)).disposition is Disposition.DEAD
+        assert judge(InboxMessage("1", "k", body)).disposition is Disposition.DEAD
     with contextlib.suppress(UsageError):
         unwrapped((), {TEXT: body.decode("utf-8", "backslashreplace")})
     assert not bench.store.runs()
@@ -282,7 +282,7 @@ def test_a_start_message_calls_only_allowed_tasks(waiting):
     """Whoever may start runs must not be able to have any Celery task called."""
     bench, _ = waiting
     body = b'{"v":1,"graph":"bench","task":1,"on_end":"shop.refund"}'
-    message = InboxMessage("1", "k", body, lambda: 0.0)
+    message = InboxMessage("1", "k", body)
 
     refused = judge_start(bench.engine, message, ["shop.done"])
     assert refused.disposition is Disposition.DEAD

@@ -96,7 +96,7 @@ def test_too_deep_is_refused_as_too_large_is():
 
 
 def sent(body):
-    return InboxMessage("1-0", "key", body, lambda: 0)
+    return InboxMessage("1-0", "key", body)
 
 
 def test_answers_and_starts_that_are_too_large_get_a_receipt():
@@ -106,7 +106,7 @@ def test_answers_and_starts_that_are_too_large_get_a_receipt():
 
     (receipt,) = apply_answers(bench.engine, [Answer(question.id, MUCH)])
     by_door = judge_answer(
-        bench.engine, sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode()), 0
+        bench.engine, sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode())
     )
     start = judge_start(bench.engine, sent(f'{{"v":1,"graph":"bench","task":"{MUCH}"}}'.encode()))
 

@@ -30,6 +30,7 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim"} | {
     "answer",
     "cancel",
     "fork",
+    "keep_early",
     "remove",
     "report",
     "rewrite",

@@ -83,6 +83,14 @@ DICTIONARY = (
         "until forgotten: it is the user's data",
     ),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
+    Key(
+        "early",
+        "hash",
+        "answers that came before their questions: # how many, their bytes and the last number; "
+        "?<question> numbers of its answers, !<number> door and message (JSON)",
+        "until asked or RUNNER_EARLY_ANSWER has passed",
+    ),
+    Key("early:<door>", "stream", "the same when they are due: number -> message (JSON)", "until applied"),
     Key("failing", "hash", "member of timers -> how often it failed in a row", "until it succeeds"),
     Key("open", "zset", "open questions by the ms they were asked", "until closed"),
     Key(
@@ -154,6 +162,7 @@ class Keys:
         self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
         self.open = f"{self.prefix}open"
+        self.early = f"{self.prefix}early"
         self.notices = f"{self.prefix}notices"
         self.dead = f"{self.prefix}dead"
         self.doorbell = f"{self.prefix}doorbell:{VERSION}"
@@ -172,6 +181,10 @@ class Keys:
         No run has a colon in its id: with one it would name a part of another run.
         """
         return f"{self.prefix}r:{run_id.replace(':', '%')}{part}"
+
+    def handed_early(self, door: str) -> str:
+        """Name the stream of early answers that a door gets back when they are to be applied."""
+        return f"{self.early}:{door}"
 
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"

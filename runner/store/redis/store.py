@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 WEEK = 7 * 86_400.0
 
+MAX_EARLY, MAX_EARLY_SUM = 1_000, 65_536_000
+"""Answers that wait for their questions at most, and their bytes together."""
+
 ANSWER_TRIES = 20
 """How often a set of answers is judged again because another answer came in between."""
 
@@ -303,6 +306,20 @@ class RedisStore:
             f"other answers to the same questions came in between {ANSWER_TRIES} times; none of these was "
             "applied. Send them again."
         )
+
+    def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
+        """Keep an answer for a question that its run may still ask; then its door gets it back.
+
+        Its door gets it back, too, when nobody asked for so many seconds. The word is "kept", or "asked"
+        when the question is there by now, or "crowded" when no more are kept.
+        """
+        address = address_of(interrupt_id)
+        if address is None:
+            return "crowded"
+        limits = (round(seconds * 1000), MAX_EARLY, MAX_EARLY_SUM)
+        reply = self._call("keep_early", address.run_id, interrupt_id, door, dump(message), *limits)
+        word: bytes = reply[0]
+        return word.decode()
 
     def _measure_answers(self, questions: Sequence[Interrupt | None]) -> None:
         """Record for how long questions were open that were just answered."""

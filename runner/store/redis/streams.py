@@ -110,11 +110,11 @@ log = logging.getLogger(__name__)
 
 GROUP = "runner"
 
+EARLY = "stream"
+"""The door to which the store hands early answers back that came on the stream."""
+
 HAND = 10
 """Entries that a reader takes at once: their size is not known before they are read."""
-
-MAX_EARLY = 1_000
-"""Entries that wait for their questions at most, on each stream: each is looked at again every second."""
 
 KEPT_DEAD = 100_000
 """Dead letters that are kept at most."""
@@ -146,9 +146,9 @@ class Entry:
         return self.fields.get(BODY)
 
     @property
-    def at(self) -> int:
-        """When it was sent, in ms of the store's clock."""
-        return int(self.id.partition("-")[0])
+    def early(self) -> list[Any]:
+        """The messages of early answers that the store hands back, in the order in which they came."""
+        return [encoding.load(message) for message in self.fields.values()]
 
     @property
     def key(self) -> str:
@@ -159,10 +159,17 @@ class Entry:
 class Intake:
     """One reader of the streams; give each reader a name that no other has."""
 
-    def __init__(self, url: str, reader: str, namespace: str = NAMESPACE) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
+    def __init__(
+        self, url: str, reader: str, namespace: str = NAMESPACE, streams: Sequence[str] = ()
+    ) -> None:
+        """Open a database by its redis-py URL; nothing is connected yet.
+
+        Without `streams` those of answers and starts are read, and that of early answers which came on them.
+        """
         self._redis, self.keys = RedisConnection(url), Keys(namespace)
-        self._reader, self._streams = reader, (self.keys.responses, self.keys.starts)
+        self.early = self.keys.handed_early(EARLY)
+        self._reader = reader
+        self._streams = tuple(streams) or (self.keys.responses, self.keys.starts, self.early)
         self._group = Group(self._redis, GROUP, reader, self._streams)
         self._forget_at = 0.0
 
@@ -173,17 +180,6 @@ class Intake:
     def take_over(self, idle: float, limit: int = HAND) -> list[Entry]:
         """Take entries that their readers have left alone for so many seconds: gone, or not applied yet."""
         return _entries(self._group.take_over(idle, limit))
-
-    def is_full(self, stream: str) -> bool:
-        """Tell whether so many entries wait for their questions that no more are kept."""
-        found = self._redis.call("XPENDING", stream, GROUP)
-        in_hand = HAND * len(found[3] or ())
-        return int(found[0]) >= MAX_EARLY + in_hand
-
-    def age(self, entry: Entry) -> float:
-        """Say how many seconds ago an entry was sent, by the store's clock; of one ahead of it, how far."""
-        seconds, micros = self._redis.call("TIME")
-        return abs(int(seconds) + int(micros) / 1e6 - entry.at / 1000)
 
     def done(self, entry: Entry) -> None:
         with self._redis.translated():

@@ -40,6 +40,10 @@ function DUE.expire(d, id)
 end
 
 local function due(kind, run, key)
+  if kind == 'early' then
+    local number, id = key:match('^(%d+) (.*)$')
+    return hand_early(run, id, number)
+  end
   local d = open(run)
   if d and kind == 'callback' then return ring_end_again(d) end
   if not d or FINAL[d.run.status] then return end

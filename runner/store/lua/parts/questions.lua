@@ -1,5 +1,6 @@
 -- Questions to people: opened, closed, withdrawn.
 -- include: change
+-- include: early
 -- include: indexes
 -- include: size
 
@@ -38,6 +39,7 @@ local function write_question(d, event)
   redis.call('HDEL', d.key, 'w:' .. id)
   if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end
   list_open(d, id, question.listings)
+  hand_early(d.id, id)
   ids = redis.call('HGET', d.key, field)
   ids = ids and cjson.decode(ids) or {event.visit}
   if ids[1] ~= event.visit then ids = {event.visit} end
