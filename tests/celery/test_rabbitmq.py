@@ -58,6 +58,10 @@ def take(channel, queue):
     return messages[0]
 
 
+def kept(site):
+    return site.redis.hgetall("runner:{p00}:early")
+
+
 def replies_to(channel):
     return channel.queue_declare("", exclusive=True).queue
 
@@ -138,7 +142,10 @@ def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):
 
 
 def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channel):
-    """An answer sent before its question was asked is held, and applied when it is there."""
+    """An answer sent before its question was asked is kept, acknowledged, and applied when it is there.
+
+    Others that are kept don't delay it, and the next one for the same question is told that it was answered.
+    """
     ready(site, rabbit)
     run = site.client.start("late_question", "go")
     site.starter(run)
@@ -147,11 +154,20 @@ def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channe
     site.open_gate(known)
     question = known.wait(60).interrupts[0].id.replace(known.id, run.id)
     body = {"v": 1, "interrupt_id": question, "response": "early"}
-    publish(channel, "runner.responses", body, reply_to=replies)
+    for number in range(300):
+        junk = {**body, "interrupt_id": f"{question}{number}"}
+        publish(channel, "runner.responses", junk)
+    publish(channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1")
+    wait_until(lambda: b"?" + question.encode() in kept(site), "the answer is kept")
+    publish(channel, "runner.responses", {**body, "response": "late"}, reply_to=replies)
+    wait_until(lambda: kept(site).get(b"#", b"").startswith(b"302 "), "all are kept")
 
     site.open_gate(run)
 
-    assert json.loads(take(channel, replies).body)["status"] == "accepted"
+    receipts = [take(channel, replies) for _ in range(2)]
+    assert [json.loads(receipt.body)["status"] for receipt in receipts] == ["accepted", "duplicate"]
+    assert receipts[0].properties["correlation_id"] == "7"
+    assert json.loads(receipts[0].body)["message_id"] == "m1"
     assert run.wait(60).status is Status.COMPLETED
 
 
