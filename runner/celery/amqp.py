@@ -184,8 +184,8 @@ class AmqpIntake(Background):
         entries = self._early.take_over(TAKE_OVER_AFTER) + self._early.read(0)
         while entries:
             for entry in entries:
-                received = [_received_of(message) for message in entry.early]
-                if all(self._apply(each, keep=False) for each in received):
+                answers = [_received_of(message) for message in entry.early]
+                if all(self._apply(answer, keep=False) for answer in answers):
                     self._early.done(entry)
             entries = self._early.read(0)
 

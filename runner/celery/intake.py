@@ -70,8 +70,8 @@ class StreamIntake(Background):
         if entry.stream != self._intake.early:
             self._apply_one(entry, keep=True)
             return
-        entries = [_entry_of(message) for message in entry.early]
-        if all(self._apply_one(each, keep=False) for each in entries):
+        answers = [_entry_of(message) for message in entry.early]
+        if all(self._apply_one(answer, keep=False) for answer in answers):
             self._intake.done(entry)
 
     def _apply_one(self, entry: Entry, *, keep: bool) -> bool:

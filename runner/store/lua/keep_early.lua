@@ -5,12 +5,12 @@
 --   11 how many are kept at most, 12 how many bytes.
 -- Words: "kept"; "asked" when there is such a question by now; "crowded".
 -- include: early
-local run, id, kept = ARGV[6], ARGV[7], ARGV[8] .. ' ' .. ARGV[9]
+local run, id, value = ARGV[6], ARGV[7], ARGV[8] .. ' ' .. ARGV[9]
 if redis.call('HEXISTS', prefix .. 'r:' .. run .. ':i', id) == 1 then return {'asked'} end
 local count, bytes, last = early_sums()
-if count >= tonumber(ARGV[11]) or bytes + #kept > tonumber(ARGV[12]) then return {'crowded'} end
+if count >= tonumber(ARGV[11]) or bytes + #value > tonumber(ARGV[12]) then return {'crowded'} end
 local number, others = last + 1, redis.call('HGET', EARLY, '?' .. id)
-redis.call('HSET', EARLY, '#', table.concat({count + 1, bytes + #kept, number}, ' '),
-  '?' .. id, (others and others .. ' ' or '') .. number, '!' .. number, kept)
+redis.call('HSET', EARLY, '#', table.concat({count + 1, bytes + #value, number}, ' '),
+  '?' .. id, (others and others .. ' ' or '') .. number, '!' .. number, value)
 redis.call('ZADD', prefix .. 'timers', now + tonumber(ARGV[10]), 'early|' .. run .. '|' .. number .. ' ' .. id)
 return {'kept'}

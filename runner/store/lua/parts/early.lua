@@ -13,20 +13,20 @@ local function hand_early(run, id, only)
   local numbers = redis.call('HGET', EARLY, '?' .. id)
   if not numbers then return end
   local count, bytes, last = early_sums()
-  local doors, left = {}, {}
+  local doors, rest = {}, {}
   local function send(door)
     redis.call('XADD', prefix .. 'early:' .. door, '*', unpack(doors[door]))
     doors[door] = nil
   end
   for number in numbers:gmatch('%d+') do
     if only and number ~= only then
-      left[#left + 1] = number
+      rest[#rest + 1] = number
     else
-      local kept = redis.call('HGET', EARLY, '!' .. number)
-      local door, message = kept:match('^(%S+) (.*)$')
+      local value = redis.call('HGET', EARLY, '!' .. number)
+      local door, message = value:match('^(%S+) (.*)$')
       redis.call('HDEL', EARLY, '!' .. number)
       redis.call('ZREM', prefix .. 'timers', 'early|' .. run .. '|' .. number .. ' ' .. id)
-      count, bytes, doors[door] = count - 1, bytes - #kept, doors[door] or {}
+      count, bytes, doors[door] = count - 1, bytes - #value, doors[door] or {}
       doors[door][#doors[door] + 1], doors[door][#doors[door] + 2] = number, message
       if #doors[door] == 2 * AT_ONCE then send(door) end
     end
@@ -34,6 +34,6 @@ local function hand_early(run, id, only)
   for door in pairs(doors) do send(door) end
   if count == 0 then return redis.call('DEL', EARLY) end
   redis.call('HSET', EARLY, '#', table.concat({count, bytes, last}, ' '))
-  if #left == 0 then return redis.call('HDEL', EARLY, '?' .. id) end
-  redis.call('HSET', EARLY, '?' .. id, table.concat(left, ' '))
+  if #rest == 0 then return redis.call('HDEL', EARLY, '?' .. id) end
+  redis.call('HSET', EARLY, '?' .. id, table.concat(rest, ' '))
 end
