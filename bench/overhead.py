@@ -39,7 +39,7 @@ SLOTS = {"threads": 8, "solo": 1, "prefork": 2}
 NODES = {"chain": LENGTH, "fan": WIDTH + 2, "lattice": SIDE * SIDE}
 BATCH = 500
 ANSWERS = 40
-PATIENCE = 120.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class Bench:

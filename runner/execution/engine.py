@@ -192,6 +192,11 @@ class Engine:
                 self._dispatcher.ring(reply.doorbells)
             except StoreError as error:
                 log.warning("doorbell.failed: %s The next sweep rings again.", error)
+        for run_id, what in reply.follow:
+            try:
+                self.ring(self.store.follow(run_id, what))
+            except StoreError as error:
+                log.warning("follow.failed: %s A sweep takes the step %r of run %s.", error, what, run_id)
         return reply
 
     # -- nodes that this process can't run, and a process that stops ------------------------------------

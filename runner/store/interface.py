@@ -57,12 +57,16 @@ class Doorbell:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A worker's right to write for one visit: only the newest fence is obeyed."""
+    """A worker's right to write for one visit: only the newest fence is obeyed.
+
+    `seen` is what the store has read for the claim: a hint that saves it a read.
+    """
 
     run_id: str
     node: str
     visit: int
     fence: int
+    seen: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class Reply:
     """What a transition returned.
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
-    `reference` may be cancelled.
+    `reference` may be cancelled. `follow` are the steps (run, what) that follow, for `Store.follow`.
     """
 
     word: str
@@ -98,6 +102,7 @@ class Reply:
     run_id: str = ""
     delay_ms: int = 0
     reference: str = ""
+    follow: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +239,9 @@ class Store(Bounded, Protocol):
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """End a visit: "settled", "changed" (evaluate conditions again), "locked" (wait), "stale"."""
+
+    def follow(self, run_id: str, what: str) -> Reply:
+        """Take a step that follows from another: "followed", or "stale" when it was taken."""
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         """Run a visit again later; with an `entry` (its error) that is a new attempt.

@@ -47,4 +47,5 @@ for _, member in ipairs(members) do
   end
 end
 attempt('retired||', function() expire_listings(limit) end)
+for _, what in ipairs(follow_ups) do failed[#failed + 1] = what end
 return reply(table.concat({#members, unpack(failed)}, '\n'))

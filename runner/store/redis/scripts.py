@@ -39,11 +39,11 @@ def names() -> list[str]:
 
 
 @cache
-def script(name: str) -> Script:
-    """Put a script together: its parts first, each after what it includes itself."""
+def script(name: str, head: str = "") -> Script:
+    """Put a script together: `head`, then its parts, each after what it includes itself."""
     pieces: dict[str, str] = {}
     _collect(f"{name}.lua", pieces)
-    text = "\n".join(_code(piece) for piece in pieces.values()).encode()
+    text = (head + "\n".join(_code(piece) for piece in pieces.values())).encode()
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
@@ -69,14 +69,14 @@ class Scripts:
         """`prefix` is the partition's, the one key of every script."""
         self._redis, self._prefix, self._durability = connection, prefix, durability
 
-    def run(self, name: str, *arguments: Argument) -> list[Any]:
+    def run(self, name: str, *arguments: Argument, head: str = "") -> list[Any]:
         """Run a script and return its reply.
 
         Raises:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        source, then = script(name), self._confirmation(name)
+        source, then = script(name, head), self._confirmation(name)
         words: list[Any]
         try:
             words = self._redis.call("EVALSHA", source.sha, "1", self._prefix, *arguments, then=then)

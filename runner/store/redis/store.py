@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from runner.store.redis.doorbell import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.keys import PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
+from runner.store.redis.planned import Planned
 from runner.store.redis.queries import Queries
 from runner.store.redis.script_values import claimed, fetched
 from runner.store.redis.scripts import Scripts
@@ -93,6 +95,7 @@ class RedisStore:
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._queries = Queries(self._redis, self._keys, self._large)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
+        self.planned = Planned(self) if os.environ.get("RUNNER_PLANS") == "1" else None
 
     def close(self) -> None:
         """Close the connections of this thread and the idle ones."""
@@ -106,6 +109,8 @@ class RedisStore:
     # Graphs
 
     def publish(self, topologies: Sequence[Topology]) -> None:
+        if self.planned:
+            self.planned.publish(topologies)
         for topology in topologies:
             if self._call("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
                 key = self._keys.shape(topology.fingerprint)
@@ -144,6 +149,8 @@ class RedisStore:
         return Reply(word, doorbells_of(reply), start.run_id if word == "started" else "")
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        if self.planned and (claim := self.planned.claim(run_id, node, visit, attempt, nonce)):
+            return claim
         reply = self._call("claim", run_id, node, visit, attempt, nonce)
         if reply[0] != b"claimed":
             return reply_of(reply)
@@ -161,6 +168,8 @@ class RedisStore:
         return reply_of(self._call("park", *_token(token), *questions, *encoding.saved_arguments(saved)))
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        if self.planned and (planned := self.planned.settle(token, settlement, nonce)):
+            return planned
         # A failed visit has no output: its event's data take that place, and nothing of it is refused.
         if settlement.status is Status.FAILED:
             output = self._written(token, event_payloads.error(settlement.entry))
@@ -184,6 +193,9 @@ class RedisStore:
                 *encoding.saved_arguments(settlement.saved),
             )
         )
+
+    def follow(self, run_id: str, what: str) -> Reply:
+        return self.planned.follow(run_id, what) if self.planned else Reply("stale")
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         error = b"" if entry is None else dump(entry)
@@ -331,7 +343,10 @@ class RedisStore:
     def sweep(self, limit: int = 100) -> Reply:
         word, *doorbells = self._call("sweep", limit, dump({"error": CRASHED}), CRASHED["message"])
         count, *failures = word.decode(errors="replace").split("\n")
+        follow = [tuple(line[1:].split("|", 1)) for line in failures if line.startswith("+")]
         for failure in failures:
+            if failure.startswith("+"):
+                continue
             kind, run_id, key, problem = failure.split("|", 3)
             log.error(
                 "timer.failed: run %r: what is due for it (%s %r) fails: %s. It is tried again later; other "
@@ -341,7 +356,7 @@ class RedisStore:
                 key,
                 problem,
             )
-        return Reply(count, doorbells_of([count, *doorbells]))
+        return Reply(count, doorbells_of([count, *doorbells]), follow=follow)
 
     def end_reported(self, run_id: str, end: int) -> Reply:
         return reply_of(self._call("end_reported", run_id, end))
@@ -401,11 +416,14 @@ class RedisStore:
         """
         now: Argument = self.clock() if self.clock else ""
         settings = (self.lease_ms, "1" if self._push else "0", self._retention_ms, self.max_run)
-        ends = time.monotonic() + (self._retry_for if name in WORKERS_OWN else 0)
+        return self._retried(name, name, now, *settings, *arguments)
+
+    def _retried(self, verb: str, name: str, *arguments: Argument, head: str = "") -> list[Any]:
+        ends = time.monotonic() + (self._retry_for if verb in WORKERS_OWN else 0)
         pause = FIRST_PAUSE
         while True:
             try:
-                reply = self._scripts.run(name, now, *settings, *arguments)
+                reply = self._scripts.run(name, *arguments, head=head)
             except StoreError as error:
                 if not error.passing or time.monotonic() + pause > ends:
                     raise

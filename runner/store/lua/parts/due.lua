@@ -39,10 +39,17 @@ function DUE.expire(d, id)
   if standing(d, id) == 'open' then expire(d, id) end
 end
 
+local follow_ups = {}
+
 local function due(kind, run, key)
   local d = open(run)
   if d and kind == 'callback' then return ring_end_again(d) end
   if not d or FINAL[d.run.status] then return end
+  -- A step of its own is planned by whoever sweeps: it is taken at once, or after another lease.
+  if kind == 'follow' then
+    follow_ups[#follow_ups + 1] = '+' .. run .. '|' .. key
+    return redis.call('ZADD', prefix .. 'timers', now + lease, table.concat({kind, run, key}, '|'))
+  end
   -- One that a newer version set is left to its workers.
   if not DUE[kind] then return redis.call('ZADD', prefix .. 'timers', now + lease, table.concat({kind, run, key}, '|')) end
   DUE[kind](d, key)

@@ -1,0 +1,370 @@
+"""Transitions by plans: the scheduler decides in Python, one script applies.
+
+What is not planned yet returns None, and the store takes the general script; both work on the same records.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.definition.model import Topology, index_of, map_of, shape_name
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.interrupts import Answer, Interrupt, address_of, first_reminder
+from runner.records.listings import outermost
+from runner.records.run import Status
+from runner.records.size_limits import no_room
+from runner.scheduler import plan as plans
+from runner.scheduler.changes import AddEvent, SetTimer, TimerKind
+from runner.scheduler.plan import Plan, Refusal
+from runner.store import encoding, event_payloads
+from runner.store.encoding import doorbells_of, dump, load, topology_of
+from runner.store.interface import Claim, Reply, Settlement, Token
+from runner.store.redis.connection import Argument
+from runner.store.redis.plans import (
+    Known,
+    arguments,
+    claim_fields,
+    fence_step,
+    known_topology,
+    node_text,
+    plannable,
+)
+from runner.store.redis.script_values import _decided, question_arguments
+
+if TYPE_CHECKING:
+    from runner.store.redis.store import RedisStore
+
+TRIES = 50
+"""How often a plan is made again because something has changed meanwhile."""
+
+REMEMBERED = 20_000
+"""Runs of which this process remembers the graph."""
+
+EXPRESSIONS = {
+    "id": "id",
+    "correlation_id": "id",
+    "root_id": "run",
+    "parent_id": "rung_by",
+    "delivery_tag": "id .. '@' .. moment",
+    "queue": "plain(bell[4])",
+    "shadow": "plain(graph .. '/' .. bell[1])",
+    "priority": "bell[6]",
+    "argsrepr": "'visit=' .. bell[2] .. ' attempt=' .. bell[3]",
+}
+
+
+def message_code(template: str, places: Sequence[str]) -> str:
+    """Write the function `message` of a script, with the template as a constant."""
+    values = ", ".join(EXPRESSIONS[place] for place in places)
+    return (
+        "local function plain(text) return text:find('[%c\"\\\\]') and cjson.encode(text):sub(2, -2) or text end\n"
+        f"local TEMPLATE = [==[{template}]==]\n"
+        "local function message(id, bell, moment, rung_by, run, graph)\n"
+        f"id = plain(id)\nreturn TEMPLATE:format({values})\nend\n"
+    )
+
+
+class Planned:
+    """Makes plans for one store, and has them applied."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._shapes: dict[str, Topology] = {}
+        self._graphs: dict[str, tuple[str, str]] = {}
+        self._head = "local message\n"
+        self._suffixes: Mapping[int, str] = {}
+        self._looked = 0.0
+        self.conflicts = 0
+        self.applied = 0
+
+    # What is known of graphs and runs
+
+    def publish(self, topologies: Sequence[Topology]) -> None:
+        """Remember the shapes that this process has made itself."""
+        for topology in topologies:
+            self._shapes.setdefault(topology.fingerprint, known_topology(topology))
+
+    def _topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        if fingerprint not in self._shapes:
+            fields = self._store._queries.shape(fingerprint)
+            if not fields:
+                return None
+            self._shapes[fingerprint] = known_topology(topology_of(graph_id, fingerprint, fields))
+        return self._shapes[fingerprint]
+
+    def _remember(self, run_id: str, of: bytes) -> tuple[str, str]:
+        fingerprint, _, graph_id = of.decode().split(" ", 2)
+        if len(self._graphs) > REMEMBERED:
+            self._graphs.clear()
+        self._graphs[run_id] = fingerprint, graph_id
+        return fingerprint, graph_id
+
+    def _can_ring(self) -> bool:
+        """Whether doorbells can be pushed, or need not be: without a template the general scripts wake a sweep."""
+        if not self._store._push or self._suffixes:
+            return True
+        now = time.monotonic()
+        if now - self._looked < 1 and self._looked:
+            return False
+        self._looked = now
+        fields = self._store._redis.client.hgetall(self._store._keys.doorbell)
+        if not fields:
+            return False
+        said = {name.decode(): value.decode() for name, value in fields.items()}
+        self._head = message_code(said.pop("template"), said.pop("places").split())
+        self._suffixes = {int(priority): suffix for priority, suffix in said.items()}
+        return True
+
+    # Applying
+
+    def _apply(self, verb: str, plan: Plan, known: Known, **more: Any) -> list[Any]:
+        store = self._store
+        now: Argument = store.clock() if store.clock else ""
+        reply = store._retried(
+            verb,
+            "apply",
+            now,
+            store.lease_ms,
+            store.max_run,
+            *arguments(plan, known, suffixes=self._suffixes, lease_ms=store.lease_ms, **more),
+            head=self._head,
+        )
+        if reply[0] == b"changed":
+            self.conflicts += 1
+        else:
+            self.applied += 1
+        return reply
+
+    def _reply(self, run_id: str, reply: list[Any]) -> Reply:
+        word, follow = reply[0].decode(), reply[1] if len(reply) > 1 else []
+        return Reply(word, doorbells_of(reply[1:]), follow=[(run_id, what.decode()) for what in follow])
+
+    @staticmethod
+    def _changed(plan: Plan, known: Known, reply: list[Any]) -> bool:
+        """Learn what there is now; False where a plan can't be made of it."""
+        _, run, _, lock, *values = reply
+        if lock:
+            return False
+        stopping = run.rpartition(b" ")[2].decode()
+        known.stopping = "" if stopping == "-" else stopping
+        fields = [f"n:{node}" for node in plan.guards] + [f"l:{loop}" for loop in plan.loop_guards]
+        for name, value in zip(fields, [*values, *[None] * len(fields)], strict=False):
+            if value is None:
+                known.raw.pop(name, None)
+            else:
+                known.raw[name] = value
+        return True
+
+    def _read(self, run_id: str, fields: Sequence[str]) -> Known | None:
+        """Read what a plan needs, where no claim has seen it."""
+        store = self._store
+        run, of, root, *values = store._redis.call(
+            "HMGET", store._keys.run(run_id), "run", "of", "root", *fields
+        )
+        if run is None:
+            return None
+        fingerprint, graph_id = self._remember(run_id, of)
+        topology = self._topology(graph_id, fingerprint)
+        if topology is None or of.split(b" ", 2)[1] != b"-":
+            return None
+        stopping = run.rpartition(b" ")[2].decode()
+        raw = {name: value for name, value in zip(fields, values, strict=True) if value is not None}
+        return Known(run_id, graph_id, topology, raw, root.decode(), "" if stopping == "-" else stopping)
+
+    # Claim
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | None:
+        """Claim a visit; None where the general script must decide."""
+        store = self._store
+        hint = self._graphs.get(run_id)
+        topology = self._shapes.get(hint[0]) if hint else None
+        now: Argument = store.clock() if store.clock else ""
+        for _ in range(2):
+            if topology is not None:
+                shape = topology.nodes.get(shape_name(node))
+                if shape is None or shape.limits:
+                    return None
+                fields = claim_fields(topology, node, visit)
+            else:
+                fields = ()
+            item = f"{map_of(node)}.{visit}.{index_of(node)}" if node.endswith("]") else ""
+            fingerprint = topology.fingerprint if topology else ""
+            reply = store._retried(
+                "claim", "seize", now, store.lease_ms, run_id, node, visit, attempt, nonce, fence_step(nonce),
+                fingerprint, item, *(fields or ("-",)),
+            )
+            if reply[0] != b"shape":
+                break
+            found, graph_id = self._remember(run_id, reply[1])
+            topology = self._topology(graph_id, found)
+            if topology is None:
+                return None
+        if reply[0] != b"claimed":
+            return None
+        return self._claimed(run_id, node, topology, fields, reply)
+
+    def _claimed(
+        self, run_id: str, node: str, topology: Topology, fields: Sequence[str], reply: list[Any]
+    ) -> Claim:
+        _, text, found, item, *asked = reply
+        _, run, of, task, given, q, _, m, root, created, *values = found
+        own, _ = encoding.node_record(text)
+        raw = {name: value for name, value in zip(fields, values, strict=False) if value is not None}
+        inputs = self._inputs(run_id, topology, node, own, raw)
+        graph_id = of.decode().split(" ", 2)[2]
+        seen = Known(
+            run_id,
+            graph_id,
+            topology,
+            {name: value for name, value in raw.items() if name.startswith("l:")},
+            root.decode(),
+        )
+        seen.raw[f"n:{node}"] = text
+        if q is not None:
+            seen.raw[f"q:{node}"] = q
+        outputs = [output for _, _, output in inputs]
+        task_, given_, *large = self._store._large.get([item if item else task, given, *outputs])
+        return Claim(
+            token=Token(run_id, node, own.visit, own.fence, seen),
+            graph_id=graph_id,
+            fingerprint=topology.fingerprint,
+            current=topology.fingerprint,
+            signature=topology.nodes[shape_name(node)].signature,
+            record=own,
+            task=load(task_),
+            given=load(given_),
+            inputs=[
+                (source, number, load(output))
+                for (source, number, _), output in zip(inputs, large, strict=True)
+            ],
+            answers=_decided(*asked) if asked else [],
+            document=None,
+            messages=[],
+            map=encoding.map_of_visit(m, own.visit),
+        )
+
+    def _inputs(
+        self, run_id: str, topology: Topology, node: str, own: Any, raw: Mapping[str, bytes]
+    ) -> list[tuple[str, int, bytes]]:
+        """Find the outputs that reach a visit, in edge order; those of later visits are read apart."""
+        incoming = topology.incoming[shape_name(node)]
+        if not incoming:
+            return []
+        view = Known(run_id, "", topology, dict(raw)).view()
+        visits = plans.live_inputs(view, node, own)
+        missing = [
+            f"o:{source}.{visit}" for source, visit in visits if visit != 1
+        ]
+        more: dict[str, bytes | None] = {}
+        if missing:
+            values = self._store._redis.call("HMGET", self._store._keys.run(run_id), *missing)
+            more = dict(zip(missing, values, strict=True))
+        return [
+            (source, visit, (raw.get(f"o:{source}.1") if visit == 1 else more[f"o:{source}.{visit}"]) or b"null")
+            for source, visit in visits
+        ]
+
+    # Settle
+
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply | None:
+        """Complete a visit; None where the general script must decide."""
+        seen = token.seen
+        if (
+            not isinstance(seen, Known)
+            or settlement.status is not Status.COMPLETED
+            or settlement.saved
+            or settlement.session
+            or settlement.insist
+            or token.node.endswith("]")
+            or not plannable(seen.topology, token.node)
+            or not self._can_ring()
+        ):
+            return None
+        if settlement.reads and any(
+            seen.topology.nodes[name].loops for name, _, _ in settlement.reads if name in seen.topology.nodes
+        ):
+            return None
+        store = self._store
+        output = store._written(token, settlement.output)
+        entry = store._written(token, settlement.entry)
+        short = output if len(output) <= event_payloads.SHORT and not output.startswith(b"@") else b""
+        for _ in range(TRIES):
+            view = seen.view()
+            record = view.node(token.node)
+            if record.questions or view.stopping:
+                return None
+            plan = plans.settle(
+                view, token.node, token.visit, token.fence, nonce=nonce, edges=settlement.edges, reads=settlement.reads
+            )
+            if isinstance(plan, Refusal):
+                return Reply(plan.word)
+            reply = self._apply(
+                "settle",
+                plan,
+                seen,
+                bytes_more=len(output) + len(entry),
+                rung_by=dump(f"{token.run_id}.{token.node}.{token.visit}.{record.attempt}").decode(),
+                puts=[(f"o:{token.node}.{token.visit}", output)],
+                results=[(f"x:{token.node}.{token.visit}", entry)],
+                data=lambda event: short if event.kind is EventKind.NODE_COMPLETED else b"",
+            )
+            if reply[0] != b"changed":
+                return self._reply(token.run_id, reply)
+            before = dict(seen.raw)
+            if not self._changed(plan, seen, reply):
+                return None
+            if settlement.reads and before == seen.raw and not seen.stopping:
+                return Reply("changed")
+        return None
+
+    # Follow-ups
+
+    def follow(self, run_id: str, what: str) -> Reply:
+        """Take a step that follows from another."""
+        kind, _, rest = what.partition(" ")
+        if kind in ("end", "map"):
+            return encoding.reply_of(self._store._call("follow", run_id, what))
+        self._can_ring()
+        known = self._read(run_id, self._follow_fields(run_id, kind, rest))
+        for _ in range(TRIES):
+            if known is None:
+                break
+            view = known.view()
+            if view.stopping:
+                plan = Plan("followed", stopping=view.stopping, follow_up=what, active=-1)
+            elif kind == "dead":
+                plan = plans.dead(view, rest)
+            else:
+                plan = plans.turn(view, int(rest.split(" ")[0]))
+            if isinstance(plan, Refusal):
+                return Reply(plan.word)
+            if plan.follow_up != what:
+                return Reply("stale")
+            reply = self._apply("follow", plan, known)
+            if reply[0] != b"changed":
+                return self._reply(run_id, reply)
+            if not self._changed(plan, known, reply):
+                known = self._read(run_id, self._follow_fields(run_id, kind, rest))
+        return Reply("stale")
+
+    def _follow_fields(self, run_id: str, kind: str, rest: str) -> list[str]:
+        hint = self._graphs.get(run_id)
+        if hint is None:
+            of = self._store._redis.call("HGET", self._store._keys.run(run_id), "of")
+            if of is None:
+                return []
+            hint = self._remember(run_id, of)
+        topology = self._topology(hint[1], hint[0])
+        if topology is None:
+            return []
+        loops = [f"l:{number}" for number in range(len(topology.loops))]
+        if kind == "dead":
+            return [f"n:{rest}", *loops]
+        header = topology.loops[int(rest.split(" ")[0])].header
+        return [f"n:{header}", *loops]

@@ -1,0 +1,290 @@
+"""Plans for the script `apply`: what it is given, what it returns, and the claim that says what it needs.
+
+A token that a claim made carries what the claim has seen, so that the next plan of that visit needs no read
+of its own. It may be old by then; the guards notice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from runner.definition.model import ROOT, EdgeKind, Topology, index_of, map_of, shape_name
+from runner.records.codec import JSON
+from runner.records.events import EventKind
+from runner.records.run import DIGITS, LoopRecord, NodeRecord, Status
+from runner.scheduler.changes import AddEvent, SetTimer
+from runner.scheduler.plan import Plan, PlanView, any_of
+from runner.store import encoding
+from runner.store.encoding import load
+from runner.store.redis.connection import Argument
+
+_NEVER = 1 << 30
+"""Arrivals that a node never has: its own plan decides about it."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What was read of a run, as texts: enough to make a plan and its guards."""
+
+    run_id: str
+    graph_id: str
+    topology: Topology
+    raw: dict[str, bytes] = field(default_factory=dict)
+    root: str = ""
+    stopping: str = ""
+
+    def view(self) -> PlanView:
+        """Read the texts."""
+        nodes, loops = {}, {}
+        for name, text in self.raw.items():
+            if name.startswith("n:"):
+                nodes[name[2:]] = encoding.node_record(text)[0]
+            elif name.startswith("l:"):
+                loops[int(name[2:])] = loop_record(text)
+        return PlanView(self.topology, nodes, loops, self.stopping)
+
+
+def loop_record(text: bytes) -> LoopRecord:
+    """Read a loop's record, without its count."""
+    parts = load(text)
+    return LoopRecord(
+        parts.get("round", 0),
+        0,
+        tuple((node, visit) for node, visit in parts.get("asked", ())),
+        tuple((node, place, visit) for node, place, visit in parts.get("taken", ())),
+    )
+
+
+def loop_text(record: LoopRecord) -> bytes:
+    """Write a loop's record, without its count."""
+    parts: dict[str, JSON] = {}
+    if record.round:
+        parts["round"] = record.round
+    if record.asked:
+        parts["asked"] = record.asked
+    if record.taken:
+        parts["taken"] = record.taken
+    return encoding.dump(parts)
+
+
+_LATER = [
+    (name, default)
+    for name, default in (
+        ("crashes", 0),
+        ("uncounted", 0),
+        ("via", ()),
+        ("questions", ()),
+        ("unseen", 0),
+        ("child", ""),
+        ("busy", False),
+        ("held", False),
+        ("rings", 0),
+        ("items", False),
+        ("since", 0),
+        ("granted", False),
+        ("handed", ""),
+        ("sent", False),
+        ("late", False),
+    )
+]
+
+
+def node_text(record: NodeRecord, scope: int) -> str:
+    """Write a node's record as parts/records.lua does."""
+    rest = {name: value for name, default in _LATER if (value := getattr(record, name)) != default}
+    if scope != ROOT:
+        rest["scope"] = scope
+    tail = encoding.dump(rest).decode() if rest else ""
+    return (
+        f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
+        f"{record.edges or '-'} {record.nonce or '-'} {tail}"
+    )
+
+
+def fence_step(nonce: str) -> int:
+    """Return by how much a claim raises the fence; see `next_fence`."""
+    return 1 + int(hashlib.sha1(nonce.encode(), usedforsecurity=False).hexdigest()[:DIGITS], 16)
+
+
+@lru_cache(maxsize=4096)
+def _target(topology_id: int, node: str, suffix: str) -> tuple[Argument, ...]:
+    topology = _TOPOLOGIES[topology_id]
+    shape = topology.nodes[node]
+    rest = f'{{"scope":{shape.loops[0]}}}' if shape.loops else ""
+    return (
+        shape.needs,
+        "any" if any_of(topology, node) else "all",
+        rest,
+        shape.queue,
+        shape.queue + suffix,
+        shape.priority,
+    )
+
+
+_TOPOLOGIES: dict[int, Topology] = {}
+
+
+def known_topology(topology: Topology) -> Topology:
+    """Keep a topology as long as the process: what is computed of it once is found by its identity."""
+    return _TOPOLOGIES.setdefault(id(topology), topology)
+
+
+def arguments(
+    plan: Plan,
+    known: Known,
+    *,
+    suffixes: Mapping[int, str],
+    bytes_more: int = 0,
+    rung_by: str = "null",
+    puts: Sequence[tuple[str, Argument]] = (),
+    results: Sequence[tuple[str, bytes]] = (),
+    data: Callable[[AddEvent], bytes] = lambda _: b"",
+    commands: Sequence[Sequence[Argument]] = (),
+    lease_ms: int = 0,
+) -> Iterable[Argument]:
+    """Write a plan for the script, from its fourth argument on."""
+    topology, run_id, raw = known.topology, known.run_id, known.raw
+    fields: list[Argument] = []
+    values: list[Argument] = []
+    for node in plan.guards:
+        fields.append(f"n:{node}")
+        values.append(raw.get(f"n:{node}", b""))
+    for loop in plan.loop_guards:
+        fields.append(f"l:{loop}")
+        values.append(raw.get(f"l:{loop}", b""))
+    for node, visit, status in plan.reads:
+        fields.append(f"n:{node}")
+        values.append(f"~{status} {visit} " if visit else "!")
+    counted: list[Argument] = []
+    arrivals: list[Argument] = []
+    for (scope, node), arrival in plan.arrivals.items():
+        counted += (f"a{scope}:{node}", f"n:{node}")
+        target = _target(id(topology), node, suffixes.get(topology.nodes[node].priority, ""))
+        needs = _NEVER if node in plan.nodes else target[0]
+        arrivals += (node, arrival.stamp, arrival.own, arrival.number, arrival.live, needs, *target[1:])
+    for loop, number in plan.counts.items():
+        counted += (f"c:{loop}", f"l:{loop}")
+        rounds = plan.loops[loop].round if loop in plan.loops else loop_round(raw, loop)
+        arrivals += (loop, rounds, rounds, number, 0, topology.loops[loop].size, "turn", "", "", "", 0)
+    writes: list[Argument] = []
+    for name, record in plan.nodes.items():
+        writes += (f"n:{name}", node_text(record, topology.nodes[shape_name(name)].scope))
+    for number, loop_record_ in plan.loops.items():
+        writes += (f"l:{number}", loop_text(loop_record_))
+    for pair in puts:
+        writes += pair
+    dropped: list[Argument] = []
+    timed: list[Argument] = []
+    for timer in plan.timers:
+        member = f"{timer.kind}|{run_id}|{timer.key}"
+        if isinstance(timer, SetTimer):
+            timed += (lease_ms if timer.at < 0 else timer.at, member)
+        else:
+            dropped.append(member)
+    events: list[Argument] = []
+    for event in plan.events:
+        events += (event.kind, f"\n{event.visit}\n{event.node}\n{event.detail}", data(event))
+    bells: list[Argument] = []
+    for bell in plan.bells:
+        suffix = suffixes.get(bell.priority, "")
+        bells += (bell.node, bell.visit, bell.attempt, bell.queue, bell.queue + suffix, bell.priority)
+    yield from (
+        run_id,
+        known.graph_id,
+        plan.word,
+        plan.stopping or "-",
+        bytes_more,
+        plan.active,
+        plan.waiting,
+        plan.held,
+        plan.failed,
+        plan.started,
+        rung_by,
+        f"follow|{run_id}|{plan.follow_up}" if plan.follow_up else "",
+        plan.before or "",
+        len(values),
+        len(counted) // 2,
+        len(plan.absent),
+        len(writes) // 2,
+        len(results),
+        len(dropped),
+        len(timed) // 2,
+        len(plan.events),
+        len(plan.bells),
+    )
+    yield from fields
+    yield from counted
+    yield from values
+    yield from arrivals
+    yield from plan.absent
+    yield from writes
+    for pair in results:
+        yield from pair
+    yield from dropped
+    yield from timed
+    yield from events
+    yield from bells
+    for command in commands:
+        yield len(command) - 2
+        yield from command
+
+
+def loop_round(raw: Mapping[str, bytes], loop: int) -> int:
+    """Return the round of a loop as it was read."""
+    text = raw.get(f"l:{loop}")
+    return load(text).get("round", 0) if text else 0
+
+
+def plannable(topology: Topology, node: str) -> bool:
+    """Whether the spike plans what a node does; all else goes the general way."""
+    shape = topology.nodes.get(shape_name(node))
+    if shape is None or shape.limits or topology.limit or node.startswith("@"):
+        return False
+    if shape.loops or any(topology.nodes[edge.target].loops for edge in topology.outgoing[shape_name(node)]):
+        return False
+    return all(_one_scope(topology, edge.target) for edge in topology.outgoing[shape_name(node)])
+
+
+def _one_scope(topology: Topology, node: str) -> bool:
+    """Whether all arrivals at a node are counted in one field."""
+    shape = topology.nodes[node]
+    if shape.limits:
+        return True
+    scopes = {
+        topology.outgoing[edge.source][edge.position].scope
+        for edge in topology.incoming[node]
+        if edge.kind is not EdgeKind.BACK
+    }
+    if node in topology.entries:
+        scopes.add(ROOT)
+    return len(scopes) <= 1
+
+
+# Claims.
+
+
+@lru_cache(maxsize=65536)
+def _claim_fields(topology_id: int, node: str, visit: int) -> tuple[str, ...]:
+    topology, fields = _TOPOLOGIES[topology_id], []
+    name = shape_name(node)
+    for edge in topology.incoming[name]:
+        fields += [f"n:{edge.source}", f"o:{edge.source}.1"]
+    loops = {edge.loop for edge in topology.incoming[name] if edge.kind is EdgeKind.EXIT}
+    loops.update(topology.nodes[name].loops)
+    for edge in topology.outgoing[name]:
+        loops.update(loop for loop in topology.nodes[edge.target].loops)
+        loops.update([edge.loop] if edge.loop != ROOT else [])
+    fields += [f"l:{loop}" for loop in sorted(loops)]
+    return tuple(dict.fromkeys(fields))
+
+
+def claim_fields(topology: Topology, node: str, visit: int) -> tuple[str, ...]:
+    """Name the fields of the run that a node needs: its sources, their outputs, the loops that it touches."""
+    return _claim_fields(id(topology), node, 0 if visit == 0 else 1)
+
+
+OWN = ("run", "of", "task", "given", "q", "k", "m", "root", "created")
