@@ -1,192 +1,207 @@
 -- Apply a plan of `scheduler/plan.py` whole, or answer with what has changed since it was made.
 --
 -- No shape and no JSON is read: the caller knows the graph. Sums and arrivals below their threshold commute;
--- all else that the plan relies on is a guard. `store/redis/plans.py` writes the arguments.
+-- all else that the plan relies on is a guard. `store/redis/plans.py` writes the arguments, and puts in front of
+-- this the constants LEASE and MOST (bytes that a run may have) and `message`, made from the doorbell's template
+-- (false where doorbells are returned).
 -- Keys touched: r:<run> and, by the plan's commands, its parts; timers; queues; runs:<status>; what the
 --   plan's commands name.
--- Arguments: 1 a test's time or "", 2 lease (ms), 3 bytes that a run may have, 4 run, 5 graph, 6 the word of
---   success, 7 what the run must have for "stopping", 8 bytes more, 9 to 13 more active, waiting, held, failed,
---   started, 14 the task that rings (JSON), 15 a follow-up that this is (member of timers) or "", 16 the time
---   (ms) before which it must be or "", 17 to 25 how many: guards, arrivals, absent questions, puts, results,
---   timers dropped, timers set, events, bells; then the fields of guards and of arrivals (count, node), the
---   guards' values, and each list. Arrivals: node or loop, round, round of the node,
---   how many, live ones, needed, "all", "any" or "turn" (a loop), rest of the record, queue, its list, priority.
---   At the end, commands: how many arguments, command, key without prefix, arguments.
--- Words: the plan's own, then follow-ups; then doorbells, where there is no template. "changed" and what was
---   read; "full" and two sizes; "stale" for a follow-up that was done.
-local prefix, run, graph, lease = KEYS[1], ARGV[4], ARGV[5], tonumber(ARGV[2])
+-- Arguments: 1 a test's time or "", 2 run, 3 graph, 4 the task that rings (JSON), 5 bytes more, 6 numbers (see
+--   HEAD), 7 "" or "stopping before follow-up": what the run must have for stopping, the time (ms) before which
+--   it must be or 0, which follow-up this is; then names of fields: of guards, and of arrivals (count, node);
+--   values of guards; arrivals: numbers (see ARRIVAL), node or loop, its
+--   record when it begins first, what is counted then; absent questions; routes:
+--   queue, its list, priority; fields and values to put; results: field, value; timers dropped; timers set: ms
+--   from now, member; events: kind, tail, data; bells: route, node, visit, attempt; at the end commands: how many
+--   arguments, command, key without prefix, arguments.
+-- Replies: a list of follow-ups, then doorbells where they are returned; or a word: "changed" and what was read,
+--   "full" and two sizes, "stale" for a follow-up that was done, "gone".
+local HEAD, ARRIVAL = '>hhhhhHHHHHHHHHH', '>HHHHIBB'
+local ALL, ANY, TURN = 0, 1, 2
+local prefix, run = KEYS[1], ARGV[2]
 local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
-local time = redis.call('TIME')
-local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
-local guards, arrivals = tonumber(ARGV[17]), tonumber(ARGV[18])
-local at = 26 + guards + 2 * arrivals
-
--- What the plan relies on.
+local more_active, more_waiting, more_held, more_failed, more_started, guards, arrivals, questions, routes, puts,
+  results, dropped, set, told, rung = struct.unpack(HEAD, ARGV[6])
+local at = 8 + guards + 2 * arrivals
 local found
 if at < 4000 then
-  found = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 26, at - 1))
+  found = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 8, at - 1))
 else
   found = redis.call('HMGET', key, 'run', 'size', 'lock')
-  for first = 26, at - 1, 4000 do
+  for first = 8, at - 1, 4000 do
     local part = redis.call('HMGET', key, unpack(ARGV, first, math.min(first + 3999, at - 1)))
-    for place = 1, #part do found[first - 23 + place] = part[place] end
+    for place = 1, #part do found[first - 5 + place] = part[place] end
   end
 end
 if not found[1] then return {'gone'} end
+local time = redis.call('TIME')
+local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- What the plan relies on.
 local status, active, waiting, held, failed, started, events, stopping =
   found[1]:match('^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
-local changed = stopping ~= ARGV[7] or (found[3] or '') ~= '' or (ARGV[16] ~= '' and now >= tonumber(ARGV[16]))
+local wanted, before, follow_up = '-', 0, ''
+if ARGV[7] ~= '' then wanted, before, follow_up = ARGV[7]:match('^(%S+) (%d+) (.*)$') end
+local changed = stopping ~= wanted or (found[3] or '') ~= '' or (before ~= 0 and before ~= '0' and now >= tonumber(before))
 for place = 1, guards do
   local value, said = found[place + 3] or '', ARGV[at + place - 1]
-  local mark = said:byte()
-  if mark == 126 then  -- "~": it begins with that
-    changed = changed or value:sub(1, #said - 1) ~= said:sub(2)
-  elseif mark == 33 then  -- "!": no result yet
-    changed = changed or value:find('^completed ') or value:find('^failed ')
-  else
-    changed = changed or value ~= said
+  if value ~= said then
+    local mark = said:byte()
+    if mark == 126 then  -- "~": it begins with that
+      changed = changed or value:sub(1, #said - 1) ~= said:sub(2)
+    elseif mark == 33 then  -- "!": no result yet
+      changed = changed or value:find('^completed ') or value:find('^failed ')
+    else
+      changed = true
+    end
   end
 end
 at = at + guards
-local questions = tonumber(ARGV[19])
+local after = at + 4 * arrivals
 if questions > 0 and not changed then
-  for _, asked in ipairs(redis.call('HMGET', key .. ':i', unpack(ARGV, at + 11 * arrivals, at + 11 * arrivals + questions - 1))) do
+  for _, asked in ipairs(redis.call('HMGET', key .. ':i', unpack(ARGV, after, after + questions - 1))) do
     changed = changed or asked
   end
 end
-if changed then return {'changed', unpack(found, 1, math.min(#found, guards + 3))} end
-local bytes, size, most = tonumber(ARGV[8]), tonumber(found[2] or 0), tonumber(ARGV[3])
-if bytes > 0 and size + bytes > most and stopping == '-' then return {'full', size, bytes} end
-if ARGV[15] ~= '' and redis.call('ZREM', timers, ARGV[15]) == 0 then return {'stale'} end
+if changed then return {'changed', unpack(found, 1, guards + 3)} end
+local bytes, size = tonumber(ARGV[5]), tonumber(found[2] or 0)
+if bytes > 0 and size + bytes > MOST and stopping == '-' then return {'full', size, bytes} end
+-- Timers that go are the first write, see parts/room.lua.
+if follow_up ~= '' and redis.call('ZREM', timers, 'follow|' .. run .. '|' .. follow_up) == 0 then return {'stale'} end
 
--- Sums and arrivals.
-active, waiting, held = active + ARGV[9], waiting + ARGV[10], held + ARGV[11]
-failed, started = failed + ARGV[12], started + ARGV[13]
-local first_event, fields, ready, bells, follow = events, {'size', size + bytes}, {}, {}, {}
-local last = 2
-local function ring(name, visit, attempt, queue, list, priority)
-  bells[#bells + 1] = {name, visit, attempt, queue, list, priority}
+local first_route = after + questions
+local follow, fields, due, rings, lists = {}, {'size', size + bytes}, {}, 0, {}
+local function ring(route, name, visit, attempt)
+  local place = first_route + 3 * route
+  rings = rings + 1
+  if message then
+    local list = ARGV[place + 1]
+    local texts = lists[list]
+    local text = message(run .. '.' .. name .. '.' .. visit .. '.' .. attempt, name, visit, attempt, ARGV[place],
+      ARGV[place + 2], time[1] .. '.' .. time[2])
+    if texts then texts[#texts + 1] = text else lists[list] = {text} end
+  else
+    lists[rings] = {run, name, tonumber(visit), tonumber(attempt), ARGV[place], tonumber(ARGV[place + 2]), ARGV[3]}
+  end
 end
+
+-- Arrivals: the last one, or the first live one of "any", makes the node ready.
+local last = 2
 for place = 1, arrivals do
-  local field, count, record = ARGV[24 + guards + 2 * place], found[2 + guards + 2 * place], found[3 + guards + 2 * place]
-  local name, stamp, own, live, needs = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  local round, arrived, alive = (count or '[0,0,0]'):match('^%[(%d+),(%d+),(%d+)')
-  if round ~= stamp then arrived, alive = 0, 0 end
-  arrived, alive = arrived + ARGV[at + 3], alive + live
-  fields[last + 1], fields[last + 2] = field, '[' .. stamp .. ',' .. arrived .. ',' .. alive .. ']'
+  local stamp, own, number, live, needs, kind, route = struct.unpack(ARRIVAL, ARGV[at])
+  local name, count, record = ARGV[at + 1], found[2 + guards + 2 * place], found[3 + guards + 2 * place]
+  local arrived, alive, counted = number, live, ARGV[at + 3]
+  if count then
+    local round, had, had_alive = count:match('^%[(%d+),(%d+),(%d+)')
+    if tonumber(round) == stamp then
+      arrived, alive = arrived + had, alive + had_alive
+      counted = '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'
+    end
+  end
+  fields[last + 1], fields[last + 2] = ARGV[6 + guards + 2 * place], counted
   last = last + 2
-  if ARGV[at + 6] == 'turn' then
+  if kind == TURN then
     if arrived == needs then follow[#follow + 1] = 'turn ' .. name .. ' ' .. stamp end
   else
-    local visit, fence, nonce, pending = 0, 0, '-', true
+    local visit, pending, begun, number_, fence, settled, nonce = 1, true, ARGV[at + 2], nil, nil, nil, nil
     if record then
-      local was, number, held_by, settled, mark = record:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
-      visit, fence, nonce, pending = number, held_by, mark, was == 'pending' or settled ~= own
+      pending, number_, fence, settled, nonce = record:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
+      pending = pending == 'pending' or tonumber(settled) ~= own
     end
     if pending and arrived >= needs and alive == 0 then
       follow[#follow + 1] = 'dead ' .. name
-    elseif pending and ((live > 0 and ARGV[at + 6] == 'any') or (arrived >= needs and alive > 0)) then
-      visit = visit + 1
-      fields[last + 1] = ARGV[25 + guards + 2 * place]
-      fields[last + 2] = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. own .. ' - ' .. nonce .. ' ' .. ARGV[at + 7]
+    elseif pending and ((live > 0 and kind == ANY) or (arrived >= needs and alive > 0)) then
+      if record then
+        visit = number_ + 1
+        begun = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. own .. ' - ' .. nonce .. begun:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
+      end
+      fields[last + 1], fields[last + 2] = ARGV[7 + guards + 2 * place], begun
       last = last + 2
-      ready[#ready + 1], ready[#ready + 2] = now + lease, 'node|' .. run .. '|' .. name
-      ring(name, visit, 1, ARGV[at + 8], ARGV[at + 9], ARGV[at + 10])
+      due[#due + 1], due[#due + 2] = now + LEASE, 'node|' .. run .. '|' .. name
+      ring(route, name, visit, 1)
     end
   end
-  at = at + 11
+  at = at + 4
 end
-at = at + questions
-active, started = active + #bells, started + #bells
-for place = 1, tonumber(ARGV[20]) do
-  fields[last + 1], fields[last + 2] = ARGV[at], ARGV[at + 1]
-  last, at = last + 2, at + 2
+active = active + more_active + rings
+if more_started + rings ~= 0 then started = started + more_started + rings end
+if more_waiting ~= 0 then waiting = waiting + more_waiting end
+if more_held ~= 0 then held = held + more_held end
+if more_failed ~= 0 then failed = failed + more_failed end
+local idle = waiting == '0' or waiting == 0
+local none_held = held == '0' or held == 0
+at = first_route + 3 * routes
+for place = at, at + 2 * puts - 1 do
+  last = last + 1
+  fields[last] = ARGV[place]
 end
-for place = 1, tonumber(ARGV[21]) do
+at = at + 2 * puts
+for place = 1, results do
   fields[last + 1], fields[last + 2] = ARGV[at], events + 1 .. ' ' .. ARGV[at + 1]
   last, at = last + 2, at + 2
 end
-
--- Timers: first those that go, see parts/room.lua.
-local dropped = tonumber(ARGV[22])
 if dropped > 0 then redis.call('ZREM', timers, unpack(ARGV, at, at + dropped - 1)) end
 at = at + dropped
-for place = 1, tonumber(ARGV[23]) do
-  ready[#ready + 1], ready[#ready + 2] = now + ARGV[at], ARGV[at + 1]
+for place = 1, set do
+  due[#due + 1], due[#due + 2] = now + ARGV[at], ARGV[at + 1]
   at = at + 2
 end
 
 -- Events, and the run's status out of its counters.
+local first_event = events
 local function tell(kind, tail, data)
   events = events + 1
-  local text = kind .. '\n' .. now .. tail
   if data ~= '' then
-    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', text, 'd', data)
+    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', kind .. '\n' .. now .. tail, 'd', data)
   else
-    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', text)
+    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', kind .. '\n' .. now .. tail)
   end
 end
-for place = 1, tonumber(ARGV[24]) do
+for place = 1, told do
   tell(ARGV[at], ARGV[at + 1], ARGV[at + 2])
   at = at + 3
 end
-for place = 1, tonumber(ARGV[25]) do
-  ring(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
-  at = at + 6
+for place = 1, rung do
+  ring(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+  at = at + 4
 end
 -- A follow-up counts as active, so that the run goes on, and has a timer, so that a sweep does it.
-if active + #follow == 0 and held + waiting == 0 then follow[1] = 'end' end
-for _, what in ipairs(follow) do
-  ready[#ready + 1], ready[#ready + 2] = now + lease, 'follow|' .. run .. '|' .. what
+if active + #follow == 0 and idle and none_held then follow[1] = 'end' end
+for place = 1, #follow do
+  due[#due + 1], due[#due + 2] = now + LEASE, 'follow|' .. run .. '|' .. follow[place]
 end
 active = active + #follow
-local before = status
-status = active > 0 and 'executing' or (held > 0 and 'needs_migration' or 'interrupted')
-if status ~= before then
+local was = status
+status = active > 0 and 'executing' or (none_held and 'interrupted' or 'needs_migration')
+if status ~= was then
   tell('run.status', '\n0\n\n' .. status, '')
   local created = redis.call('HGET', key, 'created')
-  redis.call('ZREM', prefix .. 'runs:' .. before, run)
+  redis.call('ZREM', prefix .. 'runs:' .. was, run)
   redis.call('ZADD', prefix .. 'runs:' .. status, created, run)
 end
-fields[last + 1] = 'run'
-fields[last + 2] = status .. ' ' .. active .. ' ' .. waiting .. ' ' .. held .. ' ' .. failed .. ' ' .. started .. ' '
-  .. events .. ' ' .. stopping
+fields[last + 1], fields[last + 2] = 'run', status .. ' ' .. active .. ' ' .. waiting .. ' ' .. held .. ' '
+  .. failed .. ' ' .. started .. ' ' .. events .. ' ' .. stopping
 last = last + 2
 for first = 1, last, 4000 do redis.call('HSET', key, unpack(fields, first, math.min(first + 3999, last))) end
-for first = 1, #ready, 4000 do
-  redis.call('ZADD', timers, unpack(ready, first, math.min(first + 3999, #ready)))
-end
+for first = 1, #due, 4000 do redis.call('ZADD', timers, unpack(due, first, math.min(first + 3999, #due))) end
 
 -- What the plan says of other keys. In an argument that begins with \1, "\1e2\1" is the number of the plan's
 -- second event and "\1n300\1" the time in 300 ms.
 local function fill(what, more)
-  return string.format('%.0f', (what == 'e' and first_event or now) + more)
+  return ('%.0f'):format((what == 'e' and first_event or now) + more)
 end
 while ARGV[at] do
   local arguments = {}
   for place = 1, tonumber(ARGV[at]) do
     local argument = ARGV[at + 2 + place]
-    arguments[place] = argument:byte() == 1 and argument:sub(2):gsub('\1(%a)(%d+)\1', fill) or argument
+    if argument:byte() == 1 then argument = argument:sub(2):gsub('\1(%a)(%d+)\1', fill) end
+    arguments[place] = argument
   end
   redis.call(ARGV[at + 1], prefix .. ARGV[at + 2], unpack(arguments))
   at = at + 3 + #arguments
 end
-
--- Doorbells: Python has put `message` in front of this, made from the template (see doorbell.py).
-local said = {ARGV[6], follow}
-if #bells == 0 then return said end
-if not message then
-  for place, bell in ipairs(bells) do said[place + 2] = {run, bell[1], tonumber(bell[2]), tonumber(bell[3]), bell[4], tonumber(bell[6]), graph} end
-  return said
-end
-local lists = {}
-for _, bell in ipairs(bells) do
-  local id = run .. '.' .. bell[1] .. '.' .. bell[2] .. '.' .. bell[3]
-  local text = message(id, bell, time[1] .. '.' .. time[2], ARGV[14], run, graph)
-  local list = lists[bell[5]]
-  if list then list[#list + 1] = text else lists[bell[5]] = {text} end
-end
+if not message then return {follow, unpack(lists)} end
 for list, texts in pairs(lists) do
   for first = 1, #texts, 1000 do redis.call('LPUSH', list, unpack(texts, first, math.min(first + 999, #texts))) end
 end
-return said
+return {follow}

@@ -1,42 +1,41 @@
 -- Give a ready visit to one worker that knows the graph: it says which fields the node needs.
 --
+-- `store/redis/plans.py` puts the constant LEASE (ms) in front of this.
 -- Keys touched: r:<run> (the node), r:<run>:e, timers; read: r:<run>:i and :d (answers), :f (an item).
--- Arguments: 1 a test's time or "", 2 lease (ms), 3 run, 4 node, 5 visit, 6 attempt, 7 nonce, 8 by how much the
---   fence grows, 9 the graph's fingerprint as the caller knows it, 10 the field of an item in :f or "",
---   11 ... fields of the run's hash that hold the inputs.
--- Words: "claimed", record, fence and all that was read; "shape" and `of` when it is another graph; "other" where
---   the general claim must decide.
-local key, name, visit, attempt, nonce = KEYS[1] .. 'r:' .. ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'task', 'given', 'q:' .. name, 'k:' .. name,
-  'm:' .. name, 'root', 'created', unpack(ARGV, 11))
+-- Arguments: 1 a test's time or "", 2 run, 3 node, 4 visit, 5 attempt, 6 nonce, 7 by how much the fence grows,
+--   8 the graph's fingerprint as the caller knows it, 9 the field of an item in :f or "", 10 ... fields of the
+--   run's hash that the node needs.
+-- Replies: the record and those fields, then for a node that asked: q:<node>, questions, decisions; for an item:
+--   the item. Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
+local key, name, visit = KEYS[1] .. 'r:' .. ARGV[2], ARGV[3], ARGV[4]
+local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 10))
 if not found[1] then return {'other'} end
-local status, number, turn, fence, rest = found[1]:match('^(%a+) (%d+) (%d+) (%d+) (.*)$')
-local counters, event, stopping = found[2]:match('^(.* )(%d+) (%S+)$')
-if status ~= 'ready' or number ~= visit or turn ~= attempt or stopping ~= '-' then return {'other'} end
+local number, attempt, fence, stamp, edges, more = found[1]:match('^ready (%d+) (%d+) (%d+) (%d+) (%S+) %S+ (.*)$')
+local counters, event = found[2]:match('^(.* )(%d+) %-$')
+if number ~= visit or attempt ~= ARGV[5] or not event then return {'other'} end
 local fp, parent = found[3]:match('^(%S+) (%S+)')
-if fp ~= ARGV[9] then return {'shape', found[3]} end
-local stamp, edges, more = rest:match('^(%d+) (%S+) %S+ (.*)$')
-if parent ~= '-' or found[7] or more:find('"handed"', 1, true) or more:find('"since"', 1, true) or more:find('"child"', 1, true) then
-  return {'other'}
-end
-if more:find('"unseen"', 1, true) or more:find('"rings"', 1, true) then
+if fp ~= ARGV[8] then return {'shape', found[3]} end
+if parent ~= '-' or found[5] then return {'other'} end
+if more ~= '' and more:find('"[rcghsu]') then
   local fields = cjson.decode(more)
+  if fields.handed or fields.since or fields.child then return {'other'} end
   fields.unseen, fields.rings, fields.granted = nil, nil, nil
   more = next(fields) and cjson.encode(fields) or ''
 end
 local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
-local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[8] .. ' ' .. stamp .. ' ' .. edges .. ' ' .. nonce .. ' ' .. more
+local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[7] .. ' ' .. stamp .. ' ' .. edges .. ' ' .. ARGV[6] .. ' ' .. more
 event = event + 1
 redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
 redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0', 'e',
-  'node.started\n' .. string.format('%.0f', now) .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
-redis.call('ZADD', KEYS[1] .. 'timers', now + ARGV[2], 'node|' .. ARGV[3] .. '|' .. name)
-local said = {'claimed', record, found}
-if ARGV[10] ~= '' then said[4] = redis.call('HGET', key .. ':f', ARGV[10]) or false else said[4] = false end
-local asked = found[6] and cjson.decode(found[6])
+  'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
+redis.call('ZADD', KEYS[1] .. 'timers', now + LEASE, 'node|' .. ARGV[2] .. '|' .. name)
+local asked = found[4] and cjson.decode(found[4])
 if asked and asked[1] == tonumber(visit) then
-  said[5] = redis.call('HMGET', key .. ':i', unpack(asked, 2))
-  said[6] = redis.call('HMGET', key .. ':d', unpack(asked, 2))
+  local last = #ARGV - 3
+  found[last], found[last + 1] = found[4], redis.call('HMGET', key .. ':i', unpack(asked, 2))
+  found[last + 2] = redis.call('HMGET', key .. ':d', unpack(asked, 2))
+elseif ARGV[9] ~= '' then
+  found[#ARGV - 3] = redis.call('HGET', key .. ':f', ARGV[9])
 end
-return said
+return {record, unpack(found, 6, #ARGV)}

@@ -48,13 +48,13 @@ REMEMBERED = 20_000
 EXPRESSIONS = {
     "id": "id",
     "correlation_id": "id",
-    "root_id": "run",
-    "parent_id": "rung_by",
+    "root_id": "ARGV[2]",
+    "parent_id": "ARGV[4]",
     "delivery_tag": "id .. '@' .. moment",
-    "queue": "plain(bell[4])",
-    "shadow": "plain(graph .. '/' .. bell[1])",
-    "priority": "bell[6]",
-    "argsrepr": "'visit=' .. bell[2] .. ' attempt=' .. bell[3]",
+    "queue": "plain(queue)",
+    "shadow": "plain(ARGV[3] .. '/' .. name)",
+    "priority": "priority",
+    "argsrepr": "'visit=' .. visit .. ' attempt=' .. attempt",
 }
 
 
@@ -64,7 +64,7 @@ def message_code(template: str, places: Sequence[str]) -> str:
     return (
         "local function plain(text) return text:find('[%c\"\\\\]') and cjson.encode(text):sub(2, -2) or text end\n"
         f"local TEMPLATE = [==[{template}]==]\n"
-        "local function message(id, bell, moment, rung_by, run, graph)\n"
+        "local function message(id, name, visit, attempt, queue, priority, moment)\n"
         f"id = plain(id)\nreturn TEMPLATE:format({values})\nend\n"
     )
 
@@ -76,12 +76,16 @@ class Planned:
         self._store = store
         self._lock = threading.Lock()
         self._shapes: dict[str, Topology] = {}
-        self._graphs: dict[str, tuple[str, str]] = {}
-        self._head = "local message\n"
+        self._graphs: dict[str, tuple[str, str, tuple[bytes, bytes] | None]] = {}
+        self._lease = f"local LEASE = {store.lease_ms}\n"
+        self._head = self._constants() + "local message = false\n"
         self._suffixes: Mapping[int, str] = {}
         self._looked = 0.0
         self.conflicts = 0
         self.applied = 0
+
+    def _constants(self) -> str:
+        return f"local LEASE, MOST = {self._store.lease_ms}, {self._store.max_run}\n"
 
     # What is known of graphs and runs
 
@@ -98,12 +102,14 @@ class Planned:
             self._shapes[fingerprint] = known_topology(topology_of(graph_id, fingerprint, fields))
         return self._shapes[fingerprint]
 
-    def _remember(self, run_id: str, of: bytes) -> tuple[str, str]:
+    def _remember(self, run_id: str, of: bytes) -> tuple[str, str, tuple[bytes, bytes] | None]:
+        """Remember a run's graph; its task and state, which never change, are remembered by the first claim."""
         fingerprint, _, graph_id = of.decode().split(" ", 2)
         if len(self._graphs) > REMEMBERED:
             self._graphs.clear()
-        self._graphs[run_id] = fingerprint, graph_id
-        return fingerprint, graph_id
+        known = self._graphs.get(run_id)
+        found = self._graphs[run_id] = fingerprint, graph_id, known[2] if known else None
+        return found
 
     def _can_ring(self) -> bool:
         """Whether doorbells can be pushed, or need not be: without a template the general scripts wake a sweep."""
@@ -117,7 +123,7 @@ class Planned:
         if not fields:
             return False
         said = {name.decode(): value.decode() for name, value in fields.items()}
-        self._head = message_code(said.pop("template"), said.pop("places").split())
+        self._head = self._constants() + message_code(said.pop("template"), said.pop("places").split())
         self._suffixes = {int(priority): suffix for priority, suffix in said.items()}
         return True
 
@@ -130,8 +136,6 @@ class Planned:
             verb,
             "apply",
             now,
-            store.lease_ms,
-            store.max_run,
             *arguments(plan, known, suffixes=self._suffixes, lease_ms=store.lease_ms, **more),
             head=self._head,
         )
@@ -141,9 +145,10 @@ class Planned:
             self.applied += 1
         return reply
 
-    def _reply(self, run_id: str, reply: list[Any]) -> Reply:
-        word, follow = reply[0].decode(), reply[1] if len(reply) > 1 else []
-        return Reply(word, doorbells_of(reply[1:]), follow=[(run_id, what.decode()) for what in follow])
+    def _reply(self, run_id: str, plan: Plan, reply: list[Any]) -> Reply:
+        if isinstance(reply[0], bytes):
+            return Reply(reply[0].decode())
+        return Reply(plan.word, doorbells_of(reply), follow=[(run_id, what.decode()) for what in reply[0]])
 
     @staticmethod
     def _changed(plan: Plan, known: Known, reply: list[Any]) -> bool:
@@ -169,7 +174,7 @@ class Planned:
         )
         if run is None:
             return None
-        fingerprint, graph_id = self._remember(run_id, of)
+        fingerprint, graph_id, _ = self._remember(run_id, of)
         topology = self._topology(graph_id, fingerprint)
         if topology is None or of.split(b" ", 2)[1] != b"-":
             return None
@@ -182,54 +187,57 @@ class Planned:
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | None:
         """Claim a visit; None where the general script must decide."""
         store = self._store
-        hint = self._graphs.get(run_id)
-        topology = self._shapes.get(hint[0]) if hint else None
         now: Argument = store.clock() if store.clock else ""
         for _ in range(2):
-            if topology is not None:
+            hint = self._graphs.get(run_id)
+            topology = self._shapes.get(hint[0]) if hint else None
+            fields: tuple[str, ...] = ("task", "given")
+            if topology is not None and hint is not None:
                 shape = topology.nodes.get(shape_name(node))
                 if shape is None or shape.limits:
                     return None
-                fields = claim_fields(topology, node, visit)
-            else:
-                fields = ()
+                fields = claim_fields(topology, node) + (() if hint[2] else fields)
             item = f"{map_of(node)}.{visit}.{index_of(node)}" if node.endswith("]") else ""
-            fingerprint = topology.fingerprint if topology else ""
             reply = store._retried(
-                "claim", "seize", now, store.lease_ms, run_id, node, visit, attempt, nonce, fence_step(nonce),
-                fingerprint, item, *(fields or ("-",)),
+                "claim", "seize", now, run_id, node, visit, attempt, nonce, fence_step(nonce),
+                topology.fingerprint if topology else "", item, *fields, head=self._lease,
             )
             if reply[0] != b"shape":
                 break
-            found, graph_id = self._remember(run_id, reply[1])
-            topology = self._topology(graph_id, found)
-            if topology is None:
+            found = self._remember(run_id, reply[1])
+            if self._topology(found[1], found[0]) is None:
                 return None
-        if reply[0] != b"claimed":
+        if topology is None or hint is None or reply[0] in (b"other", b"shape"):
             return None
-        return self._claimed(run_id, node, topology, fields, reply)
+        return self._claimed(run_id, node, topology, hint, fields, reply)
 
     def _claimed(
-        self, run_id: str, node: str, topology: Topology, fields: Sequence[str], reply: list[Any]
+        self, run_id: str, node: str, topology: Topology, hint: Any, fields: Sequence[str], reply: list[Any]
     ) -> Claim:
-        _, text, found, item, *asked = reply
-        _, run, of, task, given, q, _, m, root, created, *values = found
+        text, *values = reply
+        asked = values[len(fields) :]
         own, _ = encoding.node_record(text)
         raw = {name: value for name, value in zip(fields, values, strict=False) if value is not None}
+        graph_id = hint[1]
+        if hint[2] is None:
+            hint = self._graphs[run_id] = (*hint[:2], (raw["task"], raw["given"]))
+        task, given = hint[2]
         inputs = self._inputs(run_id, topology, node, own, raw)
-        graph_id = of.decode().split(" ", 2)[2]
         seen = Known(
             run_id,
             graph_id,
             topology,
             {name: value for name, value in raw.items() if name.startswith("l:")},
-            root.decode(),
+            run_id,
         )
         seen.raw[f"n:{node}"] = text
-        if q is not None:
-            seen.raw[f"q:{node}"] = q
+        item = None
+        if len(asked) == 1:
+            item = asked[0]
+        elif asked:
+            seen.raw[f"q:{node}"] = asked[0]
         outputs = [output for _, _, output in inputs]
-        task_, given_, *large = self._store._large.get([item if item else task, given, *outputs])
+        task_, given_, *large = self._store._large.get([item or task, given, *outputs])
         return Claim(
             token=Token(run_id, node, own.visit, own.fence, seen),
             graph_id=graph_id,
@@ -243,10 +251,10 @@ class Planned:
                 (source, number, load(output))
                 for (source, number, _), output in zip(inputs, large, strict=True)
             ],
-            answers=_decided(*asked) if asked else [],
+            answers=_decided(*asked[1:]) if len(asked) > 1 else [],
             document=None,
             messages=[],
-            map=encoding.map_of_visit(m, own.visit),
+            map=encoding.map_of_visit(raw.get(f"m:{node}"), own.visit),
         )
 
     def _inputs(
@@ -315,7 +323,7 @@ class Planned:
                 data=lambda event: short if event.kind is EventKind.NODE_COMPLETED else b"",
             )
             if reply[0] != b"changed":
-                return self._reply(token.run_id, reply)
+                return self._reply(token.run_id, plan, reply)
             before = dict(seen.raw)
             if not self._changed(plan, seen, reply):
                 return None
@@ -348,7 +356,7 @@ class Planned:
                 return Reply("stale")
             reply = self._apply("follow", plan, known)
             if reply[0] != b"changed":
-                return self._reply(run_id, reply)
+                return self._reply(run_id, plan, reply)
             if not self._changed(plan, known, reply):
                 known = self._read(run_id, self._follow_fields(run_id, kind, rest))
         return Reply("stale")

@@ -7,6 +7,7 @@ of its own. It may be old by then; the guards notice.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -110,19 +111,19 @@ def fence_step(nonce: str) -> int:
     return 1 + int(hashlib.sha1(nonce.encode(), usedforsecurity=False).hexdigest()[:DIGITS], 16)
 
 
+HEAD = struct.Struct(">hhhhhHHHHHHHHHH")
+
+ARRIVAL = struct.Struct(">HHHHIBB")
+
+ALL, ANY, TURN = 0, 1, 2
+
+
 @lru_cache(maxsize=4096)
-def _target(topology_id: int, node: str, suffix: str) -> tuple[Argument, ...]:
+def _target(topology_id: int, node: str) -> tuple[int, int, str, tuple[str, int]]:
     topology = _TOPOLOGIES[topology_id]
     shape = topology.nodes[node]
     rest = f'{{"scope":{shape.loops[0]}}}' if shape.loops else ""
-    return (
-        shape.needs,
-        "any" if any_of(topology, node) else "all",
-        rest,
-        shape.queue,
-        shape.queue + suffix,
-        shape.priority,
-    )
+    return shape.needs, ANY if any_of(topology, node) else ALL, rest, (shape.queue, shape.priority)
 
 
 _TOPOLOGIES: dict[int, Topology] = {}
@@ -161,15 +162,26 @@ def arguments(
         values.append(f"~{status} {visit} " if visit else "!")
     counted: list[Argument] = []
     arrivals: list[Argument] = []
+    routes: dict[tuple[str, int], int] = {}
     for (scope, node), arrival in plan.arrivals.items():
         counted += (f"a{scope}:{node}", f"n:{node}")
-        target = _target(id(topology), node, suffixes.get(topology.nodes[node].priority, ""))
-        needs = _NEVER if node in plan.nodes else target[0]
-        arrivals += (node, arrival.stamp, arrival.own, arrival.number, arrival.live, needs, *target[1:])
+        needs, kind, rest, route = _target(id(topology), node)
+        begun = f"ready 1 1 0 {arrival.own} - - {rest}"
+        count = f"[{arrival.stamp},{arrival.number},{arrival.live}]"
+        numbers = ARRIVAL.pack(
+            arrival.stamp,
+            arrival.own,
+            arrival.number,
+            arrival.live,
+            _NEVER if node in plan.nodes else needs,
+            kind,
+            routes.setdefault(route, len(routes)),
+        )
+        arrivals += (numbers, node, begun, count)
     for loop, number in plan.counts.items():
         counted += (f"c:{loop}", f"l:{loop}")
-        rounds = plan.loops[loop].round if loop in plan.loops else loop_round(raw, loop)
-        arrivals += (loop, rounds, rounds, number, 0, topology.loops[loop].size, "turn", "", "", "", 0)
+        turn = plan.loops[loop].round if loop in plan.loops else loop_round(raw, loop)
+        arrivals += (ARRIVAL.pack(turn, turn, number, 0, topology.loops[loop].size, TURN, 0), loop, "", f"[{turn},{number},0]")
     writes: list[Argument] = []
     for name, record in plan.nodes.items():
         writes += (f"n:{name}", node_text(record, topology.nodes[shape_name(name)].scope))
@@ -190,25 +202,23 @@ def arguments(
         events += (event.kind, f"\n{event.visit}\n{event.node}\n{event.detail}", data(event))
     bells: list[Argument] = []
     for bell in plan.bells:
-        suffix = suffixes.get(bell.priority, "")
-        bells += (bell.node, bell.visit, bell.attempt, bell.queue, bell.queue + suffix, bell.priority)
-    yield from (
-        run_id,
-        known.graph_id,
-        plan.word,
-        plan.stopping or "-",
-        bytes_more,
+        route = routes.setdefault((bell.queue, bell.priority), len(routes))
+        bells += (route, bell.node, bell.visit, bell.attempt)
+    unusual = plan.stopping or plan.before or plan.follow_up
+    yield run_id
+    yield known.graph_id
+    yield rung_by
+    yield bytes_more
+    yield HEAD.pack(
         plan.active,
         plan.waiting,
         plan.held,
         plan.failed,
         plan.started,
-        rung_by,
-        f"follow|{run_id}|{plan.follow_up}" if plan.follow_up else "",
-        plan.before or "",
         len(values),
         len(counted) // 2,
         len(plan.absent),
+        len(routes),
         len(writes) // 2,
         len(results),
         len(dropped),
@@ -216,11 +226,14 @@ def arguments(
         len(plan.events),
         len(plan.bells),
     )
+    yield f"{plan.stopping or '-'} {plan.before} {plan.follow_up}" if unusual else ""
     yield from fields
     yield from counted
     yield from values
     yield from arrivals
     yield from plan.absent
+    for queue, priority in routes:
+        yield from (queue, queue + suffixes.get(priority, ""), priority)
     yield from writes
     for pair in results:
         yield from pair
@@ -268,7 +281,7 @@ def _one_scope(topology: Topology, node: str) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def _claim_fields(topology_id: int, node: str, visit: int) -> tuple[str, ...]:
+def _claim_fields(topology_id: int, node: str) -> tuple[str, ...]:
     topology, fields = _TOPOLOGIES[topology_id], []
     name = shape_name(node)
     for edge in topology.incoming[name]:
@@ -276,15 +289,14 @@ def _claim_fields(topology_id: int, node: str, visit: int) -> tuple[str, ...]:
     loops = {edge.loop for edge in topology.incoming[name] if edge.kind is EdgeKind.EXIT}
     loops.update(topology.nodes[name].loops)
     for edge in topology.outgoing[name]:
-        loops.update(loop for loop in topology.nodes[edge.target].loops)
+        loops.update(topology.nodes[edge.target].loops)
         loops.update([edge.loop] if edge.loop != ROOT else [])
     fields += [f"l:{loop}" for loop in sorted(loops)]
+    if topology.nodes[name].map:
+        fields.append(f"m:{name}")
     return tuple(dict.fromkeys(fields))
 
 
-def claim_fields(topology: Topology, node: str, visit: int) -> tuple[str, ...]:
+def claim_fields(topology: Topology, node: str) -> tuple[str, ...]:
     """Name the fields of the run that a node needs: its sources, their outputs, the loops that it touches."""
-    return _claim_fields(id(topology), node, 0 if visit == 0 else 1)
-
-
-OWN = ("run", "of", "task", "given", "q", "k", "m", "root", "created")
+    return _claim_fields(id(topology), node)
