@@ -30,11 +30,19 @@ def spread(changes: Changes, first: str) -> None:
                 changes.loops[edge.loop] = replace(loop, asked=(*loop.asked, (node, record.visit)))
             elif live and edge.kind is EdgeKind.EXIT:
                 _leave(changes, node, position, todo)
-        for loop_id in changes.topology.nodes[node].loops:
-            loop = changes.loop(loop_id)
-            changes.loops[loop_id] = replace(loop, settled=loop.settled + 1)
-            if loop.settled + 1 == changes.topology.loops[loop_id].size:
-                _turn(changes, loop_id, todo)
+        loops = changes.topology.nodes[node].loops
+        if loops:
+            _count(changes, loops[0], 1, todo)
+
+
+def _count(changes: Changes, loop_id: int, number: int, settled: list[str]) -> None:
+    """Count nodes that have settled in a loop; its last ones turn it. A loop counts the nodes of one inside it
+    when that has ended.
+    """
+    loop = changes.loop(loop_id)
+    changes.loops[loop_id] = replace(loop, settled=loop.settled + number)
+    if loop.settled + number == changes.topology.loops[loop_id].size:
+        _turn(changes, loop_id, settled)
 
 
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list[str]) -> None:
@@ -90,17 +98,18 @@ def _turn(changes: Changes, loop_id: int, settled: list[str]) -> None:
         if (source, position) not in taken:
             edge = changes.topology.outgoing[source][position]
             arrive(changes, edge.target, edge.scope, live=False, settled=settled)
+    around = changes.topology.nodes[shape.header].loops
+    place = around.index(loop_id) + 1
+    if place < len(around):
+        _count(changes, around[place], shape.size, settled)
 
 
 def _again(changes: Changes, loop_id: int) -> None:
-    """Start a loop's next round: loops inside it are reset, loops around it wait for it."""
+    """Start a loop's next round: loops inside it are reset."""
     shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
     changes.loops[loop_id] = LoopRecord(loop.round + 1, taken=loop.taken)
     for inner in shape.inner:
         changes.loops[inner] = LoopRecord(changes.loop(inner).round + 1)
-    for outer in shape.outer:
-        around = changes.loop(outer)
-        changes.loops[outer] = replace(around, settled=around.settled - shape.size)
     record = changes.node(shape.header)
     _ready(changes, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
 

@@ -38,7 +38,7 @@ from runner.records.outcomes import Remembered, Saved
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store import encoding
-from runner.store.interface import Claim, Settlement, Start
+from runner.store.interface import Claim, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
@@ -119,6 +119,7 @@ class Agreement(RuleBasedStateMachine):
         self.ends = []
         self.gone = {}
         self.count = 0
+        self.seen = {}
         self.last = None
 
     def teardown(self):
@@ -133,7 +134,8 @@ class Agreement(RuleBasedStateMachine):
     def both(self, name, *arguments, **named):
         """Call both stores, compare their replies, and remember what later steps can use."""
         self.last = (name, arguments, named)
-        reply, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
+        reply = getattr(self.memory, name)(*arguments, **named)
+        other = self.with_follow_ups(getattr(self.redis, name)(*self.as_seen(arguments), **named))
         assert comparable(other) == comparable(reply), (name, comparable(other), comparable(reply))
         for part in reply if isinstance(reply, tuple) else [reply]:
             for bell in getattr(part, "doorbells", []):
@@ -141,6 +143,33 @@ class Agreement(RuleBasedStateMachine):
         if isinstance(reply, Claim) and reply.token not in self.tokens:
             self.tokens.append(reply.token)
         return reply
+
+    def as_seen(self, arguments):
+        """Give tokens with what the Redis store has seen when it gave them."""
+        return [
+            self.seen.get(part, part)
+            if isinstance(part, Token)
+            else replace(part, parent=self.seen.get(part.parent, part.parent))
+            if isinstance(part, Start)
+            else part
+            for part in arguments
+        ]
+
+    def with_follow_ups(self, other):
+        """Take the steps that follow from a reply of the Redis store, as an engine does."""
+        if isinstance(other, Claim):
+            self.seen[other.token] = other.token
+            return other
+        parts = list(other) if isinstance(other, tuple) else [other]
+        for place, part in enumerate(parts):
+            if getattr(part, "follow", None) is not None:
+                todo, bells = list(part.follow), list(part.doorbells)
+                while todo:
+                    step = self.redis.follow(*todo.pop(0))
+                    todo += step.follow
+                    bells += step.doorbells
+                parts[place] = replace(part, doorbells=bells, follow=())
+        return tuple(parts) if isinstance(other, tuple) else parts[0]
 
     @initialize(first=graphs("first"), second=graphs("second"), later=graphs("first"))
     def publish(self, first, second, later):
@@ -684,13 +713,19 @@ class Agreement(RuleBasedStateMachine):
 
     def inside(self, run_id):
         """Read what no caller sees: loops and arrivals."""
-        loops, arrivals = {}, {}
+        loops, arrivals, counts = {}, {}, {}
         for field, value in self.server.hgetall(f"runner:{{p00}}:r:{run_id}").items():
             kind, _, rest = field.decode().partition(":")
             if kind == "l":
                 loops[int(rest)] = encoding.load(value)
+            elif kind == "c":
+                counts[int(rest)] = encoding.load(value)
             elif kind.startswith("a") and rest:
                 arrivals[int(kind[1:]), rest] = encoding.load(value)
+        for number, (turn, settled, _) in counts.items():
+            loop = loops.setdefault(number, {})
+            if settled and turn == loop.get("round", 0):
+                loop["settled"] = settled
         return loops, arrivals
 
 

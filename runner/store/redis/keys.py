@@ -59,7 +59,7 @@ DICTIONARY = (
         "v, run (status, counters), of (graph), reason, lock, again, cancel (nonce), parent_node, root, "
         "path, created, ended, task, given, tags, idem, on_end, ends, untold, trace; at the root size "
         "(bytes, with all runs inside); chatter (bytes of long events since older ones had to go); "
-        "n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
+        "n:<node>, l:<loop> records; c:<loop> nodes settled in its round; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
         "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> "
         "questions of its visit; w:<question> what time does to it: reminders, how its node ends, what "
         "that leaves, a line each; k:<node> when it keeps a document or has a task of its own, "

@@ -231,6 +231,7 @@ class Planned:
             run_id,
         )
         seen.raw[f"n:{node}"] = text
+        seen.records[text] = own
         item = None
         if len(asked) == 1:
             item = asked[0]

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from runner.definition.model import ROOT, EdgeKind, Topology, index_of, map_of, shape_name
@@ -37,14 +38,15 @@ class Known:
     raw: dict[str, bytes] = field(default_factory=dict)
     root: str = ""
     stopping: str = ""
+    records: dict[bytes, NodeRecord] = field(default_factory=dict)
 
     def view(self) -> PlanView:
         """Read the texts."""
-        nodes, loops = {}, {}
+        nodes, loops, records = {}, {}, self.records
         for name, text in self.raw.items():
-            if name.startswith("n:"):
-                nodes[name[2:]] = encoding.node_record(text)[0]
-            elif name.startswith("l:"):
+            if name[0] == "n":
+                nodes[name[2:]] = records.get(text) or encoding.node_record(text)[0]
+            elif name[0] == "l":
                 loops[int(name[2:])] = loop_record(text)
         return PlanView(self.topology, nodes, loops, self.stopping)
 
@@ -94,9 +96,16 @@ _LATER = [
 ]
 
 
+_rest = attrgetter(*(name for name, _ in _LATER))
+
+_DEFAULTS = tuple(default for _, default in _LATER)
+
+
 def node_text(record: NodeRecord, scope: int) -> str:
     """Write a node's record as parts/records.lua does."""
-    rest = {name: value for name, default in _LATER if (value := getattr(record, name)) != default}
+    rest = {}
+    if _rest(record) != _DEFAULTS:
+        rest = {name: value for name, default in _LATER if (value := getattr(record, name)) != default}
     if scope != ROOT:
         rest["scope"] = scope
     tail = encoding.dump(rest).decode() if rest else ""

@@ -8,7 +8,9 @@ local function write_records(d)
   local function put(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
   for name in pairs(d.changed) do put('n:' .. name, write_node(d.nodes[name])) end
   for number in pairs(d.turned) do
-    local said = write(d.loops[number])
+    local turned = d.loops[number]
+    put('c:' .. number, '[' .. turned.round .. ',' .. turned.settled .. ',0]')
+    local said = write(with(turned, {settled = 0}))
     put('l:' .. number, said ~= '' and said or '{}')
   end
   for name in pairs(d.moved) do put('m:' .. name, write_map(d.maps[name])) end

@@ -19,7 +19,10 @@ end
 local function loop(d, number)
   local found = d.loops[number]
   if not found then
-    found = read_loop(redis.call('HGET', d.key, 'l:' .. number))
+    local texts = redis.call('HMGET', d.key, 'l:' .. number, 'c:' .. number)
+    found = read_loop(texts[1])
+    local round, settled = (texts[2] or ''):match('^%[(%d+),(%d+)')
+    if tonumber(round) == found.round then found.settled = tonumber(settled) end
     d.loops[number] = found
   end
   return found

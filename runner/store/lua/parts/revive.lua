@@ -26,7 +26,7 @@ end
 local function erase(d, undone, forgets)
   local old = {}
   for _, field in ipairs(redis.call('HKEYS', d.key)) do
-    if field:find('^[nl]:') or field:find('^a%-?%d+:') then old[#old + 1] = field end
+    if field:find('^[nlc]:') or field:find('^a%-?%d+:') then old[#old + 1] = field end
   end
   many('HDEL', d.key, old)
   for _, item in ipairs(undone) do

@@ -1,13 +1,5 @@
 -- Carry a settled node's arrivals as far as they settle other nodes.
 -- include: turn
-local function count_settled(d, name, settled)
-  for _, number in ipairs(shape(d, 'n:' .. name).loops) do
-    local count = loop(d, number).settled + 1
-    set_loop(d, number, {settled = count})
-    if count == shape(d, 'l:' .. number).size then turn(d, number, settled) end
-  end
-end
-
 local function spread(d, first)
   local todo, next_one = {first}, 1
   while todo[next_one] do
@@ -25,6 +17,7 @@ local function spread(d, first)
         leave(d, name, place - 1, edge, todo)
       end
     end
-    count_settled(d, name, todo)
+    local around = shape(d, 'n:' .. name).loops[1]
+    if around then count_settled(d, around, 1, todo) end
   end
 end
