@@ -81,6 +81,7 @@ class Planned:
         self._head = self._constants() + "local message = false\n"
         self._suffixes: Mapping[int, str] = {}
         self._looked = 0.0
+        self._looked_at = threading.local()
         self.conflicts = 0
         self.applied = 0
 
@@ -158,6 +159,7 @@ class Planned:
             return False
         stopping = run.rpartition(b" ")[2].decode()
         known.stopping = "" if stopping == "-" else stopping
+        known.fresh = True
         fields = [f"n:{node}" for node in plan.guards] + [f"l:{loop}" for loop in plan.loop_guards]
         for name, value in zip(fields, [*values, *[None] * len(fields)], strict=False):
             if value is None:
@@ -166,12 +168,27 @@ class Planned:
                 known.raw[name] = value
         return True
 
+    def _refreshed(self, known: Known, node: str) -> bool:
+        """Read again what a refusal was made of, unless it was read for this request; False where it was."""
+        if known.fresh:
+            return False
+        read = self._read(known.run_id, [f"n:{node}", *known.raw])
+        if read is not None:
+            known.raw, known.stopping = read.raw, read.stopping
+        known.fresh = True
+        return read is not None
+
     def _read(self, run_id: str, fields: Sequence[str]) -> Known | None:
         """Read what a plan needs, where no claim has seen it."""
         store = self._store
-        run, of, root, *values = store._redis.call(
-            "HMGET", store._keys.run(run_id), "run", "of", "root", *fields
+        return self._of(
+            run_id,
+            fields,
+            store._redis.call("HMGET", store._keys.run(run_id), "run", "of", "root", *fields),
         )
+
+    def _of(self, run_id: str, fields: Sequence[str], found: Sequence[Any]) -> Known | None:
+        run, of, root, *values = found
         if run is None:
             return None
         fingerprint, graph_id, _ = self._remember(run_id, of)
@@ -303,6 +320,7 @@ class Planned:
         output = store._written(token, settlement.output)
         entry = store._written(token, settlement.entry)
         short = output if len(output) <= event_payloads.SHORT and not output.startswith(b"@") else b""
+        seen.fresh = False
         for _ in range(TRIES):
             view = seen.view()
             record = view.node(token.node)
@@ -312,6 +330,8 @@ class Planned:
                 view, token.node, token.visit, token.fence, nonce=nonce, edges=settlement.edges, reads=settlement.reads
             )
             if isinstance(plan, Refusal):
+                if self._refreshed(seen, node=token.node):
+                    continue
                 return Reply(plan.word)
             reply = self._apply(
                 "settle",
@@ -331,6 +351,132 @@ class Planned:
             if settlement.reads and before == seen.raw and not seen.stopping:
                 return Reply("changed")
         return None
+
+    # Questions
+
+    def ask(self, verb: str, token: Token, interrupts: Sequence[Interrupt], saved: Any) -> Reply | None:
+        """Ask, and for the verb "park" also wait; None where the general script must decide."""
+        seen = token.seen
+        if not isinstance(seen, Known):
+            return None
+        reply = self._ask(verb, token, seen, interrupts) if not saved and not seen.asked_elsewhere else None
+        seen.asked_elsewhere = seen.asked_elsewhere or reply is None
+        return reply
+
+    def _ask(self, verb: str, token: Token, seen: Known, interrupts: Sequence[Interrupt]) -> Reply | None:
+        node, store = token.node, self._store
+        if node.endswith("]") or not plannable(seen.topology, node) or not self._can_ring():
+            return None
+        by_id = {interrupt.id: interrupt for interrupt in interrupts}
+        seen.fresh = False
+        for _ in range(TRIES):
+            view = seen.view()
+            if view.stopping:
+                return None
+            transition = plans.park if verb == "park" else plans.ask
+            plan = transition(view, node, token.visit, token.fence, list(by_id))
+            if plan is None:
+                return None
+            if isinstance(plan, Refusal):
+                if self._refreshed(seen, node=node):
+                    continue
+                return Reply(plan.word)
+            asked: list[Any] = load(seen.raw.get(f"q:{node}", b"[0]"))
+            asked = asked if asked[0] == token.visit else [token.visit]
+            new = [by_id[interrupt] for interrupt in plan.absent]
+            if any(question not in asked for question in view.node(node).questions):
+                return None
+            q = dump([*asked, *plan.absent])
+            puts: list[tuple[str, Argument]] = [(f"q:{node}", q)] if new else []
+            commands: list[Sequence[Argument]] = []
+            payloads: dict[str, bytes] = {}
+            size = 0
+            values = question_arguments(new, store._written, token)[1:]
+            for place, question in enumerate(new):
+                _, lifetime, text, listings, payload, by_time = values[6 * place : 6 * place + 6]
+                payloads[question.id] = payload
+                size += len(text) + len(by_time)
+                if by_time:
+                    puts.append((f"w:{question.id}", by_time))
+                    if delay := first_reminder(question):
+                        plan.timers.append(SetTimer(TimerKind.REMIND, question.id, delay))
+                if lifetime:
+                    plan.timers.append(SetTimer(TimerKind.EXPIRE, question.id, lifetime))
+                commands += _open(seen, question, place + 1, lifetime, text, load(listings))
+            reply = self._apply(
+                verb, plan, seen, bytes_more=size, puts=puts, commands=commands,
+                data=lambda event: payloads.get(event.detail, b""),  # noqa: B023 - used at once
+            )
+            if reply[0] != b"changed":
+                if not isinstance(reply[0], bytes):
+                    seen.raw[f"q:{node}"] = q
+                    seen.raw[f"n:{node}"] = node_text(
+                        plan.nodes[node], seen.topology.nodes[shape_name(node)].scope
+                    ).encode()
+                return self._reply(token.run_id, plan, reply)
+            before = dict(seen.raw)
+            if not self._changed(plan, seen, reply) or (before == seen.raw and not seen.stopping):
+                return None  # one was asked before
+        return None
+
+    def answer(
+        self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None]
+    ) -> Reply | None:
+        """Apply judged answers to questions of one visit; None where the general script must decide."""
+        addresses = {(a.run_id, a.node_id, a.visit) for each in answers if (a := address_of(each.interrupt_id))}
+        if len(addresses) != 1 or not self._can_ring():
+            return None
+        ((run_id, node, visit),) = addresses
+        by_id = {question.id: question for question in questions if question is not None}
+        known = self._looked_at.__dict__.pop("known", {}).get((run_id, node)) or self._read(run_id, [f"n:{node}"])
+        asked = [by_id[each.interrupt_id] for each in answers]
+        ends = [each.asked_at + max(1, round(each.expires_in * 1000)) for each in asked if each.expires_in is not None]
+        for _ in range(TRIES):
+            if known is None or node.endswith("]") or not plannable(known.topology, node):
+                return None
+            plan = plans.answer(known.view(), node, visit, [each.id for each in asked], min(ends, default=0))
+            if isinstance(plan, Refusal):
+                return None
+            timed = {each.id for each in asked if each.expires_in is not None or first_reminder(each)}
+            plan.timers = [timer for timer in plan.timers if timer.key in timed or timer.kind is TimerKind.NODE]
+            size, commands, payloads = 0, [], {}
+            for place, answer in enumerate(answers):
+                decision = dump(
+                    {
+                        "response": answer.response,
+                        "responder": answer.responder,
+                        "idempotency_key": answer.idempotency_key,
+                    }
+                )
+                size += len(decision)
+                payloads[answer.interrupt_id] = dump(event_payloads.answer(answer))
+                commands += _close(known, asked[place], place + 1, decision, nonce)
+            reply = self._apply(
+                "answer", plan, known, bytes_more=size, commands=commands,
+                data=lambda event: payloads.get(event.detail, b""),  # noqa: B023 - used at once
+            )
+            if reply[0] == b"full":
+                return None
+            if reply[0] != b"changed":
+                return self._reply(run_id, plan, reply)
+            before = dict(known.raw)
+            if not self._changed(plan, known, reply) or (before == known.raw and known.stopping == plan.stopping):
+                return None
+        return None
+
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        """Read questions, and with them the nodes that asked: an answer that follows needs those."""
+        nodes = {(a.run_id, a.node_id) for each in ids if (a := address_of(each))}
+        found, _, _, more = self._store._queries.questions(
+            ids, [(run_id, ("run", "of", "root", f"n:{node}")) for run_id, node in nodes]
+        )
+        known = {}
+        for (run_id, node), values in zip(nodes, more, strict=True):
+            seen = self._of(run_id, [f"n:{node}"], values)
+            if seen is not None:
+                known[run_id, node] = seen
+        self._looked_at.known = known
+        return found
 
     # Follow-ups
 
@@ -377,3 +523,43 @@ class Planned:
             return [f"n:{rest}", *loops]
         header = topology.loops[int(rest.split(" ")[0])].header
         return [f"n:{header}", *loops]
+
+
+def _listings(known: Known, question: Interrupt, more: Sequence[str]) -> list[str]:
+    return [*more, f"g:{outermost(known.graph_id)}", f"r:{known.root}"]
+
+
+def _open(
+    known: Known, question: Interrupt, event: int, lifetime: int, text: bytes, listings: list[str]
+) -> Sequence[Sequence[Argument]]:
+    """Write a question, its listings and its notice; `event` is which of the plan's events asks it."""
+    key, listings = f"r:{known.run_id}:i", _listings(known, question, listings)
+    expires = b"\1n%d\1" % lifetime if lifetime else b"0"
+    return [
+        ("HSET", key, question.id, b"\1\1e%d\1 \1n0\1 %s %s" % (event, expires, text)),
+        ("ZADD", "open", "\1\1n0\1", question.id),
+        *(("ZADD", f"open:{name}", "\1\1n0\1", question.id) for name in listings),
+        ("HSET", "listed:open", question.id, dump(listings)),
+        _notice(known, EventKind.INTERRUPT_ASKED, question, event, text),
+    ]
+
+
+def _close(
+    known: Known, question: Interrupt, event: int, decision: bytes, nonce: str
+) -> Sequence[Sequence[Argument]]:
+    """Write an answer and its notice, and take the question out of its listings."""
+    names = [f"n:{question.name}", *(f"a:{person}" for person in dict.fromkeys(question.assignees))]
+    return [
+        ("HSET", f"r:{known.run_id}:d", question.id, b"\1answered \1n0\1 %s %s" % (nonce.encode(), decision)),
+        ("ZREM", "open", question.id),
+        *(("ZREM", f"open:{name}", question.id) for name in _listings(known, question, names)),
+        ("HDEL", "listed:open", question.id),
+        _notice(known, EventKind.INTERRUPT_ANSWERED, question, event, b""),
+    ]
+
+
+def _notice(known: Known, kind: EventKind, question: Interrupt, event: int, text: bytes) -> Sequence[Argument]:
+    fields: list[Argument] = ["id", f"\1{known.run_id}:\1e{event}\1", "kind", kind, "run_id", known.run_id]
+    fields += ["node", question.node_id, "visit", question.visit, "detail", question.id, "at", "\1\1n0\1"]
+    fields += ["question", text, "withdrawal", "", "reminded", 0]
+    return ["XADD", "notices", "MAXLEN", "~", 100000, "*", *fields]

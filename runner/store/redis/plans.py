@@ -38,6 +38,8 @@ class Known:
     raw: dict[str, bytes] = field(default_factory=dict)
     root: str = ""
     stopping: str = ""
+    asked_elsewhere: bool = False
+    fresh: bool = False
     records: dict[bytes, NodeRecord] = field(default_factory=dict)
 
     def view(self) -> PlanView:
@@ -265,8 +267,6 @@ def plannable(topology: Topology, node: str) -> bool:
     """Whether the spike plans what a node does; all else goes the general way."""
     shape = topology.nodes.get(shape_name(node))
     if shape is None or shape.limits or topology.limit or node.startswith("@"):
-        return False
-    if shape.loops or any(topology.nodes[edge.target].loops for edge in topology.outgoing[shape_name(node)]):
         return False
     return all(_one_scope(topology, edge.target) for edge in topology.outgoing[shape_name(node)])
 

@@ -159,8 +159,13 @@ class Queries:
 
     # Questions
 
-    def questions(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
-        """Read questions, the nonces of the requests that answered them, and the server's time in ms."""
+    def questions(
+        self, ids: Sequence[str], also: Sequence[tuple[str, Sequence[str]]] = ()
+    ) -> tuple[list[Interrupt | None], dict[str, str], int, list[Any]]:
+        """Read questions, the nonces of the requests that answered them, and the server's time in ms.
+
+        `also` are fields of runs that are read with them.
+        """
         addresses = [address_of(interrupt_id) for interrupt_id in ids]
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -168,14 +173,17 @@ class Queries:
                 run_id = address.run_id if address else ""
                 pipe.hget(self._keys.run(run_id, ":i"), interrupt_id)
                 pipe.hget(self._keys.run(run_id, ":d"), interrupt_id)
+            for run_id, fields in also:
+                pipe.hmget(self._keys.run(run_id), fields)
             (seconds, micros), *values = pipe.execute()
+        values, more = values[: 2 * len(ids)], values[2 * len(ids) :]
         pairs = list(zip(values[::2], values[1::2], strict=True))
         interrupts = [script_values.question(asked, decided) if asked else None for asked, decided in pairs]
         winners = {
             interrupt_id: script_values.winner(decided)
             for interrupt_id, (_, decided) in zip(ids, pairs, strict=True)
         }
-        return interrupts, winners, seconds * 1000 + micros // 1000
+        return interrupts, winners, seconds * 1000 + micros // 1000, more
 
     def open_interrupts(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
         """List the open questions that match, oldest first."""

@@ -160,10 +160,14 @@ class RedisStore:
         return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        if self.planned and (planned := self.planned.ask("ask", token, interrupts, saved)):
+            return planned
         questions = script_values.question_arguments(interrupts, self._written, token)
         return reply_of(self._call("ask", *_token(token), *questions, *encoding.saved_arguments(saved)))
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        if self.planned and (planned := self.planned.ask("park", token, interrupts, saved)):
+            return planned
         questions = script_values.question_arguments(interrupts, self._written, token)
         return reply_of(self._call("park", *_token(token), *questions, *encoding.saved_arguments(saved)))
 
@@ -242,18 +246,24 @@ class RedisStore:
         if questions and all(question is not None and question.is_open for question in questions):
             # The script checks that they are open, in time and not asked again: no need to read them again.
             receipts, fresh = receipts_for(answers, questions, lambda _: "", nonce, 0)
+            if fresh and self.planned and (planned := self.planned.answer(fresh, nonce, questions)):
+                self._measure_answers(questions)
+                return receipts, planned
             if fresh:
                 reply = self._call("answer", nonce, *script_values.answer_arguments(fresh, questions))
                 if reply[0] == b"answered":
                     self._measure_answers(questions)
                     return receipts, reply_of(reply)
         for _ in range(ANSWER_TRIES):
-            current, winners, now = self._queries.questions([answer.interrupt_id for answer in answers])
+            current, winners, now, _ = self._queries.questions([answer.interrupt_id for answer in answers])
             now = self.clock() if self.clock else now
             receipts, fresh = receipts_for(answers, current, winners.__getitem__, nonce, now)
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
                 self._scripts.confirm("answer")
                 return receipts, Reply("answered")
+            if self.planned and (planned := self.planned.answer(fresh, nonce, current)):
+                self._measure_answers(current)
+                return receipts, planned
             reply = self._call("answer", nonce, *script_values.answer_arguments(fresh, current))
             if reply[0] == b"answered":
                 self._measure_answers(current)
@@ -308,6 +318,8 @@ class RedisStore:
         return reply_of(self._call("withdraw", *visit, interrupt_id, decision, "1" if reask else "0"))
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        if self.planned:
+            return self.planned.interrupts(ids)
         return self._queries.questions(ids)[0]
 
     def open_interrupts(
