@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.definition.model import ROOT, EdgeKind, Join, Topology, shape_name
+from runner.definition.model import ROOT, EdgeKind, Join, Topology, map_of, shape_name
 from runner.records.events import EventKind
 from runner.records.run import LoopRecord, NodeRecord, Status
 from runner.scheduler.changes import AddEvent, Dispatch, DropTimer, SetTimer, TimerKind
@@ -46,7 +46,7 @@ class PlanView:
     def node(self, node: str) -> NodeRecord:
         """Return a node's record in the present round; see `Changes.node`."""
         record = self.nodes.get(node) or NodeRecord()
-        stamp = self.round(self.topology.nodes[node].scope)
+        stamp = self.round(self.topology.nodes[shape_name(node)].scope)
         if record.stamp == stamp:
             return record
         return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
@@ -67,8 +67,9 @@ class Plan:
     `guards` are the nodes, `loop_guards` the loops whose records must be those of the view; `reads` are
     results that conditions read (node, visit, status); `stopping` must be the run's; `absent` are questions
     that were never asked; a plan with `before` (ms) is too late from then on. `counts` are nodes settled in
-    a round of a loop: (loop, round, number), whose last one is followed by the loop's turn. `follow_up` is
-    the step that this plan is.
+    a round of a loop: (loop, round, number), whose last one is followed by the loop's turn. `item_of` is the
+    map of which an item has ended: the store counts it, and begins the next item. `follow_up` is the step
+    that this plan is.
     """
 
     word: str
@@ -83,6 +84,7 @@ class Plan:
     loops: dict[int, LoopRecord] = field(default_factory=dict)
     arrivals: dict[tuple[int, str], Arrival] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
+    item_of: str = ""
     active: int = 0
     waiting: int = 0
     held: int = 0
@@ -132,7 +134,9 @@ def settle(
     )
     plan.timers.append(DropTimer(TimerKind.NODE, node))
     plan.events.append(AddEvent(EventKind.NODE_COMPLETED, node, visit))
-    _spread(plan, view, node, visit, edges)
+    plan.item_of = map_of(node)
+    if not plan.item_of:
+        _spread(plan, view, node, visit, edges)
     return plan
 
 

@@ -120,7 +120,8 @@ class Watch:
         runs, timers = dict(self._world.runs()), self._world.timers()
         for run_id, run in runs.items():
             self._events(run_id)
-            self._counters(run)
+            # A step that follows counts as active until it is taken, and its timer finds it.
+            self._counters(run, sum(kind == "follow" and of == run_id for kind, of, _ in timers))
             for name, node in run.nodes.items():
                 if node.status in ACTIVE or node.status is Status.WAITING:
                     self._alive(run, name, node, timers, runs)
@@ -172,16 +173,17 @@ class Watch:
             case "run.ended":
                 self._ended[run_id] = self._world.store.peek(run_id).status
 
-    def _counters(self, run: Seen) -> None:
+    def _counters(self, run: Seen, following: int) -> None:
         record, nodes = run.record, run.nodes.values()
         waiting = [node for node in nodes if node.status is Status.WAITING]
         active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+        active += following
         idle = sum(not node.busy and not node.held for node in waiting)
         counted = (active, idle) == (record.active, record.waiting)
         # The items of a map count for their map, which counts for the run.
         must(counted or bool(run.maps), "I9", f"the counters of {record} are not those of its nodes")
         must(record.status is status_of(record), "I9", f"{record.run_id} is {record.status}")
-        alive = bool(active or waiting)
+        alive = bool(active or waiting)  # with what follows
         must(record.is_final != alive, "I1", f"{record.run_id} is {record.status}, and at work: {alive}")
         ended = self._ended.get(record.run_id)
         must(
@@ -215,8 +217,9 @@ class Watch:
             )
         elif node.items:
             found = run.maps[name]
+            follows = any(kind == "follow" and of == run_id for kind, of, _ in timers)
             must(
-                not found.has_ended or bool(run.record.stopping),
+                not found.has_ended or bool(run.record.stopping) or follows,
                 "I1",
                 f"{where} waits for items that have ended",
             )

@@ -17,7 +17,7 @@
 -- Replies: a list of follow-ups, then doorbells where they are returned; or a word: "changed" and what was read,
 --   "full" and two sizes, "stale" for a follow-up that was done, "gone".
 local HEAD, ARRIVAL = '>hhhhhHHHHHHHHHH', '>HHHHIBB'
-local ALL, ANY, TURN = 0, 1, 2
+local ALL, ANY, TURN, ITEM = 0, 1, 2, 3
 local prefix, run = KEYS[1], ARGV[2]
 local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
 local more_active, more_waiting, more_held, more_failed, more_started, guards, arrivals, questions, routes, puts,
@@ -91,6 +91,27 @@ for place = 1, arrivals do
   local stamp, own, number, live, needs, kind, route = struct.unpack(ARRIVAL, ARGV[at])
   local name, count, record = ARGV[at + 1], found[2 + guards + 2 * place], found[3 + guards + 2 * place]
   local arrived, alive, counted = number, live, ARGV[at + 3]
+  if kind == ITEM then
+    -- One of a map's items has ended; needs is its window, own the visit.
+    local visit, total, begun, busy, rest, idle_items, waits, swept =
+      count:match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if tonumber(visit) ~= own or waits ~= '0' then return {'other'} end
+    total, begun, busy = tonumber(total), tonumber(begun), busy - 1
+    local item = name .. '[' .. begun .. ']'
+    if begun == total then
+      if busy == 0 and rest == '0' then follow[#follow + 1] = 'map ' .. name .. ' ' .. events end
+    elseif needs == 0 or busy + 1 < needs or begun + 1 == total or redis.call('HEXISTS', key, 'n:' .. item) == 1 then
+      follow[#follow + 1] = 'map ' .. name .. ' ' .. events
+    elseif busy < needs then
+      begun, busy = begun + 1, busy + 1
+      fields[last + 1], fields[last + 2] = 'n:' .. item, ARGV[at + 2]
+      last = last + 2
+      due[#due + 1], due[#due + 2] = now + LEASE, 'node|' .. run .. '|' .. item
+      ring(route, item, visit, 1)
+      more_started = more_started - 1
+    end
+    counted, count = table.concat({visit, total, begun, busy, rest, idle_items, 0, swept}, ' '), nil
+  end
   if count then
     local round, had, had_alive = count:match('^%[(%d+),(%d+),(%d+)')
     if tonumber(round) == stamp then
@@ -100,7 +121,9 @@ for place = 1, arrivals do
   end
   fields[last + 1], fields[last + 2] = ARGV[6 + guards + 2 * place], counted
   last = last + 2
-  if kind == TURN then
+  if kind == ITEM then
+    count = nil
+  elseif kind == TURN then
     if arrived == needs then follow[#follow + 1] = 'turn ' .. name .. ' ' .. stamp end
   else
     local visit, pending, begun, number_, fence, settled, nonce = 1, true, ARGV[at + 2], nil, nil, nil, nil

@@ -16,6 +16,8 @@ if number ~= visit or attempt ~= ARGV[5] or not event then return {'other'} end
 local fp, parent = found[3]:match('^(%S+) (%S+)')
 if fp ~= ARGV[8] then return {'shape', found[3]} end
 if parent ~= '-' or found[5] then return {'other'} end
+-- An item's map, which must not have stopped, is the first field that was named.
+if ARGV[9] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
 if more ~= '' and more:find('"[rcghsu]') then
   local fields = cjson.decode(more)
   if fields.handed or fields.since or fields.child then return {'other'} end

@@ -213,6 +213,8 @@ class Planned:
                 shape = topology.nodes.get(shape_name(node))
                 if shape is None or shape.limits:
                     return None
+                if node.endswith("]") and not (topology.nodes[map_of(node)].map):
+                    return None
                 fields = claim_fields(topology, node) + (() if hint[2] else fields)
             item = f"{map_of(node)}.{visit}.{index_of(node)}" if node.endswith("]") else ""
             reply = store._retried(
@@ -307,7 +309,6 @@ class Planned:
             or settlement.saved
             or settlement.session
             or settlement.insist
-            or token.node.endswith("]")
             or not plannable(seen.topology, token.node)
             or not self._can_ring()
         ):
@@ -317,6 +318,7 @@ class Planned:
         ):
             return None
         store = self._store
+        at, item = f"{token.node}.{token.visit}", token.node.endswith("]")
         output = store._written(token, settlement.output)
         entry = store._written(token, settlement.entry)
         short = output if len(output) <= event_payloads.SHORT and not output.startswith(b"@") else b""
@@ -339,10 +341,12 @@ class Planned:
                 seen,
                 bytes_more=len(output) + len(entry),
                 rung_by=dump(f"{token.run_id}.{token.node}.{token.visit}.{record.attempt}").decode(),
-                puts=[(f"o:{token.node}.{token.visit}", output)],
-                results=[(f"x:{token.node}.{token.visit}", entry)],
+                puts=[(f"o:{at}", output), *([(f"x:{at}", b"0 " + entry)] if item else [])],
+                results=[] if item else [(f"x:{at}", entry)],
                 data=lambda event: short if event.kind is EventKind.NODE_COMPLETED else b"",
             )
+            if reply[0] == b"other":
+                return None
             if reply[0] != b"changed":
                 return self._reply(token.run_id, plan, reply)
             before = dict(seen.raw)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from runner.definition.model import ROOT, EdgeKind, Topology, index_of, map_of, shape_name
+from runner.definition.model import ROOT, EdgeKind, Topology, map_of, shape_name
 from runner.records.codec import JSON
 from runner.records.events import EventKind
 from runner.records.run import DIGITS, LoopRecord, NodeRecord, Status
@@ -126,7 +126,7 @@ HEAD = struct.Struct(">hhhhhHHHHHHHHHH")
 
 ARRIVAL = struct.Struct(">HHHHIBB")
 
-ALL, ANY, TURN = 0, 1, 2
+ALL, ANY, TURN, ITEM = 0, 1, 2, 3
 
 
 @lru_cache(maxsize=4096)
@@ -193,6 +193,17 @@ def arguments(
         counted += (f"c:{loop}", f"l:{loop}")
         turn = plan.loops[loop].round if loop in plan.loops else loop_round(raw, loop)
         arrivals += (ARRIVAL.pack(turn, turn, number, 0, topology.loops[loop].size, TURN, 0), loop, "", f"[{turn},{number},0]")
+    if plan.item_of:
+        # Loops, then maps: the record of the first item that begins is that of any.
+        owner, (visit,) = plan.item_of, {record.visit for record in plan.nodes.values()}
+        shape, own = topology.nodes[owner], next(iter(plan.nodes.values())).stamp
+        rest = f'{{"scope":{shape.loops[0]}}}' if shape.loops else ""
+        counted += (f"m:{owner}", f"n:{owner}")
+        route = routes.setdefault((shape.queue, shape.priority), len(routes))
+        window = shape.map.window if shape.map else 0
+        arrivals += (
+            ARRIVAL.pack(own, visit, 0, 0, window, ITEM, route), owner, f"ready {visit} 1 0 {own} - - {rest}", ""
+        )
     writes: list[Argument] = []
     for name, record in plan.nodes.items():
         writes += (f"n:{name}", node_text(record, topology.nodes[shape_name(name)].scope))
@@ -293,6 +304,8 @@ def _one_scope(topology: Topology, node: str) -> bool:
 def _claim_fields(topology_id: int, node: str) -> tuple[str, ...]:
     topology, fields = _TOPOLOGIES[topology_id], []
     name = shape_name(node)
+    if name != node:
+        return (f"m:{map_of(node)}", *(f"l:{loop}" for loop in topology.nodes[name].loops))
     for edge in topology.incoming[name]:
         fields += [f"n:{edge.source}", f"o:{edge.source}.1"]
     loops = {edge.loop for edge in topology.incoming[name] if edge.kind is EdgeKind.EXIT}
