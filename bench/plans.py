@@ -43,7 +43,7 @@ BATCH = 500
 class Side:
     """A worker with its own database."""
 
-    def __init__(self, name, number, socket, folder, pool):
+    def __init__(self, name, number, socket, folder, pool, count=1):
         self.name, self.url = name, f"unix://{socket}?db={number}"
         self.server = redis.Redis.from_url(self.url)
         self.log = folder / f"{name}.log"
@@ -55,6 +55,7 @@ class Side:
             }
             os.environ.update(self.environment)
             self.workers = [_worker("bench.bare:app", pool, self.log, self.environment)]
+            self.logs = [self.log]
             return
         self.environment = {
             "RUNNER_REDIS_URL": self.url,
@@ -62,13 +63,14 @@ class Side:
             "RUNNER_EVENTS": "0",
             "RUNNER_PLANS": plans,
         }
-        self.workers = [_worker("runner.celery:app", pool, self.log, self.environment)]
+        self.logs = [folder / f"{name}{number}.log" for number in range(count)]
+        self.workers = [_worker("runner.celery:app", pool, log, self.environment) for log in self.logs]
         os.environ["RUNNER_PLANS"] = plans
         self.client = Client(store=open_store(self.url))
 
     def ready(self):
         sign = " ready." if self.name == "bare" else "worker.ready:"
-        _wait(lambda: sign in self.log.read_text(), f"{self.name} is ready")
+        _wait(lambda: all(sign in log.read_text() for log in self.logs), f"{self.name} is ready")
 
     def run(self, what):
         if what == "task":
@@ -176,23 +178,29 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="task,chain,fan,lattice")
     parser.add_argument("--latencies", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="of rounds, at most")
     chosen = parser.parse_args()
     work = chosen.only.split(",")
     with tempfile.TemporaryDirectory() as folder, embedded_store() as store:
         socket = urlsplit(store.url).path
-        sides = [Side(n, i, socket, Path(folder), chosen.pool) for i, n in enumerate(("bare", "today", "plans"))]
+        sides = [Side(n, i, socket, Path(folder), chosen.pool, chosen.workers) for i, n in enumerate(("bare", "today", "plans"))]
         try:
             for side in sides:
                 side.ready()
             bare, today, plans = sides
             found = {}
+            ends = time.monotonic() + chosen.seconds
             for turn in range(chosen.rounds + 1):
+                if time.monotonic() > ends:
+                    break
                 for what in work:
                     for side in [bare] if what == "task" else ([today, plans] if turn % 2 else [plans, today]):
                         figures = measure(side, what)
                         if turn:
                             found.setdefault((what, side.name), []).append(figures)
             show(found)
+            print("conflicts:", plans.server.hgetall("conflicts"), "applied:", sum(len(v) for v in found.values()), flush=True)
             if chosen.latencies:
                 for name, take in (("answer idle", answers), ("hop", hops), ("join", joins), ("answer busy", busy_answers)):
                     n = {"answer idle": 40, "hop": 3, "join": 6, "answer busy": 40}[name]
@@ -208,7 +216,7 @@ def main():
                             print(f"{name} {place} {side:6}", " ".join(f"{k} {v:.1f}" for k, v in said.items()), "ms", len(times), flush=True)
         except BaseException:
             for side in sides[1:]:
-                print(side.log.read_text()[-3000:])
+                print(side.logs[0].read_text()[-3000:])
             raise
         finally:
             for side in sides:

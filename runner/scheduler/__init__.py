@@ -42,7 +42,7 @@ doorbell for its callback, pushed again until a worker has confirmed the call.
 
 from __future__ import annotations
 
-from runner.scheduler.lifecycle import claim, leave, live_inputs, offer_place, retry, settle
+from runner.scheduler.lifecycle import claim, follow, leave, live_inputs, offer_place, retry, settle
 from runner.scheduler.questions import answer, ask, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.steps import IDLE, MAX_REDISPATCH_MS, owns
@@ -63,6 +63,7 @@ __all__ = [
     "due",
     "end_reported",
     "expand",
+    "follow",
     "fork",
     "hand",
     "hold",

@@ -49,7 +49,8 @@ class TimerKind(enum.StrEnum):
 
     NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
     expired. MAP continues a map that has more items than one transition starts or cancels. CALLBACK pushes
-    the doorbell of `on_end` again until a worker has confirmed the callback.
+    the doorbell of `on_end` again until a worker has confirmed the callback. FOLLOW takes a step that follows
+    from another, whose worker died before it did; see `plan.py`.
     """
 
     NODE = "node"
@@ -59,6 +60,7 @@ class TimerKind(enum.StrEnum):
     DEADLINE = "deadline"
     MAP = "map"
     CALLBACK = "callback"
+    FOLLOW = "follow"
 
 
 @dataclass(frozen=True, slots=True)

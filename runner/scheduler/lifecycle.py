@@ -73,6 +73,14 @@ def close(changes: Changes, reply: str) -> TransitionResult:
     return changes.result(reply)
 
 
+def follow(changes: Changes, map_node: str) -> TransitionResult:
+    """Take a step that follows from a plan: the next items of a map, or with "" the run's end."""
+    changes.count(active=-1)
+    if map_node:
+        changes.maps[map_node] = changes.map(map_node)
+    return close(changes, "followed")
+
+
 def dispatch_callback(changes: Changes) -> None:
     """Push the doorbell of the `on_end` callback to the entry node's queue; a timer repeats it."""
     run, shape = changes.run, changes.shape(changes.topology.entries[0])

@@ -218,6 +218,31 @@ def _loop(plan: Plan, view: PlanView, loop: int) -> LoopRecord:
     return plan.loops.get(loop) or view.loop(loop)
 
 
+def nothing(view: PlanView, what: str) -> Plan:
+    """Take a follow-up of a run that has stopped meanwhile: nothing follows any more."""
+    return Plan("followed", stopping=view.stopping, follow_up=what, active=-1)
+
+
+def plannable(topology: Topology, node: str) -> bool:
+    """Whether the spike plans what a node does; all else goes the general way."""
+    shape = topology.nodes.get(shape_name(node))
+    if shape is None or shape.limits or topology.limit or node.startswith("@"):
+        return False
+    return all(_one_scope(topology, edge.target) for edge in topology.outgoing[shape_name(node)])
+
+
+def _one_scope(topology: Topology, node: str) -> bool:
+    """Whether all arrivals at a node are counted in one field."""
+    scopes = {
+        topology.outgoing[edge.source][edge.position].scope
+        for edge in topology.incoming[node]
+        if edge.kind is not EdgeKind.BACK
+    }
+    if node in topology.entries:
+        scopes.add(ROOT)
+    return len(scopes) <= 1
+
+
 # Turning a loop.
 
 

@@ -63,7 +63,10 @@ if questions > 0 and not changed then
     changed = changed or asked
   end
 end
-if changed then return {'changed', unpack(found, 1, guards + 3)} end
+if changed then
+  redis.call('HINCRBY', 'conflicts', ARGV[3], 1)
+  return {'changed', unpack(found, 1, guards + 3)}
+end
 local bytes, size = tonumber(ARGV[5]), tonumber(found[2] or 0)
 if bytes > 0 and size + bytes > MOST and stopping == '-' then return {'full', size, bytes} end
 -- Timers that go are the first write, see parts/room.lua.

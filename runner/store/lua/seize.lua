@@ -5,8 +5,8 @@
 -- Arguments: 1 a test's time or "", 2 run, 3 node, 4 visit, 5 attempt, 6 nonce, 7 by how much the fence grows,
 --   8 the graph's fingerprint as the caller knows it, 9 the field of an item in :f or "", 10 ... fields of the
 --   run's hash that the node needs.
--- Replies: the record and those fields, then for a node that asked: q:<node>, questions, decisions; for an item:
---   the item. Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
+-- Replies: the record and those fields, then the item or nil, then for a node that asked: q:<node>, questions,
+--   decisions. Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
 local key, name, visit = KEYS[1] .. 'r:' .. ARGV[2], ARGV[3], ARGV[4]
 local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 10))
 if not found[1] then return {'other'} end
@@ -32,12 +32,11 @@ redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
 redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0', 'e',
   'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
 redis.call('ZADD', KEYS[1] .. 'timers', now + LEASE, 'node|' .. ARGV[2] .. '|' .. name)
-local asked = found[4] and cjson.decode(found[4])
+local last, asked = #ARGV - 3, found[4] and cjson.decode(found[4])
+if ARGV[9] ~= '' then found[last] = redis.call('HGET', key .. ':f', ARGV[9]) or false end
 if asked and asked[1] == tonumber(visit) then
-  local last = #ARGV - 3
-  found[last], found[last + 1] = found[4], redis.call('HMGET', key .. ':i', unpack(asked, 2))
-  found[last + 2] = redis.call('HMGET', key .. ':d', unpack(asked, 2))
-elseif ARGV[9] ~= '' then
-  found[#ARGV - 3] = redis.call('HGET', key .. ':f', ARGV[9])
+  found[last] = found[last] or false
+  found[last + 1], found[last + 2] = found[4], redis.call('HMGET', key .. ':i', unpack(asked, 2))
+  found[last + 3] = redis.call('HMGET', key .. ':d', unpack(asked, 2))
 end
-return {record, unpack(found, 6, #ARGV)}
+return {record, unpack(found, 6, #ARGV + 3)}

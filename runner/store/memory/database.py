@@ -177,11 +177,11 @@ class Database:
                     visit = (run_id, action.node, action.visit, action.attempt)
                     doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
                 case SetTimer():
-                    self._set_timer(action.kind, run_id, action.key, action.at)
+                    self.set_timer(action.kind, run_id, action.key, action.at)
                 case DropTimer():
                     self.timers.pop((action.kind, run_id, action.key), None)
                 case AddEvent():
-                    self._add_event(owner, action, asked, data)
+                    self.add_event(owner, action, asked, data)
                 case CloseQuestion():
                     owner.close(action.interrupt_id, action.status, self.clock())
                 case EndExpired():
@@ -214,9 +214,9 @@ class Database:
 
     def renew(self, run_id: str, node: str) -> None:
         """Extend a node's lease."""
-        self._set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
+        self.set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
 
-    def _set_timer(self, kind: TimerKind, run_id: str, key: str, at: int) -> None:
+    def set_timer(self, kind: TimerKind, run_id: str, key: str, at: int) -> None:
         self.timers[kind, run_id, key] = at
         self._earliest = min(self._earliest, at)
 
@@ -267,7 +267,7 @@ class Database:
         run.write(result)
         return [(run, action) for action in result.actions]
 
-    def _add_event(
+    def add_event(
         self, run: StoredRun, action: AddEvent, asked: Mapping[str, Interrupt], payloads: dict[str, JSON]
     ) -> None:
         kind = action.kind
@@ -295,9 +295,9 @@ class Database:
         run.open(opened)
         if opened.expires_in is not None:
             expires_at = now + round(opened.expires_in * 1000)
-            self._set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
+            self.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
         if first := interrupts.first_reminder(opened):
-            self._set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+            self.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
 
     def _write_dead_letter(self, run: StoredRun, action: WriteDeadLetter) -> dict[str, JSON]:
         """Write the error of a node that used up its restarts; return the data of its event, by kind."""

@@ -6,13 +6,14 @@ The Redis store is held equal to this one by a contract and a property test.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
-from runner.definition.model import Topology
+from runner.definition.model import Topology, map_of
 from runner.records.codec import JSON
 from runner.records.events import EventKind
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
@@ -21,11 +22,15 @@ from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
-from runner.scheduler.changes import TransitionResult
+from runner.scheduler import plan as plans
+from runner.scheduler.changes import TimerKind, TransitionResult
+from runner.scheduler.plan import Plan, Refusal, plannable
 from runner.store import event_payloads, interface
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.memory.database import Database, Sessions, wall_clock
+from runner.store.memory.plans import Applying, view
+from runner.store.memory.run import StoredRun
 from runner.store.receipts import by_visit, receipts_for
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
@@ -50,6 +55,7 @@ class MemoryStore:
         self._changed = threading.Condition(threading.RLock())
         self._sessions = sessions or Sessions()
         self._keys: dict[tuple[str, str], str] = {}
+        self._plans = os.environ.get("RUNNER_PLANS_MEMORY") == "1"
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -126,18 +132,24 @@ class MemoryStore:
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
         with self._changed:
+            if self._plans and (planned := self._ask_by_plan("ask", token, interrupts, saved)):
+                return planned
             self._save(token, saved)
             ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
             return self._apply(token.run_id, scheduler.ask, *_visit(token), ids, questions=interrupts)
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
         with self._changed:
+            if self._plans and (planned := self._ask_by_plan("park", token, interrupts, saved)):
+                return planned
             self._save(token, saved)
             ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
             return self._apply(token.run_id, scheduler.park, *_visit(token), ids, questions=interrupts)
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         with self._changed:
+            if self._plans and (planned := self._settle_by_plan(token, settlement, nonce)):
+                return planned
             owned = self._owns(token)
             reply = self._apply(
                 token.run_id,
@@ -232,16 +244,19 @@ class MemoryStore:
             current = self.interrupts([answer.interrupt_id for answer in answers])
             receipts, fresh = receipts_for(answers, current, self._winner, nonce, self._database.clock())
             doorbells: list[Doorbell] = []
+            follow: list[tuple[str, str]] = []
             if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
                 for (run_id, node, visit), group in by_visit(fresh).items():
                     for answer in group:
                         self._database.runs[run_id].decide(answer, nonce, self._database.clock())
                     payloads = {answer.interrupt_id: event_payloads.answer(answer) for answer in group}
-                    reply = self._apply(
+                    reply = self._plans and self._answer_by_plan(run_id, node, visit, payloads)
+                    reply = reply or self._apply(
                         run_id, scheduler.answer, node, visit, list(payloads), payloads=payloads
                     )
                     doorbells += reply.doorbells
-            return receipts, Reply("answered", doorbells)
+                    follow += reply.follow
+            return receipts, Reply("answered", doorbells, follow=follow)
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         with self._changed:
@@ -373,10 +388,17 @@ class MemoryStore:
         with self._changed:
             due = self._database.due(limit)
             doorbells: list[Doorbell] = []
+            follow = []
             for kind, run_id, key in due:
+                if kind is TimerKind.FOLLOW:
+                    run = self._database.runs.get(run_id)
+                    if run is not None and not run.record.is_final:
+                        self._database.set_timer(kind, run_id, key, self._database.clock() + self.lease_ms)
+                        follow.append((run_id, key))
+                    continue
                 doorbells += self._apply(run_id, scheduler.due, kind, key).doorbells
             self._database.remove_orphans(limit)
-            return Reply(str(len(due)), doorbells)
+            return Reply(str(len(due)), doorbells, follow=follow)
 
     def end_reported(self, run_id: str, end: int) -> Reply:
         with self._changed:
@@ -442,6 +464,97 @@ class MemoryStore:
 
     def forget_session(self, session_id: str) -> bool:
         return self._sessions.forget(session_id)
+
+    # Plans; the caller holds the lock
+
+    def _planned_run(self, run_id: str, node: str) -> StoredRun | None:
+        run = self._database.runs.get(run_id)
+        if run is None or run.record.parent or run.record.lock:
+            return None
+        return run if plannable(self._database.shapes[run.record.fingerprint], node) else None
+
+    def _settle_by_plan(self, token: Token, settlement: Settlement, nonce: str) -> Reply | None:
+        run, node = self._planned_run(token.run_id, token.node), token.node
+        if run is None or settlement.status is not Status.COMPLETED or settlement.saved or settlement.insist:
+            return None
+        now = view(self._database, run)
+        if now.stopping or now.node(node).questions or settlement.session or self._map_stops(run, node):
+            return None
+        shapes = now.topology.nodes
+        if any(shapes[name].loops for name, _, _ in settlement.reads if name in shapes):
+            return None
+        edges, reads = settlement.edges, settlement.reads
+        plan = plans.settle(now, node, token.visit, token.fence, nonce=nonce, edges=edges, reads=reads)
+        if not isinstance(plan, Refusal) and any(
+            run.node(name).ended != (visit, word) for name, visit, word in reads
+        ):
+            return Reply("changed")
+        return self._applied(
+            run,
+            plan,
+            payloads=event_payloads.settled(settlement),
+            before=lambda: run.finish(node, token.visit, settlement),
+        )
+
+    def _ask_by_plan(
+        self, verb: str, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None
+    ) -> Reply | None:
+        run = None if saved or token.node.endswith("]") else self._planned_run(token.run_id, token.node)
+        if run is None or run.record.stopping:
+            return None
+        by_id = {interrupt.id: interrupt for interrupt in interrupts}
+        transition = plans.park if verb == "park" else plans.ask
+        now = view(self._database, run)
+        plan = transition(now, token.node, token.visit, token.fence, list(by_id))
+        if plan is None or (isinstance(plan, Plan) and any(each in run.questions for each in plan.absent)):
+            return None
+        payloads = {each: event_payloads.question(by_id[each]) for each in by_id}
+        return self._applied(run, plan, asked=by_id, payloads=payloads)
+
+    def _answer_by_plan(self, run_id: str, node: str, visit: int, payloads: dict[str, JSON]) -> Reply | None:
+        run = None if node.endswith("]") else self._planned_run(run_id, node)
+        if run is None:
+            return None
+        plan = plans.answer(view(self._database, run), node, visit, list(payloads))
+        return None if isinstance(plan, Refusal) else self._applied(run, plan, payloads=payloads)
+
+    def _map_stops(self, run: StoredRun, node: str) -> bool:
+        owner = map_of(node)
+        return bool(owner) and (run.map(owner).stopped or run.map(owner).visit != run.node(node).visit)
+
+    def _applied(
+        self,
+        run: StoredRun,
+        plan: Plan | Refusal,
+        *,
+        asked: dict[str, Interrupt] | None = None,
+        payloads: dict[str, JSON] | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        if isinstance(plan, Refusal):
+            return Reply(plan.word)
+        applying = Applying(self._database, run, plan)
+        if not applying.apply(asked or {}, dict(payloads or {}), before):
+            return Reply("stale")
+        self._changed.notify_all()
+        follow = [(run.record.run_id, what) for what in applying.follow]
+        return Reply(plan.word, applying.bells, follow=follow)
+
+    def follow(self, run_id: str, what: str) -> Reply:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            if run is None or (TimerKind.FOLLOW, run_id, what) not in self._database.timers:
+                return Reply("stale")
+            kind, _, rest = what.partition(" ")
+            if kind in ("end", "map"):
+                del self._database.timers[TimerKind.FOLLOW, run_id, what]
+                return self._apply(run_id, scheduler.follow, rest.rpartition(" ")[0])
+            now = view(self._database, run)
+            if now.stopping:
+                plan: Plan | Refusal = plans.nothing(now, what)
+            else:
+                plan = plans.dead(now, rest) if kind == "dead" else plans.turn(now, int(rest.split(" ")[0]))
+            return self._applied(run, plan)
 
     # Transitions; the caller holds the lock
 

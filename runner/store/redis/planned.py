@@ -20,7 +20,7 @@ from runner.records.run import Status
 from runner.records.size_limits import no_room
 from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, SetTimer, TimerKind
-from runner.scheduler.plan import Plan, Refusal
+from runner.scheduler.plan import Plan, Refusal, plannable
 from runner.store import encoding, event_payloads
 from runner.store.encoding import doorbells_of, dump, load, topology_of
 from runner.store.interface import Claim, Reply, Settlement, Token
@@ -31,8 +31,8 @@ from runner.store.redis.plans import (
     claim_fields,
     fence_step,
     known_topology,
+    loop_text,
     node_text,
-    plannable,
 )
 from runner.store.redis.script_values import _decided, question_arguments
 
@@ -151,6 +151,15 @@ class Planned:
             return Reply(reply[0].decode())
         return Reply(plan.word, doorbells_of(reply), follow=[(run_id, what.decode()) for what in reply[0]])
 
+    def _learn(self, plan: Plan, known: Known) -> None:
+        """Remember for a step that follows what this plan has written: then it need not be read."""
+        topology = known.topology
+        for name, record in plan.nodes.items():
+            known.raw[f"n:{name}"] = node_text(record, topology.nodes[shape_name(name)].scope).encode()
+        for number, loop in plan.loops.items():
+            known.raw[f"l:{number}"] = loop_text(loop)
+        self._looked_at.followed = known
+
     @staticmethod
     def _changed(plan: Plan, known: Known, reply: list[Any]) -> bool:
         """Learn what there is now; False where a plan can't be made of it."""
@@ -249,13 +258,14 @@ class Planned:
             {name: value for name, value in raw.items() if name.startswith("l:")},
             run_id,
         )
+        around = topology.nodes[shape_name(node)].loops
+        if around and (header := f"n:{topology.loops[around[0]].header}") in raw:
+            seen.raw[header] = raw[header]
         seen.raw[f"n:{node}"] = text
         seen.records[text] = own
-        item = None
-        if len(asked) == 1:
-            item = asked[0]
-        elif asked:
-            seen.raw[f"q:{node}"] = asked[0]
+        item = asked[0] if asked else None
+        if len(asked) > 1:
+            seen.raw[f"q:{node}"] = asked[1]
         outputs = [output for _, _, output in inputs]
         task_, given_, *large = self._store._large.get([item or task, given, *outputs])
         return Claim(
@@ -271,7 +281,7 @@ class Planned:
                 (source, number, load(output))
                 for (source, number, _), output in zip(inputs, large, strict=True)
             ],
-            answers=_decided(*asked[1:]) if len(asked) > 1 else [],
+            answers=_decided(*asked[2:]) if len(asked) > 1 else [],
             document=None,
             messages=[],
             map=encoding.map_of_visit(raw.get(f"m:{node}"), own.visit),
@@ -348,6 +358,8 @@ class Planned:
             if reply[0] == b"other":
                 return None
             if reply[0] != b"changed":
+                if reply[0]:
+                    self._learn(plan, seen)
                 return self._reply(token.run_id, plan, reply)
             before = dict(seen.raw)
             if not self._changed(plan, seen, reply):
@@ -490,21 +502,25 @@ class Planned:
         if kind in ("end", "map"):
             return encoding.reply_of(self._store._call("follow", run_id, what))
         self._can_ring()
-        known = self._read(run_id, self._follow_fields(run_id, kind, rest))
+        known: Known | None = self._looked_at.__dict__.pop("followed", None)
+        if kind != "turn" or known is None or known.run_id != run_id:
+            known = self._read(run_id, self._follow_fields(run_id, kind, rest))
         for _ in range(TRIES):
             if known is None:
                 break
             view = known.view()
             if view.stopping:
-                plan = Plan("followed", stopping=view.stopping, follow_up=what, active=-1)
+                plan = plans.nothing(view, what)
             elif kind == "dead":
                 plan = plans.dead(view, rest)
             else:
                 plan = plans.turn(view, int(rest.split(" ")[0]))
-            if isinstance(plan, Refusal):
-                return Reply(plan.word)
-            if plan.follow_up != what:
-                return Reply("stale")
+            if isinstance(plan, Refusal) or plan.follow_up != what:
+                fresh = self._read(run_id, self._follow_fields(run_id, kind, rest))
+                if fresh is None or fresh.raw == known.raw:
+                    return Reply("stale")
+                known = fresh
+                continue
             reply = self._apply("follow", plan, known)
             if reply[0] != b"changed":
                 return self._reply(run_id, plan, reply)

@@ -274,29 +274,6 @@ def loop_round(raw: Mapping[str, bytes], loop: int) -> int:
     return load(text).get("round", 0) if text else 0
 
 
-def plannable(topology: Topology, node: str) -> bool:
-    """Whether the spike plans what a node does; all else goes the general way."""
-    shape = topology.nodes.get(shape_name(node))
-    if shape is None or shape.limits or topology.limit or node.startswith("@"):
-        return False
-    return all(_one_scope(topology, edge.target) for edge in topology.outgoing[shape_name(node)])
-
-
-def _one_scope(topology: Topology, node: str) -> bool:
-    """Whether all arrivals at a node are counted in one field."""
-    shape = topology.nodes[node]
-    if shape.limits:
-        return True
-    scopes = {
-        topology.outgoing[edge.source][edge.position].scope
-        for edge in topology.incoming[node]
-        if edge.kind is not EdgeKind.BACK
-    }
-    if node in topology.entries:
-        scopes.add(ROOT)
-    return len(scopes) <= 1
-
-
 # Claims.
 
 
@@ -309,10 +286,14 @@ def _claim_fields(topology_id: int, node: str) -> tuple[str, ...]:
     for edge in topology.incoming[name]:
         fields += [f"n:{edge.source}", f"o:{edge.source}.1"]
     loops = {edge.loop for edge in topology.incoming[name] if edge.kind is EdgeKind.EXIT}
-    loops.update(topology.nodes[name].loops)
     for edge in topology.outgoing[name]:
         loops.update(topology.nodes[edge.target].loops)
         loops.update([edge.loop] if edge.loop != ROOT else [])
+    around = topology.nodes[name].loops
+    if around:
+        # Whoever settles last turns the loop, and needs what that needs.
+        loops.update(around, topology.loops[around[0]].inner)
+        fields.append(f"n:{topology.loops[around[0]].header}")
     fields += [f"l:{loop}" for loop in sorted(loops)]
     if topology.nodes[name].map:
         fields.append(f"m:{name}")
