@@ -182,6 +182,9 @@ def _arrive(plan: Plan, view: PlanView, node: str, scope: int, *, live: bool) ->
         own = view.topology.nodes[node].scope
         if own not in (ROOT, scope):
             _loop(plan, view, own)  # an edge into a loop: its round may change meanwhile
+        for other in scopes(view.topology, node):
+            if other not in (ROOT, scope):
+                _loop(plan, view, other)
         arrival = plan.arrivals[scope, node] = Arrival(node, scope, view.round(scope), view.round(own))
     arrival.number += 1
     arrival.live += live
@@ -228,19 +231,19 @@ def plannable(topology: Topology, node: str) -> bool:
     shape = topology.nodes.get(shape_name(node))
     if shape is None or shape.limits or topology.limit or node.startswith("@"):
         return False
-    return all(_one_scope(topology, edge.target) for edge in topology.outgoing[shape_name(node)])
+    return True
 
 
-def _one_scope(topology: Topology, node: str) -> bool:
-    """Whether all arrivals at a node are counted in one field."""
-    scopes = {
-        topology.outgoing[edge.source][edge.position].scope
+def scopes(topology: Topology, node: str) -> tuple[int, ...]:
+    """Name the scopes over whose edges something arrives at a node; each is counted apart."""
+    found = {
+        topology.outgoing[edge.source][edge.position].scope: None
         for edge in topology.incoming[node]
         if edge.kind is not EdgeKind.BACK
     }
     if node in topology.entries:
-        scopes.add(ROOT)
-    return len(scopes) <= 1
+        found[ROOT] = None
+    return tuple(found)
 
 
 # Turning a loop.

@@ -17,7 +17,7 @@
 -- Replies: a list of follow-ups, then doorbells where they are returned; or a word: "changed" and what was read,
 --   "full" and two sizes, "stale" for a follow-up that was done, "gone".
 local HEAD, ARRIVAL = '>hhhhhHHHHHHHHHH', '>HHHHIBB'
-local ALL, ANY, TURN, ITEM = 0, 1, 2, 3
+local ANY, TURN, ITEM, ALSO = 1, 2, 3, 4
 local prefix, run = KEYS[1], ARGV[2]
 local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
 local more_active, more_waiting, more_held, more_failed, more_started, guards, arrivals, questions, routes, puts,
@@ -88,8 +88,9 @@ local function ring(route, name, visit, attempt)
   end
 end
 
--- Arrivals: the last one, or the first live one of "any", makes the node ready.
-local last = 2
+-- Arrivals: the last one, or the first live one of "any", makes the node ready. What came to it over the edges of
+-- other scopes stands before it, as ALSO.
+local last, also_arrived, also_alive, also_live = 2, 0, 0, 0
 for place = 1, arrivals do
   local stamp, own, number, live, needs, kind, route = struct.unpack(ARRIVAL, ARGV[at])
   local name, count, record = ARGV[at + 1], found[2 + guards + 2 * place], found[3 + guards + 2 * place]
@@ -122,9 +123,13 @@ for place = 1, arrivals do
       counted = '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'
     end
   end
-  fields[last + 1], fields[last + 2] = ARGV[6 + guards + 2 * place], counted
-  last = last + 2
-  if kind == ITEM then
+  if kind ~= ALSO then
+    fields[last + 1], fields[last + 2] = ARGV[6 + guards + 2 * place], counted
+    last = last + 2
+  end
+  if kind == ALSO then
+    also_arrived, also_alive, also_live = also_arrived + arrived, also_alive + alive, also_live + live
+  elseif kind == ITEM then
     count = nil
   elseif kind == TURN then
     if arrived == needs then follow[#follow + 1] = 'turn ' .. name .. ' ' .. stamp end
@@ -134,6 +139,8 @@ for place = 1, arrivals do
       pending, number_, fence, settled, nonce = record:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
       pending = pending == 'pending' or tonumber(settled) ~= own
     end
+    arrived, alive, live = arrived + also_arrived, alive + also_alive, live + also_live
+    also_arrived, also_alive, also_live = 0, 0, 0
     if pending and arrived >= needs and alive == 0 then
       follow[#follow + 1] = 'dead ' .. name
     elseif pending and ((live > 0 and kind == ANY) or (arrived >= needs and alive > 0)) then

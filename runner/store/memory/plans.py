@@ -11,7 +11,7 @@ from runner.records.events import EventKind
 from runner.records.interrupts import Interrupt
 from runner.records.run import Arrivals, NodeRecord, Status, status_of
 from runner.scheduler.changes import AddEvent, DropTimer, SetTimer, TimerKind
-from runner.scheduler.plan import Arrival, Plan, PlanView
+from runner.scheduler.plan import Arrival, Plan, PlanView, scopes
 from runner.scheduler.steps import IDLE
 from runner.store.interface import Doorbell
 from runner.store.memory.database import Database
@@ -101,16 +101,27 @@ class Applying:
         shape, record = self.topology.nodes[node], run.node(node)
         if record.stamp == arrival.own and record.status is not Status.PENDING:
             return
-        full = new.arrived >= shape.needs
-        if full and not new.live:
+        arrived, alive = self._total(node)
+        full = arrived >= shape.needs
+        if full and not alive:
             self.follow.append(f"dead {node}")
-        elif (arrival.live and shape.join is Join.ANY) or (full and new.live):
+        elif (arrival.live and shape.join is Join.ANY) or (full and alive):
             begun = NodeRecord(
                 Status.READY, record.visit + 1, 1, record.fence, arrival.own, nonce=record.nonce
             )
             self._put(node, begun)
             self.timers.append((TimerKind.NODE, node, self.database.lease_ms))
             self._ring(node, begun.visit, 1)
+
+    def _total(self, node: str) -> tuple[int, int]:
+        """Sum what has arrived at a node over all scopes, in their present rounds."""
+        arrived = alive = 0
+        for scope in scopes(self.topology, node):
+            counts = self.run.arrivals(scope, node)
+            loop = self.plan.loops.get(scope) or self.run.loop(scope)
+            if counts.stamp == (0 if scope == ROOT else loop.round):
+                arrived, alive = arrived + counts.arrived, alive + counts.live
+        return arrived, alive
 
     def _end_item(self, owner: str) -> int:
         """Count an item that has ended; begin the next one, or let what is rarer follow."""

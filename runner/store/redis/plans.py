@@ -19,7 +19,7 @@ from runner.records.codec import JSON
 from runner.records.events import EventKind
 from runner.records.run import DIGITS, LoopRecord, NodeRecord, Status
 from runner.scheduler.changes import AddEvent, SetTimer
-from runner.scheduler.plan import Plan, PlanView, any_of
+from runner.scheduler.plan import Plan, PlanView, any_of, scopes
 from runner.store import encoding
 from runner.store.encoding import load
 from runner.store.redis.connection import Argument
@@ -126,7 +126,7 @@ HEAD = struct.Struct(">hhhhhHHHHHHHHHH")
 
 ARRIVAL = struct.Struct(">HHHHIBB")
 
-ALL, ANY, TURN, ITEM = 0, 1, 2, 3
+ALL, ANY, TURN, ITEM, ALSO = 0, 1, 2, 3, 4
 
 
 @lru_cache(maxsize=4096)
@@ -135,6 +135,12 @@ def _target(topology_id: int, node: str) -> tuple[int, int, str, tuple[str, int]
     shape = topology.nodes[node]
     rest = f'{{"scope":{shape.loops[0]}}}' if shape.loops else ""
     return shape.needs, ANY if any_of(topology, node) else ALL, rest, (shape.queue, shape.priority)
+
+
+@lru_cache(maxsize=65536)
+def _scopes(topology_id: int, node: str) -> tuple[int, ...]:
+    """Name the scopes over whose edges something arrives at a node."""
+    return scopes(_TOPOLOGIES[topology_id], node)
 
 
 _TOPOLOGIES: dict[int, Topology] = {}
@@ -175,8 +181,18 @@ def arguments(
     arrivals: list[Argument] = []
     routes: dict[tuple[str, int], int] = {}
     for (scope, node), arrival in plan.arrivals.items():
-        counted += (f"a{scope}:{node}", f"n:{node}")
         needs, kind, rest, route = _target(id(topology), node)
+        for other in _scopes(id(topology), node):
+            if other != scope:
+                same = plan.arrivals.get((other, node))
+                stamp = same.stamp if same else 0 if other == ROOT else loop_round(raw, other)
+                counted += (f"a{other}:{node}", f"n:{node}")
+                now = (same.number, same.live) if same else (0, 0)
+                arrivals += (ARRIVAL.pack(stamp, 0, *now, 0, ALSO, 0), "", "", "")
+                later = list(plan.arrivals).index((other, node)) if same else -1
+                if later > list(plan.arrivals).index((scope, node)):
+                    needs, kind = _NEVER, ALL  # the later one decides
+        counted += (f"a{scope}:{node}", f"n:{node}")
         begun = f"ready 1 1 0 {arrival.own} - - {rest}"
         count = f"[{arrival.stamp},{arrival.number},{arrival.live}]"
         numbers = ARRIVAL.pack(
