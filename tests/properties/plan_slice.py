@@ -20,6 +20,7 @@ from runner.definition.topology import topology
 from runner.dev.embedded import embedded_store
 from runner.errors import DefinitionError
 from runner.records.interrupts import Address, Answer
+from runner.records.outcomes import Saved
 from runner.store.interface import Claim
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.planned import Planned
@@ -133,6 +134,9 @@ class Slice(Agreement):
             self.both("retry", self.choose(rng, self.tokens), 700, {"v": 1}, None)
         elif what == "leave" and self.tokens:
             self.both("leave", self.choose(rng, self.tokens))
+        elif what == "save" and self.tokens:
+            saved = Saved({"v": 1, "k": "y" * rng.randint(0, 9)}, rng.randint(0, 3), ["one"])
+            self.both("save", self.choose(rng, self.tokens), saved)
         elif what == "withdraw" and self.questions:
             self.both("withdraw", rng.choice(self.questions), "no", reask=rng.random() < 0.5)
 
@@ -146,7 +150,7 @@ class Slice(Agreement):
             self.question(rng, rng.choice(["ask", "park", "park"]), claim.token)
 
     def finish(self, rng, token):
-        self.end(token, rng.choice([511, 511, rng.randint(0, 511)]), rng.random() < 0.06, None, ())
+        self.end(token, rng.choice([511, 511, rng.randint(0, 511)]), rng.random() < 0.06, rng.choice([None, None, Saved({"v": 1}, 1, ["m"])]), ())
 
     def question(self, rng, verb, token):
         address = Address(token.run_id, token.node, token.visit)
@@ -157,7 +161,8 @@ class Slice(Agreement):
             address.ask(name, "why", scope="function", expires_in=lasts, assignees=["ann"] if lasts else [], **more)
             for name in names
         ]
-        self.both(verb, token, asked, None)
+        saved = Saved({"v": 1, "n": "x" * rng.randint(0, 5)}, rng.randint(0, 3), ["m"] * rng.randint(0, 2))
+        self.both(verb, token, asked, rng.choice([None, saved]))
         self.questions += [question.id for question in asked if question.id not in self.questions]
 
 

@@ -1,12 +1,13 @@
 -- Give a ready visit to one worker that knows the graph: it says which fields the node needs.
 --
 -- `store/redis/plans.py` puts the constant LEASE (ms) in front of this.
--- Keys touched: r:<run> (the node), r:<run>:e, timers; read: r:<run>:i and :d (answers), :f (an item).
+-- Keys touched: r:<run> (the node), r:<run>:e, timers; read: r:<run>:i and :d (answers), :f (an item), :s
+--   and :m (what the node kept).
 -- Arguments: 1 a test's time or "", 2 run, 3 node, 4 visit, 5 attempt, 6 nonce, 7 by how much the fence grows,
 --   8 the graph's fingerprint as the caller knows it, 9 the field of an item in :f or "", 10 ... fields of the
 --   run's hash that the node needs.
--- Replies: the record and those fields, then the item or nil, then for a node that asked: q:<node>, questions,
---   decisions. Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
+-- Replies: the record and those fields, then where there is any: the item, q:<node>, questions, decisions, and what
+--   the node keeps (document, a task of its own, messages). Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
 local key, name, visit = KEYS[1] .. 'r:' .. ARGV[2], ARGV[3], ARGV[4]
 local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 10))
 if not found[1] then return {'other'} end
@@ -15,7 +16,7 @@ local counters, event = found[2]:match('^(.* )(%d+) %-$')
 if number ~= visit or attempt ~= ARGV[5] or not event then return {'other'} end
 local fp, parent = found[3]:match('^(%S+) (%S+)')
 if fp ~= ARGV[8] then return {'shape', found[3]} end
-if parent ~= '-' or found[5] then return {'other'} end
+if parent ~= '-' then return {'other'} end
 -- An item's map, which must not have stopped, is the first field that was named.
 if ARGV[9] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
 if more ~= '' and more:find('"[rcghsu]') then
@@ -33,10 +34,19 @@ redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0', 'e',
   'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
 redis.call('ZADD', KEYS[1] .. 'timers', now + LEASE, 'node|' .. ARGV[2] .. '|' .. name)
 local last, asked = #ARGV - 3, found[4] and cjson.decode(found[4])
-if ARGV[9] ~= '' then found[last] = redis.call('HGET', key .. ':f', ARGV[9]) or false end
-if asked and asked[1] == tonumber(visit) then
-  found[last] = found[last] or false
+asked = asked and asked[1] == tonumber(visit) and asked
+if not (asked or found[5] or ARGV[9] ~= '') then return {record, unpack(found, 6, #ARGV)} end
+for place = last, last + 4 do found[place] = false end
+if ARGV[9] ~= '' then found[last] = redis.call('HGET', key .. ':f', ARGV[9]) end
+if asked then
   found[last + 1], found[last + 2] = found[4], redis.call('HMGET', key .. ':i', unpack(asked, 2))
   found[last + 3] = redis.call('HMGET', key .. ':d', unpack(asked, 2))
 end
-return {record, unpack(found, 6, #ARGV + 3)}
+if found[5] then
+  local kept, messages = {redis.call('HGET', key .. ':s', name), redis.call('HGET', key, 't:' .. name .. '.' .. visit)}, {}
+  for place = 1, tonumber(redis.call('HGET', key .. ':m', '#' .. name) or 0) do
+    messages[place] = redis.call('HGET', key .. ':m', place .. '.' .. name)
+  end
+  kept[3], found[last + 4] = messages, kept
+end
+return {record, unpack(found, 6, last + 4)}

@@ -475,7 +475,7 @@ class MemoryStore:
 
     def _settle_by_plan(self, token: Token, settlement: Settlement, nonce: str) -> Reply | None:
         run, node = self._planned_run(token.run_id, token.node), token.node
-        if run is None or settlement.status is not Status.COMPLETED or settlement.saved or settlement.insist:
+        if run is None or settlement.status is not Status.COMPLETED or settlement.insist:
             return None
         now = view(self._database, run)
         if now.stopping or now.node(node).questions or settlement.session or self._map_stops(run, node):
@@ -499,7 +499,7 @@ class MemoryStore:
     def _ask_by_plan(
         self, verb: str, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None
     ) -> Reply | None:
-        run = None if saved or token.node.endswith("]") else self._planned_run(token.run_id, token.node)
+        run = None if token.node.endswith("]") else self._planned_run(token.run_id, token.node)
         if run is None or run.record.stopping:
             return None
         by_id = {interrupt.id: interrupt for interrupt in interrupts}
@@ -509,7 +509,9 @@ class MemoryStore:
         if plan is None or (isinstance(plan, Plan) and any(each in run.questions for each in plan.absent)):
             return None
         payloads = {each: event_payloads.question(by_id[each]) for each in by_id}
-        return self._applied(run, plan, asked=by_id, payloads=payloads)
+        return self._applied(
+            run, plan, asked=by_id, payloads=payloads, before=lambda: run.keep(token.node, saved)
+        )
 
     def _answer_by_plan(self, run_id: str, node: str, visit: int, payloads: dict[str, JSON]) -> Reply | None:
         run = None if node.endswith("]") else self._planned_run(run_id, node)

@@ -263,11 +263,13 @@ class Planned:
             seen.raw[header] = raw[header]
         seen.raw[f"n:{node}"] = text
         seen.records[text] = own
-        item = asked[0] if asked else None
-        if len(asked) > 1:
-            seen.raw[f"q:{node}"] = asked[1]
+        item, q, questions, decisions, kept = asked if asked else (None,) * 5
+        if q is not None:
+            seen.raw[f"q:{node}"] = q
+        document, own_task, messages = kept or (None, None, [])
+        seen.kept = len(document or b""), [len(message) for message in messages]
         outputs = [output for _, _, output in inputs]
-        task_, given_, *large = self._store._large.get([item or task, given, *outputs])
+        task_, given_, *large = self._store._large.get([item or own_task or task, given, *outputs])
         return Claim(
             token=Token(run_id, node, own.visit, own.fence, seen),
             graph_id=graph_id,
@@ -281,9 +283,9 @@ class Planned:
                 (source, number, load(output))
                 for (source, number, _), output in zip(inputs, large, strict=True)
             ],
-            answers=_decided(*asked[2:]) if len(asked) > 1 else [],
-            document=None,
-            messages=[],
+            answers=_decided(questions, decisions) if q is not None else [],
+            document=load(document) if document else None,
+            messages=[load(message) for message in messages],
             map=encoding.map_of_visit(raw.get(f"m:{node}"), own.visit),
         )
 
@@ -318,7 +320,6 @@ class Planned:
         if (
             not isinstance(seen, Known)
             or settlement.status is not Status.COMPLETED
-            or settlement.saved
             or settlement.session
             or settlement.insist
             or not plannable(seen.topology, token.node)
@@ -329,7 +330,10 @@ class Planned:
             seen.topology.nodes[name].loops for name, _, _ in settlement.reads if name in seen.topology.nodes
         ):
             return None
+        if settlement.saved and seen.kept is None:
+            return None
         store = self._store
+        keeps, more = _keep(seen, token.node, settlement.saved)
         at, item = f"{token.node}.{token.visit}", token.node.endswith("]")
         output = store._written(token, settlement.output)
         entry = store._written(token, settlement.entry)
@@ -351,9 +355,10 @@ class Planned:
                 "settle",
                 plan,
                 seen,
-                bytes_more=len(output) + len(entry),
+                bytes_more=len(output) + len(entry) + more,
+                commands=keeps,
                 rung_by=dump(f"{token.run_id}.{token.node}.{token.visit}.{record.attempt}").decode(),
-                puts=[(f"o:{at}", output), *([(f"x:{at}", b"0 " + entry)] if item else [])],
+                puts=[*_marked(token.node, keeps), (f"o:{at}", output), *([(f"x:{at}", b"0 " + entry)] if item else [])],
                 results=[] if item else [(f"x:{at}", entry)],
                 data=lambda event: short if event.kind is EventKind.NODE_COMPLETED else b"",
             )
@@ -377,11 +382,28 @@ class Planned:
         seen = token.seen
         if not isinstance(seen, Known):
             return None
-        reply = self._ask(verb, token, seen, interrupts) if not saved and not seen.asked_elsewhere else None
-        seen.asked_elsewhere = seen.asked_elsewhere or reply is None
+        reply = None
+        if not seen.asked_elsewhere and not (saved and seen.kept is None):
+            reply = self._ask(verb, token, seen, interrupts, saved)
+        if reply is None:
+            seen.asked_elsewhere, seen.kept = True, None
+        elif saved:
+            self.keep(token, saved)
         return reply
 
-    def _ask(self, verb: str, token: Token, seen: Known, interrupts: Sequence[Interrupt]) -> Reply | None:
+    @staticmethod
+    def keep(token: Token, saved: Any) -> None:
+        """Note what a node keeps, which only its own worker changes."""
+        seen = token.seen
+        if saved and isinstance(seen, Known) and seen.kept is not None:
+            _, sizes = seen.kept
+            messages = [len(dump(message)) for message in saved.messages]
+            seen.kept = len(dump(saved.document)), [*sizes[: saved.keep], *messages]
+
+    def _ask(
+        self, verb: str, token: Token, seen: Known, interrupts: Sequence[Interrupt], saved: Any
+    ) -> Reply | None:
+        keeps, more = _keep(seen, token.node, saved)
         node, store = token.node, self._store
         if node.endswith("]") or not plannable(seen.topology, node) or not self._can_ring():
             return None
@@ -406,9 +428,10 @@ class Planned:
                 return None
             q = dump([*asked, *plan.absent])
             puts: list[tuple[str, Argument]] = [(f"q:{node}", q)] if new else []
-            commands: list[Sequence[Argument]] = []
+            puts += _marked(node, keeps)
+            commands: list[Sequence[Argument]] = [*keeps]
             payloads: dict[str, bytes] = {}
-            size = 0
+            size = more
             values = question_arguments(new, store._written, token)[1:]
             for place, question in enumerate(new):
                 _, lifetime, text, listings, payload, by_time = values[6 * place : 6 * place + 6]
@@ -545,6 +568,30 @@ class Planned:
             return [f"n:{rest}", *loops]
         header = topology.loops[int(rest.split(" ")[0])].header
         return [f"n:{header}", *loops]
+
+
+def _marked(node: str, keeps: Sequence[object]) -> list[tuple[str, Argument]]:
+    return [(f"k:{node}", 1)] if keeps else []
+
+
+def _keep(known: Known, node: str, saved: Any) -> tuple[list[Sequence[Argument]], int]:
+    """Write what a node keeps: the commands, and how many bytes more it is."""
+    if not saved or known.kept is None:
+        return [], 0
+    had, sizes = known.kept
+    count, document = min(len(sizes), saved.keep), dump(saved.document)
+    more, key = len(document) - had - sum(sizes[count:]), f"r:{known.run_id}"
+    messages: list[Argument] = []
+    for message in saved.messages:
+        count += 1
+        text = dump(message)
+        more += len(text)
+        messages += (f"{count}.{node}", text)
+    commands: list[Sequence[Argument]] = [("HSET", f"{key}:s", node, document)]
+    commands.append(("HSET", f"{key}:m", f"#{node}", count, *messages))
+    if count < len(sizes):
+        commands.append(("HDEL", f"{key}:m", *(f"{place}.{node}" for place in range(count + 1, len(sizes) + 1))))
+    return commands, more
 
 
 def _forward_inputs(incoming: Sequence[InEdge], raw: Mapping[str, bytes]) -> list[tuple[str, int]]:

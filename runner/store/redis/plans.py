@@ -30,7 +30,10 @@ _NEVER = 1 << 30
 
 @dataclass(slots=True)
 class Known:
-    """What was read of a run, as texts: enough to make a plan and its guards."""
+    """What was read of a run, as texts: enough to make a plan and its guards.
+
+    `kept` are the bytes of the document and of each message that the claimed node keeps; None when unknown.
+    """
 
     run_id: str
     graph_id: str
@@ -39,6 +42,7 @@ class Known:
     root: str = ""
     stopping: str = ""
     asked_elsewhere: bool = False
+    kept: tuple[int, list[int]] | None = None
     fresh: bool = False
     records: dict[bytes, NodeRecord] = field(default_factory=dict)
 

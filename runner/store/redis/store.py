@@ -157,7 +157,10 @@ class RedisStore:
         return claimed(run_id, node, reply, self._large, self.read)
 
     def save(self, token: Token, saved: Saved) -> Reply:
-        return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
+        reply = reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
+        if self.planned and reply.word == "saved":
+            self.planned.keep(token, saved)
+        return reply
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
         if self.planned and (planned := self.planned.ask("ask", token, interrupts, saved)):
