@@ -95,7 +95,7 @@ class RedisStore:
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._queries = Queries(self._redis, self._keys, self._large)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
-        self.planned = Planned(self) if os.environ.get("RUNNER_PLANS") == "1" else None
+        self.planned = Planned(self) if "1" in (os.environ.get("RUNNER_PLANS"), os.environ.get("SPIKE_PLANS")) else None
 
     def close(self) -> None:
         """Close the connections of this thread and the idle ones."""
@@ -258,7 +258,9 @@ class RedisStore:
                     self._measure_answers(questions)
                     return receipts, reply_of(reply)
         for _ in range(ANSWER_TRIES):
-            current, winners, now, _ = self._queries.questions([answer.interrupt_id for answer in answers])
+            ids = [answer.interrupt_id for answer in answers]
+            read = self.planned.questions if self.planned else self._queries.questions
+            current, winners, now, *_ = read(ids)
             now = self.clock() if self.clock else now
             receipts, fresh = receipts_for(answers, current, winners.__getitem__, nonce, now)
             if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
