@@ -68,7 +68,8 @@ if changed then
   return {'changed', unpack(found, 1, guards + 3)}
 end
 local bytes, size = tonumber(ARGV[5]), tonumber(found[2] or 0)
-if bytes > 0 and size + bytes > MOST and stopping == '-' then return {'full', size, bytes} end
+-- With a "+" in front, bytes are taken whatever the size: an answer.
+if bytes > 0 and size + bytes > MOST and stopping == '-' and ARGV[5]:byte() ~= 43 then return {'full', size, bytes} end
 -- Timers that go are the first write, see parts/room.lua.
 if follow_up ~= '' and redis.call('ZREM', timers, 'follow|' .. run .. '|' .. follow_up) == 0 then return {'stale'} end
 

@@ -503,7 +503,7 @@ class Planned:
             payloads[answer.interrupt_id] = dump(event_payloads.answer(answer))
             commands += _close(known, asked[place], place + 1, decision, nonce)
         reply = self._apply(
-            "answer", plan, known, bytes_more=size, commands=commands,
+            "answer", plan, known, bytes_more=f"+{size}", commands=commands,
             data=lambda event: payloads.get(event.detail, b""),  # noqa: B023 - used at once
         )
         return None if reply[0] in (b"changed", b"gone") else self._reply(run_id, plan, reply)

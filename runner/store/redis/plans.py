@@ -160,7 +160,7 @@ def arguments(
     known: Known,
     *,
     suffixes: Mapping[int, str],
-    bytes_more: int = 0,
+    bytes_more: int | str = 0,
     rung_by: str = "null",
     puts: Sequence[tuple[str, Argument]] = (),
     results: Sequence[tuple[str, bytes]] = (),
