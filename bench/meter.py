@@ -41,7 +41,10 @@ def tree_cpu(pid: int) -> float:
     """Return the processor seconds of a process and of all below it, ended children included."""
     own = _cpu(pid)
     for task in Path(f"/proc/{pid}/task").iterdir():
-        children = (task / "children").read_text().split()
+        try:
+            children = (task / "children").read_text().split()
+        except FileNotFoundError:  # a thread that has just ended
+            continue
         own += sum(tree_cpu(int(child)) for child in children)
     return own
 

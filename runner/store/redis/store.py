@@ -440,7 +440,7 @@ class RedisStore:
         pause = FIRST_PAUSE
         while True:
             try:
-                reply = self._scripts.run(name, *arguments, head=head)
+                reply = self._scripts.run(name, *arguments, head=head, verb=verb)
             except StoreError as error:
                 if not error.passing or time.monotonic() + pause > ends:
                     raise
