@@ -209,7 +209,7 @@ def main():
                         if turn:
                             found.setdefault((what, side.name), []).append(figures)
             show(found)
-            print("conflicts:", plans.server.hgetall("conflicts"), "applied:", sum(len(v) for v in found.values()), flush=True)
+            print("conflicts:", plans.server.hgetall("runner:{p00}:conflicts"), "applied:", sum(len(v) for v in found.values()), flush=True)
             if chosen.latencies:
                 for name, take in (("answer idle", answers), ("hop", hops), ("join", joins), ("answer busy", busy_answers)):
                     n = {"answer idle": 40, "hop": 3, "join": 6, "answer busy": 40}[name]

@@ -64,7 +64,7 @@ if questions > 0 and not changed then
   end
 end
 if changed then
-  redis.call('HINCRBY', 'conflicts', ARGV[3], 1)
+  redis.call('HINCRBY', prefix .. 'conflicts', ARGV[3], 1)
   return {'changed', unpack(found, 1, guards + 3)}
 end
 local bytes, size = tonumber(ARGV[5]), tonumber(found[2] or 0)
