@@ -186,10 +186,11 @@ local first_event = events
 local function tell(kind, tail, data)
   events = events + 1
   if data ~= '' then
-    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', kind .. '\n' .. now .. tail, 'd', data)
+    redis.call('XADD', key .. ':e', events .. '-0', 'e', kind .. '\n' .. now .. tail, 'd', data)
   else
-    redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, events .. '-0', 'e', kind .. '\n' .. now .. tail)
+    redis.call('XADD', key .. ':e', events .. '-0', 'e', kind .. '\n' .. now .. tail)
   end
+  if events % 500 == 0 then redis.call('XTRIM', key .. ':e', 'MAXLEN', '~', 10000) end
 end
 for place = 1, told do
   tell(ARGV[at], ARGV[at + 1], ARGV[at + 2])

@@ -30,8 +30,8 @@ local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
 local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[7] .. ' ' .. stamp .. ' ' .. edges .. ' ' .. ARGV[6] .. ' ' .. more
 event = event + 1
 redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
-redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, event .. '-0', 'e',
-  'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
+redis.call('XADD', key .. ':e', event .. '-0', 'e', 'node.started\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. attempt)
+if event % 500 == 0 then redis.call('XTRIM', key .. ':e', 'MAXLEN', '~', 10000) end
 redis.call('ZADD', KEYS[1] .. 'timers', now + LEASE, 'node|' .. ARGV[2] .. '|' .. name)
 local last, asked = #ARGV - 3, found[4] and cjson.decode(found[4])
 asked = asked and asked[1] == tonumber(visit) and asked
