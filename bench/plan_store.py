@@ -81,7 +81,9 @@ def main():
         found = {}
         for turn in range(rounds + 1):
             for graph in names:
-                make = getattr(graphs, graph, None) or getattr(plan_graphs, {"map": "mapped"}.get(graph, graph))
+                make = getattr(graphs, graph, None) or getattr(
+                    plan_graphs, {"map": "mapped"}.get(graph, graph)
+                )
                 topology = plan(replace(make().definition, id=graph)).topology
                 for name in ["today", "plans"] if turn % 2 else ["plans", "today"]:
                     store = stores[name]
@@ -104,7 +106,9 @@ def main():
         for (graph, name), rows in found.items():
             cpu, usec, calls = (median(v) for v in zip(*rows))
             low = [min(v) for v in zip(*rows)]
-            print(f"{graph:8} {name:6} server CPU {cpu:6.1f} (min {low[0]:.1f}) in scripts {usec:6.1f} (min {low[1]:.1f}) us/node, commands {calls:.1f}")
+            print(
+                f"{graph:8} {name:6} server CPU {cpu:6.1f} (min {low[0]:.1f}) in scripts {usec:6.1f} (min {low[1]:.1f}) us/node, commands {calls:.1f}"
+            )
         for graph in names:
             a, b = found[graph, "today"], found[graph, "plans"]
             ratio = [median(y[i] / x[i] for x, y in zip(a, b)) for i in range(3)]

@@ -106,9 +106,7 @@ def measure(side, what):
     spent = time.monotonic() - began
     after = side.server.info("all")
     used = sum(after[key] - before[key] for key in ("used_cpu_user", "used_cpu_sys"))
-    scripts = [
-        (info.get("cmdstat_evalsha", {"usec": 0, "calls": 0})) for info in (before, after)
-    ]
+    scripts = [(info.get("cmdstat_evalsha", {"usec": 0, "calls": 0})) for info in (before, after)]
     cpu = sum(tree_cpu(w.pid) for w in side.workers) - python + time.process_time() - own
     return (
         nodes / spent,
@@ -146,7 +144,9 @@ def busy_answers(side, count):
     applied = []
     for run, interrupt_id in waiting:
         sent = time.time()
-        side.server.xadd("runner:responses", {"body": json.dumps({"v": 1, "interrupt_id": interrupt_id, "response": True})})
+        side.server.xadd(
+            "runner:responses", {"body": json.dumps({"v": 1, "interrupt_id": interrupt_id, "response": True})}
+        )
         found = []
         _wait(lambda: found or found.extend(e for e in run.events() if e.kind == "node.resumed"), "applied")
         applied.append(max(0.0, found[0].at - sent * 1000))
@@ -193,7 +193,10 @@ def main():
     work = chosen.only.split(",")
     with tempfile.TemporaryDirectory() as folder, embedded_store() as store:
         socket = urlsplit(store.url).path
-        sides = [Side(n, i, socket, Path(folder), chosen.pool, chosen.workers) for i, n in enumerate(("bare", "today", "plans"))]
+        sides = [
+            Side(n, i, socket, Path(folder), chosen.pool, chosen.workers)
+            for i, n in enumerate(("bare", "today", "plans"))
+        ]
         try:
             for side in sides:
                 side.ready()
@@ -204,14 +207,27 @@ def main():
                 if time.monotonic() > ends:
                     break
                 for what in work:
-                    for side in [bare] if what == "task" else ([today, plans] if turn % 2 else [plans, today]):
+                    for side in (
+                        [bare] if what == "task" else ([today, plans] if turn % 2 else [plans, today])
+                    ):
                         figures = measure(side, what)
                         if turn:
                             found.setdefault((what, side.name), []).append(figures)
             show(found)
-            print("conflicts:", plans.server.hgetall("runner:{p00}:conflicts"), "applied:", sum(len(v) for v in found.values()), flush=True)
+            print(
+                "conflicts:",
+                plans.server.hgetall("runner:{p00}:conflicts"),
+                "applied:",
+                sum(len(v) for v in found.values()),
+                flush=True,
+            )
             if chosen.latencies:
-                for name, take in (("answer idle", answers), ("hop", hops), ("join", joins), ("answer busy", busy_answers)):
+                for name, take in (
+                    ("answer idle", answers),
+                    ("hop", hops),
+                    ("join", joins),
+                    ("answer busy", busy_answers),
+                ):
                     n = {"answer idle": 40, "hop": 3, "join": 6, "answer busy": 40}[name]
                     rounds = {today.name: [], plans.name: []}
                     for _ in range(chosen.latencies):
@@ -222,7 +238,13 @@ def main():
                         for place, part in enumerate(parts):
                             times = [t for r in part for t in r]
                             said = percentiles(times)
-                            print(f"{name} {place} {side:6}", " ".join(f"{k} {v:.1f}" for k, v in said.items()), "ms", len(times), flush=True)
+                            print(
+                                f"{name} {place} {side:6}",
+                                " ".join(f"{k} {v:.1f}" for k, v in said.items()),
+                                "ms",
+                                len(times),
+                                flush=True,
+                            )
         except BaseException:
             for side in sides[1:]:
                 print(side.logs[0].read_text()[-3000:])
@@ -238,15 +260,26 @@ def show(found):
     base = [median(v) for v in zip(*found[("task", "bare")])] if ("task", "bare") in found else None
     for (what, name), rows in found.items():
         rate, python, server, script, calls = (median(v) for v in zip(*rows))
-        ratio = f"redis/bare {server / base[2]:.2f} python/bare {python / base[1]:.2f} rate/bare {rate / base[0]:.2f}" if base else ""
-        print(f"{what:8} {name:6} nodes/s {rate:6.0f} python {python:6.0f} redis {server:6.0f} script {script:6.1f} calls {calls:5.2f}  {ratio}")
+        ratio = (
+            f"redis/bare {server / base[2]:.2f} python/bare {python / base[1]:.2f} rate/bare {rate / base[0]:.2f}"
+            if base
+            else ""
+        )
+        print(
+            f"{what:8} {name:6} nodes/s {rate:6.0f} python {python:6.0f} redis {server:6.0f} script {script:6.1f} calls {calls:5.2f}  {ratio}"
+        )
     for what in dict.fromkeys(w for w, _ in found):
         if (what, "plans") in found and (what, "today") in found:
             pairs = [
-                median(b[i] / a[i] if a[i] else 0 for a, b in zip(found[(what, "today")], found[(what, "plans")]))
+                median(
+                    b[i] / a[i] if a[i] else 0 for a, b in zip(found[(what, "today")], found[(what, "plans")])
+                )
                 for i in range(5)
             ]
-            print(f"{what:8} plans/today: nodes/s {pairs[0]:.2f} python {pairs[1]:.2f} redis {pairs[2]:.2f} script {pairs[3]:.2f}", flush=True)
+            print(
+                f"{what:8} plans/today: nodes/s {pairs[0]:.2f} python {pairs[1]:.2f} redis {pairs[2]:.2f} script {pairs[3]:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -263,7 +263,12 @@ def turn(view: PlanView, loop_id: int) -> Plan | Refusal:
         again = replace(view, loops={**view.loops, **plan.loops})
         record = again.node(shape.header)
         plan.guards.append(shape.header)
-        ready(plan, view.topology, shape.header, replace(record, visit=record.visit + 1, attempt=1, via=loop.asked))
+        ready(
+            plan,
+            view.topology,
+            shape.header,
+            replace(record, visit=record.visit + 1, attempt=1, via=loop.asked),
+        )
         plan.started += 1
         return plan
     plan.loops[loop_id] = replace(loop, asked=())
@@ -326,7 +331,9 @@ def _publish(plan: Plan, record: NodeRecord, node: str, interrupts: Sequence[str
     return record
 
 
-def park(view: PlanView, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> Plan | Refusal | None:
+def park(
+    view: PlanView, node: str, visit: int, fence: int, interrupts: Sequence[str]
+) -> Plan | Refusal | None:
     """Make a running node wait for people; None where that needs a question's history: see `scheduler.park`."""
     record = view.node(node)
     if not owns(record, visit, fence):
@@ -355,17 +362,23 @@ def satisfied(topology: Topology, node: str, record: NodeRecord) -> bool:
     return record.unseen > 0 and (topology.nodes[node].each or not record.questions)
 
 
-def answer(view: PlanView, node: str, visit: int, interrupts: Sequence[str], before: int = 0) -> Plan | Refusal:
+def answer(
+    view: PlanView, node: str, visit: int, interrupts: Sequence[str], before: int = 0
+) -> Plan | Refusal:
     """Apply answers to open questions of one node; "moved" where one is not open."""
     record = view.node(node)
     if any(interrupt not in record.questions for interrupt in interrupts):
         return Refusal("moved")
     plan = Plan("answered", stopping=view.stopping, guards=[node], before=before)
-    plan.events += [AddEvent(EventKind.INTERRUPT_ANSWERED, node, visit, interrupt) for interrupt in interrupts]
+    plan.events += [
+        AddEvent(EventKind.INTERRUPT_ANSWERED, node, visit, interrupt) for interrupt in interrupts
+    ]
     left = tuple(question for question in record.questions if question not in interrupts)
     resolved = replace(record, questions=left, unseen=record.unseen + len(interrupts))
     plan.timers += [
-        DropTimer(kind, interrupt) for interrupt in interrupts for kind in (TimerKind.EXPIRE, TimerKind.REMIND)
+        DropTimer(kind, interrupt)
+        for interrupt in interrupts
+        for kind in (TimerKind.EXPIRE, TimerKind.REMIND)
     ]
     waits = record.status is Status.WAITING and not record.held and not record.items
     if waits and satisfied(view.topology, node, resolved):
@@ -400,7 +413,11 @@ def live_inputs(view: PlanView, node: str, own: NodeRecord) -> list[tuple[str, i
             ]
         else:
             source = view.node(edge.source)
-            arrived = [(edge.source, source.visit)] if source.edges[edge.position : edge.position + 1] == "1" else []
+            arrived = (
+                [(edge.source, source.visit)]
+                if source.edges[edge.position : edge.position + 1] == "1"
+                else []
+            )
         for pair in arrived:
             sources[pair] = None
     return list(sources)

@@ -91,7 +91,9 @@ class Slice(Agreement):
         from runner.store.interface import Start
 
         graph, run_id = self.shapes[rng.randint(0, 1)], f"00run{len(self.runs)}"
-        start = Start(run_id, graph.graph_id, None, "t", tags={"t": "1"}, on_end=rng.choice(["", "shop.done"]))
+        start = Start(
+            run_id, graph.graph_id, None, "t", tags={"t": "1"}, on_end=rng.choice(["", "shop.done"])
+        )
         if self.both("start", start, self.nonce()).word == "started":
             self.runs.append(run_id)
 
@@ -100,7 +102,10 @@ class Slice(Agreement):
 
     def step(self, rng):
         what = rng.choice(
-            ["take"] * 12 + ["settle"] * 4 + ["ask", "park", "park"] + ["answer"] * 4
+            ["take"] * 12
+            + ["settle"] * 4
+            + ["ask", "park", "park"]
+            + ["answer"] * 4
             + ["time", "begin", "cancel", "repeat", "retry", "leave", "save", "withdraw"]
         )
         if what == "take" and self.bells:
@@ -116,8 +121,12 @@ class Slice(Agreement):
             asked = list(self.memory.open_interrupts())
             if asked and rng.random() < 0.9:
                 picked = rng.sample(asked, min(len(asked), rng.choice([1, 1, 2])))
-                self.both("answer", [Answer(q.id, rng.choice([1, "x"]), "ann") for q in picked], self.nonce(), *(
-                    [self.memory.interrupts([q.id for q in picked])] if rng.random() < 0.7 else []))
+                self.both(
+                    "answer",
+                    [Answer(q.id, rng.choice([1, "x"]), "ann") for q in picked],
+                    self.nonce(),
+                    *([self.memory.interrupts([q.id for q in picked])] if rng.random() < 0.7 else []),
+                )
             elif self.questions:
                 self.both("answer", [Answer(rng.choice(self.questions), 1, "ann")], self.nonce())
         elif what == "time":
@@ -150,7 +159,13 @@ class Slice(Agreement):
             self.question(rng, rng.choice(["ask", "park", "park"]), claim.token)
 
     def finish(self, rng, token):
-        self.end(token, rng.choice([511, 511, rng.randint(0, 511)]), rng.random() < 0.06, rng.choice([None, None, Saved({"v": 1}, 1, ["m"])]), ())
+        self.end(
+            token,
+            rng.choice([511, 511, rng.randint(0, 511)]),
+            rng.random() < 0.06,
+            rng.choice([None, None, Saved({"v": 1}, 1, ["m"])]),
+            (),
+        )
 
     def question(self, rng, verb, token):
         address = Address(token.run_id, token.node, token.visit)
@@ -158,7 +173,9 @@ class Slice(Agreement):
         lasts = rng.choice([None, None, 20.0])
         more = rng.choice([{}, {}, {"remind_every": 10}, {"remind_after": [0.7, 15]}])
         asked = [
-            address.ask(name, "why", scope="function", expires_in=lasts, assignees=["ann"] if lasts else [], **more)
+            address.ask(
+                name, "why", scope="function", expires_in=lasts, assignees=["ann"] if lasts else [], **more
+            )
             for name in names
         ]
         saved = Saved({"v": 1, "n": "x" * rng.randint(0, 5)}, rng.randint(0, 3), ["m"] * rng.randint(0, 2))
@@ -170,13 +187,16 @@ def main():
     first, count, maps = int(sys.argv[1]), int(sys.argv[2]), "maps" in sys.argv
     counts = Counter()
     for name in ("claim", "settle", "follow", "ask", "answer"):
+
         def wrap(name=name, old=getattr(Planned, name)):
             def planned(self, *arguments):
                 reply = old(self, *arguments)
                 word = "general" if reply is None else getattr(reply, "word", "claimed")
                 counts[name, arguments[1].split(" ")[0] if name == "follow" else word] += 1
                 return reply
+
             setattr(Planned, name, planned)
+
         wrap()
     with embedded_store() as server:
         for seed in range(first, first + count):

@@ -37,11 +37,17 @@ class Applying:
         self.timers: list[tuple[TimerKind, str, int]] = []
 
     def apply(
-        self, asked: Mapping[str, Interrupt], payloads: dict[str, JSON], before: Callable[[], None] = lambda: None
+        self,
+        asked: Mapping[str, Interrupt],
+        payloads: dict[str, JSON],
+        before: Callable[[], None] = lambda: None,
     ) -> bool:
         """Apply it; False for a follow-up that was done. `before` writes what belongs to it besides."""
         plan, run, database = self.plan, self.run, self.database
-        if plan.follow_up and database.timers.pop((TimerKind.FOLLOW, self.run_id, plan.follow_up), None) is None:
+        if (
+            plan.follow_up
+            and database.timers.pop((TimerKind.FOLLOW, self.run_id, plan.follow_up), None) is None
+        ):
             return False
         before()
         for arrival in plan.arrivals.values():
@@ -59,7 +65,7 @@ class Applying:
                 self.follow.append(f"turn {number} {loop.round}")
         for name, record in plan.nodes.items():
             self._put(name, record)
-        record = replace(
+        counted = replace(
             run.record,
             active=run.record.active + active,
             waiting=run.record.waiting + plan.waiting,
@@ -67,9 +73,9 @@ class Applying:
             failed=run.record.failed + plan.failed,
             started=run.record.started + started,
         )
-        if not (record.active + len(self.follow) or record.waiting or record.held):
+        if not (counted.active + len(self.follow) or counted.waiting or counted.held):
             self.follow.append("end")
-        run.record = replace(record, active=record.active + len(self.follow), lock="")
+        run.record = replace(counted, active=counted.active + len(self.follow), lock="")
         self._set_timers()
         for event in plan.events:
             database.add_event(run, event, asked, payloads)
@@ -131,9 +137,7 @@ class Applying:
         if items.next == items.total:
             if not items.active and not items.waiting:
                 self.follow.append(f"map {owner} {number}")
-        elif (
-            not window or items.active + 1 < window or items.next + 1 == items.total or item in run.nodes
-        ):
+        elif not window or items.active + 1 < window or items.next + 1 == items.total or item in run.nodes:
             self.follow.append(f"map {owner} {number}")
         elif items.active < window:
             own = 0 if shape.scope == ROOT else run.loop(shape.scope).round

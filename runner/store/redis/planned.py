@@ -13,15 +13,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
-from runner.records import codec
-from runner.records.codec import JSON
 from runner.records.events import EventKind
 from runner.records.interrupts import Answer, Interrupt, address_of, first_reminder
 from runner.records.listings import outermost
 from runner.records.run import Status
-from runner.records.size_limits import no_room
 from runner.scheduler import plan as plans
-from runner.scheduler.changes import AddEvent, SetTimer, TimerKind
+from runner.scheduler.changes import SetTimer, TimerKind
 from runner.scheduler.plan import Plan, Refusal, plannable, scopes
 from runner.store import encoding, event_payloads
 from runner.store.encoding import doorbells_of, dump, load, topology_of
@@ -243,8 +240,19 @@ class Planned:
                 fields = claim_fields(topology, node) + (() if hint[2] else fields)
             item = f"{map_of(node)}.{visit}.{index_of(node)}" if node.endswith("]") else ""
             reply = store._retried(
-                "claim", "seize", now, run_id, node, visit, attempt, nonce, fence_step(nonce),
-                topology.fingerprint if topology else "", item, *fields, head=self._lease,
+                "claim",
+                "seize",
+                now,
+                run_id,
+                node,
+                visit,
+                attempt,
+                nonce,
+                fence_step(nonce),
+                topology.fingerprint if topology else "",
+                item,
+                *fields,
+                head=self._lease,
             )
             if reply[0] != b"shape":
                 break
@@ -279,7 +287,7 @@ class Planned:
             seen.raw[header] = raw[header]
         seen.raw[f"n:{node}"] = text
         seen.records[text] = own
-        item, q, questions, decisions, kept = asked if asked else (None,) * 5
+        item, q, questions, decisions, kept = asked or (None,) * 5
         if q is not None:
             seen.raw[f"q:{node}"] = q
         document, own_task, messages = kept or (None, None, [])
@@ -316,15 +324,17 @@ class Planned:
             visits = plans.live_inputs(Known(run_id, "", topology, dict(raw)).view(), node, own)
         else:
             visits = _forward_inputs(incoming, raw)
-        missing = [
-            f"o:{source}.{visit}" for source, visit in visits if visit != 1
-        ]
+        missing = [f"o:{source}.{visit}" for source, visit in visits if visit != 1]
         more: dict[str, bytes | None] = {}
         if missing:
             values = self._store._redis.call("HMGET", self._store._keys.run(run_id), *missing)
             more = dict(zip(missing, values, strict=True))
         return [
-            (source, visit, (raw.get(f"o:{source}.1") if visit == 1 else more[f"o:{source}.{visit}"]) or b"null")
+            (
+                source,
+                visit,
+                (raw.get(f"o:{source}.1") if visit == 1 else more[f"o:{source}.{visit}"]) or b"null",
+            )
             for source, visit in visits
         ]
 
@@ -365,7 +375,13 @@ class Planned:
             if record.questions or view.stopping:
                 return None
             plan = plans.settle(
-                view, token.node, token.visit, token.fence, nonce=nonce, edges=settlement.edges, reads=settlement.reads
+                view,
+                token.node,
+                token.visit,
+                token.fence,
+                nonce=nonce,
+                edges=settlement.edges,
+                reads=settlement.reads,
             )
             if isinstance(plan, Refusal):
                 if self._refreshed(seen, node=token.node):
@@ -378,7 +394,11 @@ class Planned:
                 bytes_more=len(output) + len(entry) + more,
                 commands=keeps,
                 rung_by=dump(f"{token.run_id}.{token.node}.{token.visit}.{record.attempt}").decode(),
-                puts=[*_marked(token.node, keeps), (f"o:{at}", output), *([(f"x:{at}", b"0 " + entry)] if item else [])],
+                puts=[
+                    *_marked(token.node, keeps),
+                    (f"o:{at}", output),
+                    *([(f"x:{at}", b"0 " + entry)] if item else []),
+                ],
                 results=[] if item else [(f"x:{at}", entry)],
                 data=lambda event: short if event.kind is EventKind.NODE_COMPLETED else b"",
             )
@@ -418,11 +438,32 @@ class Planned:
             return None
         pre, mid = shape
         at, run_id, store = f"{node}.{token.visit}", token.run_id, self._store
-        rung_by = f'"{run_id}.{at}.{attempt.decode()}"' if node.isascii() else dump(f"{run_id}.{at}.{attempt.decode()}")
+        rung_by = (
+            f'"{run_id}.{at}.{attempt.decode()}"'
+            if node.isascii()
+            else dump(f"{run_id}.{at}.{attempt.decode()}")
+        )
         reply = store._retried(
-            "settle", "apply", store.clock() if store.clock else "", run_id, seen.graph_id, rung_by,
-            len(output) + len(entry), *pre, raw, *mid, f"n:{node}", text, f"o:{at}", output, f"x:{at}", entry,
-            f"node|{run_id}|{node}", "node.completed", f"\n{token.visit}\n{node}\n", short,
+            "settle",
+            "apply",
+            store.clock() if store.clock else "",
+            run_id,
+            seen.graph_id,
+            rung_by,
+            len(output) + len(entry),
+            *pre,
+            raw,
+            *mid,
+            f"n:{node}",
+            text,
+            f"o:{at}",
+            output,
+            f"x:{at}",
+            entry,
+            f"node|{run_id}|{node}",
+            "node.completed",
+            f"\n{token.visit}\n{node}\n",
+            short,
             head=self._constants() + self._head,
         )
         if reply[0] == b"changed":
@@ -439,9 +480,7 @@ class Planned:
             return ()
         if node_text(plan.nodes[token.node], -1) != text or len(plan.events) != 1:
             return ()
-        found = list(
-            arguments(plan, seen, suffixes=self._suffixes, puts=[("o", b"")], results=[("x", b"")])
-        )
+        found = list(arguments(plan, seen, suffixes=self._suffixes, puts=[("o", b"")], results=[("x", b"")]))
         arrivals = len(plan.arrivals) + sum(
             len(scopes(seen.topology, arrival.node)) - 1 for arrival in plan.arrivals.values()
         )
@@ -518,7 +557,12 @@ class Planned:
                     plan.timers.append(SetTimer(TimerKind.EXPIRE, question.id, lifetime))
                 commands += _open(seen, question, place + 1, lifetime, text, load(listings))
             reply = self._apply(
-                verb, plan, seen, bytes_more=size, puts=puts, commands=commands,
+                verb,
+                plan,
+                seen,
+                bytes_more=size,
+                puts=puts,
+                commands=commands,
                 data=lambda event: payloads.get(event.detail, b""),  # noqa: B023 - used at once
             )
             if reply[0] != b"changed":
@@ -537,7 +581,9 @@ class Planned:
         self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None]
     ) -> Reply | None:
         """Apply judged answers to questions of one visit; None where the general script must decide."""
-        addresses = {(a.run_id, a.node_id, a.visit) for each in answers if (a := address_of(each.interrupt_id))}
+        addresses = {
+            (a.run_id, a.node_id, a.visit) for each in answers if (a := address_of(each.interrupt_id))
+        }
         if len(addresses) != 1 or not self._can_ring():
             return None
         ((run_id, node, visit),) = addresses
@@ -546,7 +592,11 @@ class Planned:
         known, judged = self._looked_at.__dict__.pop("known", {}).get((run_id, node), (None, {}))
         if any(judged.get(each.id) != each.asked_at for each in asked):
             return None  # the node was not read together with the questions that were judged
-        ends = [each.asked_at + max(1, round(each.expires_in * 1000)) for each in asked if each.expires_in is not None]
+        ends = [
+            each.asked_at + max(1, round(each.expires_in * 1000))
+            for each in asked
+            if each.expires_in is not None
+        ]
         if known is None or node.endswith("]") or not plannable(known.topology, node):
             return None
         plan = plans.answer(known.view(), node, visit, [each.id for each in asked], min(ends, default=0))
@@ -567,8 +617,12 @@ class Planned:
             payloads[answer.interrupt_id] = dump(event_payloads.answer(answer))
             commands += _close(known, asked[place], place + 1, decision, nonce)
         reply = self._apply(
-            "answer", plan, known, bytes_more=f"+{size}", commands=commands,
-            data=lambda event: payloads.get(event.detail, b""),  # noqa: B023 - used at once
+            "answer",
+            plan,
+            known,
+            bytes_more=f"+{size}",
+            commands=commands,
+            data=lambda event: payloads.get(event.detail, b""),
         )
         return None if reply[0] in (b"changed", b"gone") else self._reply(run_id, plan, reply)
 
@@ -638,7 +692,7 @@ class Planned:
         loops = [f"l:{number}" for number in range(len(topology.loops))]
         if kind == "dead":
             return [f"n:{rest}", *loops]
-        header = topology.loops[int(rest.split(" ")[0])].header
+        header = topology.loops[int(rest.split(" ", maxsplit=1)[0])].header
         return [f"n:{header}", *loops]
 
 
@@ -662,7 +716,9 @@ def _keep(known: Known, node: str, saved: Any) -> tuple[list[Sequence[Argument]]
     commands: list[Sequence[Argument]] = [("HSET", f"{key}:s", node, document)]
     commands.append(("HSET", f"{key}:m", f"#{node}", count, *messages))
     if count < len(sizes):
-        commands.append(("HDEL", f"{key}:m", *(f"{place}.{node}" for place in range(count + 1, len(sizes) + 1))))
+        commands.append(
+            ("HDEL", f"{key}:m", *(f"{place}.{node}" for place in range(count + 1, len(sizes) + 1)))
+        )
     return commands, more
 
 
@@ -711,7 +767,9 @@ def _close(
     ]
 
 
-def _notice(known: Known, kind: EventKind, question: Interrupt, event: int, text: bytes) -> Sequence[Argument]:
+def _notice(
+    known: Known, kind: EventKind, question: Interrupt, event: int, text: bytes
+) -> Sequence[Argument]:
     fields: list[Argument] = ["id", f"\1{known.run_id}:\1e{event}\1", "kind", kind, "run_id", known.run_id]
     fields += ["node", question.node_id, "visit", question.visit, "detail", question.id, "at", "\1\1n0\1"]
     fields += ["question", text, "withdrawal", "", "reminded", 0]

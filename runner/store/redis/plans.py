@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
 
 from runner.definition.model import ROOT, EdgeKind, Topology, map_of, shape_name
 from runner.records.codec import JSON
-from runner.records.events import EventKind
-from runner.records.run import DIGITS, LoopRecord, NodeRecord, Status
+from runner.records.run import DIGITS, LoopRecord, NodeRecord
 from runner.scheduler.changes import AddEvent, SetTimer
 from runner.scheduler.plan import Plan, PlanView, any_of, scopes
 from runner.store import encoding
@@ -212,7 +210,12 @@ def arguments(
     for loop, number in plan.counts.items():
         counted += (f"c:{loop}", f"l:{loop}")
         turn = plan.loops[loop].round if loop in plan.loops else loop_round(raw, loop)
-        arrivals += (ARRIVAL.pack(turn, turn, number, 0, topology.loops[loop].size, TURN, 0), loop, "", f"[{turn},{number},0]")
+        arrivals += (
+            ARRIVAL.pack(turn, turn, number, 0, topology.loops[loop].size, TURN, 0),
+            loop,
+            "",
+            f"[{turn},{number},0]",
+        )
     if plan.item_of:
         # Loops, then maps: the record of the first item that begins is that of any.
         owner, (visit,) = plan.item_of, {record.visit for record in plan.nodes.values()}
@@ -222,7 +225,10 @@ def arguments(
         route = routes.setdefault((shape.queue, shape.priority), len(routes))
         window = shape.map.window if shape.map else 0
         arrivals += (
-            ARRIVAL.pack(own, visit, 0, 0, window, ITEM, route), owner, f"ready {visit} 1 0 {own} - - {rest}", ""
+            ARRIVAL.pack(own, visit, 0, 0, window, ITEM, route),
+            owner,
+            f"ready {visit} 1 0 {own} - - {rest}",
+            "",
         )
     writes: list[Argument] = []
     for name, record in plan.nodes.items():
