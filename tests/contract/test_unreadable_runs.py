@@ -74,7 +74,9 @@ def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, clie
     sha = scripts.hashlib.sha1(text, usedforsecurity=False).hexdigest()
     known = scripts.script
     monkeypatch.setattr(
-        scripts, "script", lambda name: scripts.Script(name, text, sha) if name == "sweep" else known(name)
+        scripts, "script", lambda name, head="": (
+            scripts.Script(name, text, sha) if name == "sweep" else known(name, head)
+        )
     )
     with pytest.raises(StoreError, match=r"bad argument"):
         rung_after_a_loss(store, clock, client)

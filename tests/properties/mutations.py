@@ -64,9 +64,9 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "arrivals.py",
-        "changes.loops[outer] = replace(around, settled=around.settled - shape.size)",
-        "changes.loops[outer] = around",
-        "the outer loop ends while the inner one repeats",
+        "_count(changes, around[place], shape.size, settled)",
+        "pass",
+        "a loop does not count the one inside it when that has ended",
     ),
     Mutation(
         OF + "lifecycle.py",

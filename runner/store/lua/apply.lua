@@ -14,7 +14,7 @@
 --   queue, its list, priority; fields and values to put; results: field, value; timers dropped; timers set: ms
 --   from now, member; events: kind, tail, data; bells: route, node, visit, attempt; at the end commands: how many
 --   arguments, command, key without prefix, arguments.
--- Replies: a list of follow-ups, then doorbells where they are returned; or a word: "changed" and what was read,
+-- Words: a list of follow-ups, then doorbells where they are returned; or a word: "changed" and what was read,
 --   "full" and two sizes, "stale" for a follow-up that was done, "gone".
 local HEAD, ARRIVAL = '>hhhhhHHHHHHHHHH', '>HHHHIBB'
 local ANY, TURN, ITEM, ALSO = 1, 2, 3, 4

@@ -6,7 +6,7 @@
 -- Arguments: 1 a test's time or "", 2 run, 3 node, 4 visit, 5 attempt, 6 nonce, 7 by how much the fence grows,
 --   8 the graph's fingerprint as the caller knows it, 9 the field of an item in :f or "", 10 ... fields of the
 --   run's hash that the node needs.
--- Replies: the record and those fields, then where there is any: the item, q:<node>, questions, decisions, and what
+-- Words: the record and those fields, then where there is any: the item, q:<node>, questions, decisions, and what
 --   the node keeps (document, a task of its own, messages). Or a word: "shape" and `of` when it is another graph; "other" where the general claim must decide.
 local key, name, visit = KEYS[1] .. 'r:' .. ARGV[2], ARGV[3], ARGV[4]
 local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 10))

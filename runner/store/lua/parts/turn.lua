@@ -31,7 +31,7 @@ local function count_settled(d, number, count, settled)
 end
 
 -- Every node of a loop has settled: begin its next round, or end it.
-function turn(d, number, settled)
+turn = function(d, number, settled)
   local at, taken = shape(d, 'l:' .. number), {}
   local go_on = #loop(d, number).asked > 0
   for _, outer in ipairs(at.outer) do go_on = go_on and #loop(d, outer).asked == 0 end
