@@ -47,7 +47,7 @@ class Side:
         self.name, self.url = name, f"unix://{socket}?db={number}"
         self.server = redis.Redis.from_url(self.url)
         self.log = folder / f"{name}.log"
-        plans = "1" if name == "plans" else "0"
+        plans = "0" if name == "today" else "1"
         if name == "bare":
             self.environment = {
                 "BENCH_BROKER": as_broker(self.url),
@@ -62,6 +62,7 @@ class Side:
             "RUNNER_GRAPHS": "bench.graphs,bench.plan_graphs",
             "RUNNER_EVENTS": "0",
             "RUNNER_PLANS": plans,
+            "RUNNER_STAY": "1" if name == "stay" else "0",
         }
         self.logs = [folder / f"{name}{number}.log" for number in range(count)]
         self.workers = [_worker("runner.celery:app", pool, log, self.environment) for log in self.logs]
@@ -195,12 +196,12 @@ def main():
         socket = urlsplit(store.url).path
         sides = [
             Side(n, i, socket, Path(folder), chosen.pool, chosen.workers)
-            for i, n in enumerate(("bare", "today", "plans"))
+            for i, n in enumerate(("bare", "today", "plans", "stay"))
         ]
         try:
             for side in sides:
                 side.ready()
-            bare, today, plans = sides
+            bare, today, plans, stay = sides
             found = {}
             ends = time.monotonic() + chosen.seconds
             for turn in range(chosen.rounds + 1):
@@ -208,7 +209,7 @@ def main():
                     break
                 for what in work:
                     for side in (
-                        [bare] if what == "task" else ([today, plans] if turn % 2 else [plans, today])
+                        [bare] if what == "task" else ([today, plans, stay] if turn % 2 else [stay, plans, today])
                     ):
                         figures = measure(side, what)
                         if turn:

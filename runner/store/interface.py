@@ -94,7 +94,8 @@ class Reply:
     """What a transition returned.
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
-    `reference` may be cancelled. `follow` are the steps (run, what) that follow, for `Store.follow`.
+    `reference` may be cancelled. `follow` are the steps (run, what) that follow, for `Store.follow`. `stays` is the
+    next node, where it was claimed with this settle for the same worker.
     """
 
     word: str
@@ -103,6 +104,7 @@ class Reply:
     delay_ms: int = 0
     reference: str = ""
     follow: Sequence[tuple[str, str]] = ()
+    stays: Token | None = None
 
 
 @dataclass(frozen=True, slots=True)

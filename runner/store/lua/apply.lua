@@ -8,7 +8,8 @@
 --   plan's commands name.
 -- Arguments: 1 a test's time or "", 2 run, 3 graph, 4 the task that rings (JSON), 5 bytes more, 6 numbers (see
 --   HEAD), 7 "" or "stopping before follow-up": what the run must have for stopping, the time (ms) before which
---   it must be or 0, which follow-up this is; then names of fields: of guards, and of arrivals (count, node);
+--   it must be or 0, which follow-up this is; 8 "", or by how much a claim raises the fence and its nonce: then the
+--   node that alone becomes ready is claimed in this call; then names of fields: of guards, and of arrivals (count, node);
 --   values of guards; arrivals: numbers (see ARRIVAL), node or loop, its
 --   record when it begins first, what is counted then; absent questions; routes:
 --   queue, its list, priority; fields and values to put; results: field, value; timers dropped; timers set: ms
@@ -22,15 +23,15 @@ local prefix, run = KEYS[1], ARGV[2]
 local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
 local more_active, more_waiting, more_held, more_failed, more_started, guards, arrivals, questions, routes, puts,
   results, dropped, set, told, rung = struct.unpack(HEAD, ARGV[6])
-local at = 8 + guards + 2 * arrivals
+local at = 9 + guards + 2 * arrivals
 local found
 if at < 4000 then
-  found = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 8, at - 1))
+  found = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 9, at - 1))
 else
   found = redis.call('HMGET', key, 'run', 'size', 'lock')
-  for first = 8, at - 1, 4000 do
+  for first = 9, at - 1, 4000 do
     local part = redis.call('HMGET', key, unpack(ARGV, first, math.min(first + 3999, at - 1)))
-    for place = 1, #part do found[first - 5 + place] = part[place] end
+    for place = 1, #part do found[first - 6 + place] = part[place] end
   end
 end
 if not found[1] then return {'gone'} end
@@ -91,6 +92,7 @@ end
 
 -- Arrivals: the last one, or the first live one of "any", makes the node ready. What came to it over the edges of
 -- other scopes stands before it, as ALSO.
+local stays
 local last, also_arrived, also_alive, also_live = 2, 0, 0, 0
 for place = 1, arrivals do
   local stamp, own, number, live, needs, kind, route = struct.unpack(ARRIVAL, ARGV[at])
@@ -125,7 +127,7 @@ for place = 1, arrivals do
     end
   end
   if kind ~= ALSO then
-    fields[last + 1], fields[last + 2] = ARGV[6 + guards + 2 * place], counted
+    fields[last + 1], fields[last + 2] = ARGV[7 + guards + 2 * place], counted
     last = last + 2
   end
   if kind == ALSO then
@@ -149,14 +151,23 @@ for place = 1, arrivals do
         visit = number_ + 1
         begun = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. own .. ' - ' .. nonce .. begun:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
       end
-      fields[last + 1], fields[last + 2] = ARGV[7 + guards + 2 * place], begun
+      if ARGV[8] ~= '' and arrivals == 1 then
+        -- The only node that becomes ready stays with the worker: it is claimed in the same call.
+        local step, mark = ARGV[8]:match('^(%d+) (.*)$')
+        local before_fence, own_fence, after_fence = begun:match('^ready (%d+ 1) (%d+) (%d+ %-) %S+ ')
+        begun = 'running ' .. before_fence .. ' ' .. own_fence + step .. ' ' .. after_fence .. ' ' .. mark .. ' '
+          .. begun:match('^%a+ %d+ 1 %d+ %d+ %- %S+ (.*)$')
+        stays = {name, visit, begun}
+      end
+      fields[last + 1], fields[last + 2] = ARGV[8 + guards + 2 * place], begun
       last = last + 2
       due[#due + 1], due[#due + 2] = now + LEASE, 'node|' .. run .. '|' .. name
-      ring(route, name, visit, 1)
+      if not stays then ring(route, name, visit, 1) end
     end
   end
   at = at + 4
 end
+if stays then more_active, more_started = more_active + 1, more_started + 1 end
 active = active + more_active + rings
 if more_started + rings ~= 0 then started = started + more_started + rings end
 if more_waiting ~= 0 then waiting = waiting + more_waiting end
@@ -196,6 +207,7 @@ for place = 1, told do
   tell(ARGV[at], ARGV[at + 1], ARGV[at + 2])
   at = at + 3
 end
+if stays then tell('node.started', '\n' .. stays[2] .. '\n' .. stays[1] .. '\n1', '') end
 for place = 1, rung do
   ring(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
   at = at + 4
@@ -239,4 +251,5 @@ if not message then return {follow, unpack(lists)} end
 for list, texts in pairs(lists) do
   for first = 1, #texts, 1000 do redis.call('LPUSH', list, unpack(texts, first, math.min(first + 999, #texts))) end
 end
+if stays then return {follow, stays[1], stays[3]} end
 return {follow}

@@ -73,6 +73,23 @@ def _constants(lease_ms: int, most: int) -> str:
     return f"local LEASE, MOST = {lease_ms}, {most}\n"
 
 
+class _Staying(threading.local):
+    left = 0
+
+
+STAYING = _Staying()
+"""How many more nodes this thread may go on with by itself: see `Engine.deliver`."""
+
+
+def _alone(topology: Topology, node: str, edges: str) -> bool:
+    """Whether what follows a node has no other source: then its inputs are known without reading."""
+    targets = topology.outgoing[node]
+    if len(targets) != 1:
+        return False
+    shape = topology.nodes[targets[0].target]
+    return len(topology.incoming[targets[0].target]) == 1 and not (shape.limits or shape.map)
+
+
 class Planned:
     """Makes plans for one store, and has them applied."""
 
@@ -438,6 +455,7 @@ class Planned:
             return None
         pre, mid = shape
         at, run_id, store = f"{node}.{token.visit}", token.run_id, self._store
+        stays = STAYING.left > 0 and "1" in edges and _alone(seen.topology, node, edges)
         rung_by = (
             f'"{run_id}.{at}.{attempt.decode()}"'
             if node.isascii()
@@ -451,7 +469,9 @@ class Planned:
             seen.graph_id,
             rung_by,
             len(output) + len(entry),
-            *pre,
+            *pre[:2],
+            f"{fence_step(nonce + 'm')} {nonce}m" if stays else "",
+            *pre[2:],
             raw,
             *mid,
             f"n:{node}",
@@ -468,8 +488,17 @@ class Planned:
         )
         if reply[0] == b"changed":
             return None
-        done = Plan("settled")
-        return self._reply(run_id, done, reply)
+        if len(reply) == 3 and isinstance(reply[1], bytes):
+            return Reply("settled", stays=self._stays(seen, reply[1].decode(), reply[2]))
+        return self._reply(run_id, Plan("settled"), reply)
+
+    @staticmethod
+    def _stays(seen: Known, node: str, record: bytes) -> Token:
+        """Make the token of a node that was claimed with the settle before it."""
+        own, _ = encoding.node_record(record)
+        known = Known(seen.run_id, seen.graph_id, seen.topology, {f"n:{node}": record}, seen.root)
+        known.records[record], known.kept = own, (0, [])
+        return Token(seen.run_id, node, own.visit, own.fence, known)
 
     def _plain_shape(
         self, token: Token, seen: Known, edges: str, nonce: str, text: str
@@ -484,8 +513,8 @@ class Planned:
         arrivals = len(plan.arrivals) + sum(
             len(scopes(seen.topology, arrival.node)) - 1 for arrival in plan.arrivals.values()
         )
-        own = 6 + 1 + 2 * arrivals
-        return found[4:own], found[own + 1 : -10]
+        own = 7 + 1 + 2 * arrivals
+        return found[4:6] + found[7:own], found[own + 1 : -10]
 
     # Questions
 

@@ -165,6 +165,7 @@ def arguments(
     data: Callable[[AddEvent], bytes] = lambda _: b"",
     commands: Sequence[Sequence[Argument]] = (),
     lease_ms: int = 0,
+    stays: str = "",
 ) -> Iterable[Argument]:
     """Write a plan for the script, from its fourth argument on."""
     topology, run_id, raw = known.topology, known.run_id, known.raw
@@ -275,6 +276,7 @@ def arguments(
         len(plan.bells),
     )
     yield f"{plan.stopping or '-'} {plan.before} {plan.follow_up}" if unusual else ""
+    yield stays
     yield from fields
     yield from counted
     yield from values
