@@ -32,8 +32,8 @@ from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers
 from runner.records.interrupts import Answer
 from runner.settings import Settings
-from runner.store import open_store
 from runner.store.redis.connection import CLIENTS, OPTIONS
+from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
 from runner.store.redis.workers import WorkerRegistry
 from runner.testing import ScriptedModel
@@ -154,7 +154,7 @@ class Story:
         self.table: Table = {}
         self._url = f"{SCHEME}://{path}"
         self._server = redis.Redis(unix_socket_path=path)
-        self._store = open_store(self._url, push=True)
+        self._store = RedisStore(self._url, push=True)
         settings = Settings(redis_url=f"unix://{path}?db=0")
         self._store.install_doorbell(make_template(make_app(settings)))
         self._engine = Engine(self._store, SweeperDispatcher(), _graphs(width))

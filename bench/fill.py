@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from bench import graphs
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.store import open_store
 from runner.store.interface import Doorbell, Store
+from runner.store.redis.store import RedisStore
 
 
 class Bells:
@@ -36,7 +36,7 @@ class Filler:
         own = Registry()
         for name in ("waiting", "short"):
             own.add(name, graphs.FACTORIES[name])
-        self.store: Store = open_store(url, push=False)
+        self.store: Store = RedisStore(url, push=False)
         self.engine = Engine(self.store, self.bells, own)
         self.engine.publish(["waiting", "short"])
 

@@ -21,8 +21,8 @@ from runner import Client
 from runner.dev.embedded import EmbeddedStore, embedded_store
 from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import as_broker
-from runner.store import open_store
 from runner.store.redis.keys import Keys
+from runner.store.redis.store import RedisStore
 
 BARE, OURS = 0, 1
 SLOTS = {"threads": 8, "solo": 1, "prefork": 2}
@@ -61,7 +61,7 @@ class Site:
             "RUNNER_EVENTS": "0",
             "BENCH_GRAPHS": ",".join(graphs),
         }
-        self.client = Client(store=open_store(self.urls[OURS]))
+        self.client = Client(store=RedisStore(self.urls[OURS]))
         self.workers: dict[int, SupervisedProcess] = {}
         for side in sides:
             app, own = [("bench.bare:app", self._canvas), ("runner.celery:app", ours)][side]

@@ -435,10 +435,10 @@ def _ms(time_: datetime | int | None) -> int | None:
 def _open(**options: str) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
-    from runner.store import open_store  # noqa: PLC0415 - see above
+    from runner.store.redis.store import RedisStore  # noqa: PLC0415 - see above
 
     settings = Settings(**options)
-    return open_store(
+    return RedisStore(
         settings.redis_url,
         namespace=settings.namespace,
         lease=settings.lease,

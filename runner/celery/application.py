@@ -19,16 +19,22 @@ from celery.concurrency import get_implementation
 from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
-from runner.celery import kombu_fixes, tasks
 from runner.celery.amqp import AmqpIntake, Relay
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.intake import StreamIntake
+from runner.celery.kombu_fixes import (
+    CONSUMER,
+    cache_traceback_code,
+    forget_old_connections,
+    use_safe_channel,
+)
 from runner.celery.measuring import measure_nodes
 from runner.celery.queues import add_queues
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
+from runner.celery.tasks import report, report_error, respond, run_node, start
 from runner.definition.registry import registry
 from runner.errors import RunnerError
 from runner.execution.telemetry import JsonFormatter
@@ -38,7 +44,7 @@ log = logging.getLogger(__name__)
 
 THREADS = frozenset({AmqpIntake, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
 
-TASKS = (tasks.run_node, tasks.respond, tasks.start, tasks.report, tasks.report_error)
+TASKS = (run_node, respond, start, report, report_error)
 
 CELERY_CONSUMER = "celery.worker.consumer:Consumer"
 """The setting `worker_consumer` of an app that doesn't choose another class."""
@@ -51,7 +57,7 @@ SLOTS = 100
 
 def install(app: Celery) -> None:
     """Add the threads of a worker to an app, and load the graphs when one starts."""
-    kombu_fixes.cache_traceback_code()
+    cache_traceback_code()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
 
@@ -82,10 +88,10 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if not registry.names():
             _report_no_graphs(app)
         if conf.worker_consumer == CELERY_CONSUMER:
-            conf.worker_consumer = kombu_fixes.CONSUMER
+            conf.worker_consumer = CONSUMER
         if is_redis(conf.broker_url):
-            kombu_fixes.forget_old_connections()
-            kombu_fixes.use_safe_channel(app)
+            forget_old_connections()
+            use_safe_channel(app)
         add_queues(app, registry, instance, options)
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")

@@ -20,8 +20,8 @@ from runner.celery.doorbells import CeleryDispatcher
 from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker, same_database
-from runner.store import open_store
 from runner.store.addresses import cluster, sentinels
+from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Outbox
 
 NEARLY = 0.9
@@ -54,7 +54,7 @@ def app_of_store(store: object) -> Celery | None:
 
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
-    store = open_store(
+    store = RedisStore(
         settings.redis_url,
         namespace=settings.namespace,
         lease=settings.lease,

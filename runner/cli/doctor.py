@@ -101,13 +101,13 @@ def read_facts(settings: Settings) -> Facts:
     """
     from runner.cli.config import unknown_settings
     from runner.cli.run_tree import wall_clock
-    from runner.store import open_store
     from runner.store.redis.dead_letters import DeadLetters
     from runner.store.redis.server_info import read_server_info
+    from runner.store.redis.store import RedisStore
     from runner.store.redis.workers import WorkerRegistry
 
     place = settings.redis_url, settings.namespace
-    workers, store = WorkerRegistry(*place).all(), open_store(place[0], namespace=place[1])
+    workers, store = WorkerRegistry(*place).all(), RedisStore(place[0], namespace=place[1])
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
         vitals=read_server_info(*place),

@@ -20,9 +20,9 @@ from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.errors import BrokerError, RunnerError, UsageError
 from runner.settings import Settings, as_broker
-from runner.store import open_store
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import PLACES, VERSION
+from runner.store.redis.store import RedisStore
 
 BELL = Doorbell("00run", "my.node", 3, 2, "gpu", 0, "refund")
 
@@ -52,7 +52,7 @@ def ring(redis_url, app, **node: object) -> str:
     """Start a run whose first node has these options, rung by the store's own script."""
     registry = Registry()
     registry.add("refund", builder_of("a quoted node", **node).build)
-    store = open_store(redis_url)
+    store = RedisStore(redis_url)
     store.install_doorbell(make_template(app))
     return Client(store=store, registry=registry).start("refund", "go").id
 
@@ -88,7 +88,7 @@ def test_processes_of_two_releases_ring_with_their_own_templates(redis_url, app)
     registry.add("refund", builder_of("a").build)
     with redis.Redis.from_url(redis_url) as client:
         client.hset(f"runner:{{p00}}:doorbell:{VERSION + 1}", mapping=later)
-        store = open_store(redis_url)
+        store = RedisStore(redis_url)
         before = Client(store=store, registry=registry).start("refund", "go")
         assert list(client.scan_iter("runner/*")) == []
         assert client.llen("runner:{p00}:wake") == 1  # a worker that sweeps rings for it

@@ -18,7 +18,7 @@ from runner.definition.registry import Registry
 from runner.errors import UsageError
 from runner.records.run import Status
 from runner.settings import Settings
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery import service_graphs
 from tests.celery.workers import BOOT, Site
 from tests.waiting import wait_until
@@ -207,7 +207,7 @@ def test_a_start_before_the_first_worker_waits_for_it(empty_site):
     registry = Registry()
     for kind in service_graphs.KINDS:
         registry.add(f"desk-{kind}", lambda kind=kind: service_graphs.build(kind))
-    client = Client(store=open_store(site.url), registry=registry)
+    client = Client(store=RedisStore(site.url), registry=registry)
 
     run = client.start("desk-chain", "go")
 

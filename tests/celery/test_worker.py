@@ -16,7 +16,7 @@ from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
 from runner.dev.embedded import embedded_store
 from runner.settings import Settings, as_broker
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
@@ -162,7 +162,7 @@ def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
             site.redis.set(f"gate:{run.id}", 1)
 
             assert (
-                Client(store=open_store(store.url, lease=LEASE)).run(run.id).wait(60).status
+                Client(store=RedisStore(store.url, lease=LEASE)).run(run.id).wait(60).status
                 is Status.COMPLETED
             )
             question = site.client.start("question", "go")
@@ -242,7 +242,7 @@ def test_a_queue_in_another_database_is_rung_by_publishing(empty_site, databases
     broker = as_broker(other.url)
     empty_site.ready(1, RUNNER_BROKER_URL=broker)
     app = make_app(Settings(redis_url=empty_site.url, broker_url=broker))
-    store = open_store(empty_site.url, lease=LEASE, push=False)
+    store = RedisStore(empty_site.url, lease=LEASE, push=False)
     client = Client(store=store, dispatcher=CeleryDispatcher(app))
 
     run = client.start("waiting", "go")

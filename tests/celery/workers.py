@@ -16,7 +16,7 @@ from runner import Client
 from runner.definition.registry import Registry
 from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import as_broker
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.waiting import wait_until
 
 LEASE = 2.0
@@ -88,7 +88,7 @@ class Site:
         self.ended = False
         self.redis = redis.Redis.from_url(url)
         # It knows no graph itself: what other tests have registered in this process is not the workers'.
-        self.client = Client(store=open_store(url, lease=LEASE), registry=Registry())
+        self.client = Client(store=RedisStore(url, lease=LEASE), registry=Registry())
         self.workers: list[Worker] = []
         self._started = 0
 

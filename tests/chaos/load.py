@@ -8,7 +8,7 @@ from functools import partial
 
 from runner import Client, Status
 from runner.errors import StoreError
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE
 from tests.waiting import wait_until
 
@@ -24,7 +24,7 @@ class Load:
     """
 
     def __init__(self, url: str, graphs=GRAPHS, pause: float = PAUSE, **settings) -> None:
-        self.client = Client(store=open_store(url, lease=LEASE, **settings))
+        self.client = Client(store=RedisStore(url, lease=LEASE, **settings))
         self.started: dict[str, str] = {}
         self.answered: dict[str, int] = {}
         self.receipts: Counter[str] = Counter()

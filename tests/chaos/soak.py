@@ -24,7 +24,7 @@ import redis
 from runner import Client, Status
 from runner.dev.embedded import embedded_store
 from runner.errors import NotFoundError, RunnerError
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE, Site
 from tests.chaos.soak_faults import Faults
 from tests.chaos.soak_graphs import SHAPES, expected
@@ -106,7 +106,7 @@ class People:
         self.receipts: dict[str, set[str]] = defaultdict(set)
         self._starting: tuple[str, Watched] | None = None
         self._seen = "0"
-        self.client = Client(store=open_store(site.url, lease=LEASE, retention=float(RETENTION)))
+        self.client = Client(store=RedisStore(site.url, lease=LEASE, retention=float(RETENTION)))
 
     def turn(self, *, begins: bool) -> None:
         """Do a little of everything; an outage only puts it off."""

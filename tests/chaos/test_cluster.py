@@ -9,7 +9,6 @@ import pytest
 
 from runner import Client, Status
 from runner.errors import StoreError
-from runner.store import open_store
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Outbox
@@ -108,7 +107,7 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
     """With a plain Redis as broker runs go on: starts, answers on the stream, a server killed and back."""
     broker = Server(tmp_path).start()
     site = Site(broker.url, tmp_path)
-    client = Client(store=open_store(empty.url, push=False, lease=2.0))
+    client = Client(store=RedisStore(empty.url, push=False, lease=2.0))
     settings = {"RUNNER_REDIS_URL": empty.url, "RUNNER_BROKER_URL": broker.url}
     try:
         site.ready(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs", **settings)

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from runner import Client, Status
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE, RECOVERY, Site
 from tests.chaos.load import Load, consistent
 from tests.waiting import wait_until
@@ -108,7 +108,7 @@ def test_a_claim_that_believes_every_message_starts_nodes_again(site):
 
 def sweep_together(url: str, done: threading.Event) -> None:
     """Sweep without a rest, as one of many programs."""
-    client = Client(store=open_store(url, lease=LEASE))
+    client = Client(store=RedisStore(url, lease=LEASE))
     while not done.is_set():
         client.engine.sweep()
     client.engine.store.close()

@@ -8,8 +8,8 @@ import pytest
 
 from runner import Client, Status
 from runner.errors import NotDurable, StoreError
-from runner.store import open_store
 from runner.store.redis import durability, scripts
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import Site
 from tests.chaos.load import Load
 from tests.chaos.servers import Pair
@@ -49,7 +49,7 @@ def opened(pair):
     stores = []
 
     def store(level):
-        stores.append(open_store(pair.url, push=False, durability=level))
+        stores.append(RedisStore(pair.url, push=False, durability=level))
         return stores[-1]
 
     yield store

@@ -12,7 +12,7 @@ from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
 from runner.execution import ids
 from runner.settings import Settings, as_broker
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE, RECOVERY
 from tests.chaos import journey
 from tests.chaos.kill_switch import arm, died_at
@@ -44,7 +44,7 @@ def start(sites):
     """Start runs as a program does that can ring for them: their queue is elsewhere."""
     site = sites["no_sweep_app"]
     app = make_app(Settings(redis_url=site.url, broker_url=site.broker))
-    client = Client(store=open_store(site.url, lease=LEASE, push=False), dispatcher=CeleryDispatcher(app))
+    client = Client(store=RedisStore(site.url, lease=LEASE, push=False), dispatcher=CeleryDispatcher(app))
     yield client.engine.start
     app.close()
 

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from runner import Status
-from runner.store import open_store
 from runner.store.redis.store import RedisStore
 from tests.celery.workers import Site
 from tests.chaos.load import Load
@@ -91,7 +90,7 @@ def test_without_the_append_only_file_a_kill_loses_runs(tmp_path):
     """Control: one kill of a server without its file after some load, and acknowledged runs are gone."""
     server = Server(tmp_path, appendonly="no").start()
     try:
-        store = open_store(server.url)
+        store = RedisStore(server.url)
         store.publish([GRAPH])
         with Load(server.url, graphs=[GRAPH.graph_id]) as load:
             wait_until(lambda: len(load.started) > 3, "some runs were acknowledged")

@@ -16,7 +16,6 @@ from runner.records.interrupts import Answer
 from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered
 from runner.records.run import Status
-from runner.store import open_store
 from runner.store.interface import Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
@@ -624,6 +623,6 @@ def test_partitions_do_not_meet(redis_url):
 def test_an_address_that_can_not_be_read_is_a_mistake_of_the_caller(url):
     """The message names the setting and shows no password."""
     with pytest.raises(UsageError, match="RUNNER_REDIS_URL") as told:
-        open_store(url)
+        RedisStore(url)
 
     assert "secret" not in str(told.value)

@@ -17,7 +17,7 @@ from runner import Client, Status
 from runner.dev.embedded import embedded_store
 from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import Settings
-from runner.store import open_store
+from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -121,7 +121,7 @@ class Site:
             log.touch()
             started = SupervisedProcess(words, log=log, environment=known)
             stack.callback(started.end)
-        self.roster, self.client = WorkerRegistry(url), Client(store=open_store(url))
+        self.roster, self.client = WorkerRegistry(url), Client(store=RedisStore(url))
 
     def port(self, name: str) -> str:
         return str(self.ports.get(name, 0))
