@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.celery import application, kombu_fixes
+from runner.celery import application
 
-kombu_fixes.use_safe_channel = lambda _app: None
-kombu_fixes.CONSUMER = application.CELERY_CONSUMER
+application.use_safe_channel = lambda _app: None
+application.CONSUMER = application.CELERY_CONSUMER
