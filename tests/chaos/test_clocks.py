@@ -33,9 +33,9 @@ def add(site, library: str, off: str, graphs: str = GRAPHS):
     return site.add(slots=4, RUNNER_GRAPHS=graphs, **faked)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def site(databases, library):
-    """Three workers: one is an hour ahead, one an hour behind, one right."""
+    """Three workers of this test alone, which may kill one: an hour ahead, an hour behind, and right."""
     site = next(databases)
     for off in (*OFF, ""):
         add(site, library, off)
