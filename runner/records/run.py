@@ -289,7 +289,7 @@ def existing(value: Value | None, run_id: str) -> Value:
 
 
 class EventKind(enum.StrEnum):
-    """The kinds of event in a run's stream."""
+    """The kinds of a run's events."""
 
     RUN_STARTED = "run.started"
     RUN_STATUS = "run.status"
@@ -325,7 +325,7 @@ class EventKind(enum.StrEnum):
 
 
 OF_RUNS = "run."
-"""Prefix of the kinds that concern a whole run: those of a child run are not in its root's stream."""
+"""Prefix of the kinds that concern a whole run: those of a child run are not among its root's events."""
 
 NOTICES = frozenset(
     {

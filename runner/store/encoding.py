@@ -237,11 +237,10 @@ def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
     return [session.session_id, session.first, len(values), *pairs]
 
 
-def event(position: bytes, fields: Mapping[bytes, bytes]) -> Event:
-    """Read an event; see parts/events.lua."""
-    kind, at, visit, node, detail = fields[b"e"].decode().split("\n", 4)
-    data = load(fields[b"d"]) if b"d" in fields else None
-    return Event(position.decode().partition("-")[0], kind, int(at), node, int(visit), detail, data)
+def event(number: int, text: bytes) -> Event:
+    """Read an event; see parts/echo.lua."""
+    kind, at, visit, node, data, detail = text.decode().split("\n", 5)
+    return Event(str(number), kind, int(at), node, int(visit), detail, load(data) if data else None)
 
 
 def results(

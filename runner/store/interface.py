@@ -347,7 +347,7 @@ class Store(Bounded, Protocol):
     # Events
 
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
-        """Add an event to a run's stream; a run that is gone gets none."""
+        """Add an event to a run; one that is gone gets none."""
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
         """Read events after a position; wait up to so many seconds for the first one."""

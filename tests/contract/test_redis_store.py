@@ -381,6 +381,21 @@ def test_a_server_that_forgot_the_scripts_is_told_again(worker, client):
     assert worker.statuses(run_id) == "completed: a completed"
 
 
+def test_an_event_wakes_readers_by_a_key_that_only_they_make(worker, store, client):
+    """Where nobody waits for a run, no key is kept for it; where somebody did, the key lapses by itself."""
+    run_id = worker.start(shape("a"))
+    waiters = KEYS.run(run_id, ":w")
+    store.emit(run_id, "progress", "a", 1, None)
+    assert not client.exists(waiters)
+
+    last = store.events(run_id)[-1].position
+    assert store.events(run_id, last, wait=0.01) == []
+    before = client.xrange(waiters)
+    store.emit(run_id, "progress", "a", 1, None)
+    assert client.xrange(waiters) != before
+    assert 0 < client.ttl(waiters) < 60
+
+
 def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
     """A node that used up its crash budget stands in the partition's dead letters with the reason."""
     run_id = worker.start(shape("a"))

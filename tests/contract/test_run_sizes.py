@@ -28,7 +28,7 @@ MUCH = "x" * 3_000
 NEARLY = "x" * 2_000
 LARGE = "x" * 70_000
 
-RUN, VISIT, MESSAGE = 4_096, 300, 50
+RUN, VISIT, MESSAGE = 1_024, 300, 50
 """Bytes that each counts beside its values."""
 
 
@@ -301,7 +301,7 @@ def test_a_run_that_would_be_too_large_fails_the_node_that_fills_it(roomy):
     error = result.results["b"].result
     assert isinstance(error, PayloadTooLarge)
     assert "bytes with the runs inside it; 2,3" in str(error)
-    assert "beyond RUNNER_MAX_RUN (7,396)" in str(error)
+    assert "beyond RUNNER_MAX_RUN (4,324)" in str(error)
     assert "pass references" in str(error)
 
 
@@ -383,7 +383,7 @@ def test_a_start_beyond_the_size_of_a_run_is_refused(roomy):
     """A task and a state that are small enough each, but not together, begin no run."""
     bench = Bench(single(lambda ctx: 1), roomy(RUN + 3_000))
 
-    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(7,096\)"):
+    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(4,024\)"):
         bench.engine.start("bench", NEARLY, invocation_state={"k": NEARLY})
     assert not bench.store.runs()
 

@@ -1,4 +1,4 @@
--- Add an event to a run's stream.
+-- Add an event to those of a run.
 --
 -- Keys touched: r:<run> and its root's (count their events), r:<run>:e and its root's.
 -- Arguments: 6 run, 7 kind, 8 node, 9 visit, 10 data (JSON).
@@ -6,10 +6,10 @@
 -- include: commit
 local LONG, LEFT = 1000, 1000
 
--- Events that tell much push the older ones out before half of what a run may have lies in its stream.
+-- Events that tell much push the older ones out before half of what a run may have lies in its events.
 local function thin(key)
   if redis.call('HINCRBY', key, 'chatter', #ARGV[10]) * 2 <= most then return end
-  redis.call('XTRIM', key .. ':e', 'MAXLEN', LEFT)
+  redis.call('LTRIM', key .. ':e', -LEFT, -1)
   redis.call('HSET', key, 'chatter', 0)
 end
 

@@ -63,8 +63,12 @@ DICTIONARY = (
     Key("r:<run>:i", "hash", "question's id -> number, asked ms, expires ms, question (JSON)", _ENDED),
     Key("r:<run>:d", "hash", "question's id -> status, ms, nonce, answer (JSON)", _ENDED),
     Key(
-        "r:<run>:e", "stream", "events, numbered from 1", _ENDED + "; the last 10,000 or so, fewer long ones"
+        "r:<run>:e",
+        "list",
+        "events; the last has the number that the run counts: kind, ms, visit, node, data (JSON), detail",
+        _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
+    Key("r:<run>:w", "stream", "wakes those that wait for the run's next event", "some seconds after them"),
     Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),

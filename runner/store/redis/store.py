@@ -532,19 +532,18 @@ class RedisStore:
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
         """Read events after a position. A wait is cut into short blocking reads."""
-        key, start = self._keys.run(run_id, ":e"), f"{after or 0}-0"
-        deadline = time.monotonic() + wait
-        with self._redis.translated():
-            client = self._redis.client
-            streams = client.xread({key: start}, count=limit)
-            while (
-                not streams
-                and (wait and client.exists(self._keys.run(run_id)))
-                and (left := deadline - time.monotonic()) > 0
-            ):
-                block = max(1, round(min(left, LONGEST_BLOCK) * 1000))
-                streams = client.xread({key: start}, count=limit, block=block)
-        return [encoding.event(position, fields) for _, stream in streams for position, fields in stream]
+        known, deadline = int(after or 0), time.monotonic() + wait
+        while True:
+            left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
+            word, *rest = self._call("events", run_id, known, limit, round(left * 1000))
+            if word == b"events":
+                first, events = rest
+                return [encoding.event(number, event) for number, event in enumerate(events, first)]
+            if word == b"unknown" or not left:
+                return []
+            with self._redis.translated():
+                waiters = self._keys.run(run_id, ":w")
+                self._redis.client.xread({waiters: rest[0]}, block=max(1, round(left * 1000)))
 
     # Sessions
 

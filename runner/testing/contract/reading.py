@@ -170,8 +170,8 @@ class ReadingContract:
         first = store.events(run_id, limit=1)[0]
         assert 1 < int(first.position) <= 1_501
 
-    def test_a_reader_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
-        """A waiting reader gets an event as soon as there is one, and nothing when its time is over."""
+    def test_readers_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
+        """Each waiting reader gets an event as soon as there is one, and nothing when its time is over."""
         run_id = worker.start("a")
         last = store.events(run_id)[-1].position
         assert store.events(run_id, last, wait=0.01) == []
@@ -180,12 +180,14 @@ class ReadingContract:
         def watch() -> None:
             kinds.extend(event.kind for event in store.events(run_id, last, wait=20))
 
-        reader = threading.Thread(target=watch)
-        reader.start()
+        readers = [threading.Thread(target=watch) for _ in range(2)]
+        for reader in readers:
+            reader.start()
         store.emit(run_id, "progress", "a", 1, None)
-        reader.join(20)
+        for reader in readers:
+            reader.join(20)
 
-        assert kinds == ["progress"]
+        assert kinds == ["progress", "progress"]
 
     def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
         """Changing what was read, or what was passed in, changes nothing that is stored."""

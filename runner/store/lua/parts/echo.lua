@@ -1,9 +1,16 @@
--- Writing an event: field e is "kind at visit node detail" in lines, d its data (JSON).
+-- Writing an event: lines with kind, at, visit, node, data (JSON) and detail, the last of which may have more.
 -- include: settings
+-- The newest so many stay; older ones go some hundred at a time.
+local EVENTS, SPARE, woken = 10000, 500, {}
+
+-- Readers that wait have made r:<run>:w (see events.lua); where there is none, this wakes nobody.
 local function write_event(key, number, event, name)
-  local text = table.concat({event.kind, now, event.visit, name, event.detail}, '\n')
-  local fields = event.data and {'e', text, 'd', event.data} or {'e', text}
-  redis.call('XADD', key .. ':e', 'MAXLEN', '~', 10000, number .. '-0', unpack(fields))
+  local length = redis.call('RPUSH', key .. ':e',
+    table.concat({event.kind, now, event.visit, name, event.data or '', event.detail}, '\n'))
+  if length > EVENTS + SPARE then redis.call('LTRIM', key .. ':e', -EVENTS, -1) end
+  if woken[key] then return end
+  woken[key] = true
+  redis.call('XADD', key .. ':w', 'NOMKSTREAM', 'MAXLEN', 1, '*', 'n', number)
 end
 
 -- The root of a child run as it stands, and the way from there.

@@ -8,7 +8,7 @@ local prefix = KEYS[1]
 
 -- Bytes that a run, a settled visit and a stored message take beside their values: keys, records, events.
 -- Measured; `test_a_run_counts_about_what_it_takes` compares the sums with the server's.
-local RUN_BYTES, VISIT_BYTES, MESSAGE_BYTES = 4096, 300, 50
+local RUN_BYTES, VISIT_BYTES, MESSAGE_BYTES = 1024, 300, 50
 
 local lease, push, retention, most = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = redis.call('TIME')

@@ -1,0 +1,22 @@
+-- Read a run's events after a position; where there are none, note that somebody waits for the next one.
+--
+-- Keys touched: r:<run>, r:<run>:e (read); r:<run>:w.
+-- Arguments: 6 run, 7 number of the last event that is known, 8 how many, 9 ms for which the reader waits, or 0.
+-- Words: "events", then the number of the first of these, and these; "none", then the entry of r:<run>:w after
+--   which the reader waits; "unknown".
+-- include: settings
+local key = prefix .. 'r:' .. ARGV[6]
+local events, after, wait = key .. ':e', tonumber(ARGV[7]), tonumber(ARGV[9])
+local last = (redis.call('HGET', key, 'run') or ''):match('(%d+) %S+$')
+if not last then return {'unknown'} end
+-- The last of the list has the run's number of events, so the others' follow from their places.
+local gone = last - redis.call('LLEN', events)
+local first = math.max(after, gone)
+local list = redis.call('LRANGE', events, first - gone, first - gone + ARGV[8] - 1)
+if #list > 0 then return {'events', first + 1, list} end
+if wait == 0 then return {'none', '0-0'} end
+local waiters = key .. ':w'
+local entry = redis.call('XREVRANGE', waiters, '+', '-', 'COUNT', 1)[1]
+entry = entry and entry[1] or redis.call('XADD', waiters, '*', 'n', last)
+redis.call('PEXPIRE', waiters, wait + 10000)
+return {'none', entry}
