@@ -33,7 +33,10 @@ class Key:
     stays: str
 
 
-_ENDED = "until its run has ended, then for the retention; a child's as long as its root's"
+_ENDED = (
+    "until its run has ended, and is in the archive where there is one, then for the retention; a child's "
+    "as long as its root's"
+)
 
 DICTIONARY = (
     Key("graphs", "hash", "graph name -> fingerprint of the shape published last", "for ever"),
@@ -128,6 +131,18 @@ DICTIONARY = (
         "children of ended runs, whose keys must still get their expiry; of removed ones, to be removed",
         "until swept",
     ),
+    Key(
+        "archive",
+        "hash",
+        "place: where workers archive ended runs; at: when one last looked for some (ms); problem: why not",
+        "for RUNNER_ARCHIVE_HOLD after that",
+    ),
+    Key(
+        "unarchived",
+        "zset",
+        "ended runs, without those inside others, by the ms at which they may be archived",
+        "until archived, or for RUNNER_ARCHIVE_HOLD",
+    ),
     Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
     Key(
         "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"
@@ -175,6 +190,8 @@ class Keys:
         self.failing = f"{self.prefix}failing"
         self.timers = f"{self.prefix}timers"
         self.metrics = f"{self.prefix}metrics"
+        self.archive = f"{self.prefix}archive"
+        self.unarchived = f"{self.prefix}unarchived"
 
     def shape(self, fingerprint: str) -> str:
         return f"{self.prefix}g:{fingerprint}"

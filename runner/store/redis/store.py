@@ -433,6 +433,25 @@ class RedisStore:
     def remove(self, run_id: str) -> Reply:
         return reply_of(self._call("remove", run_id))
 
+    # The archive: what has ended stays until it is there
+
+    def archivable(
+        self, place: str, limit: int, *, pause: float, mine: float, hold: float, problem: str = ""
+    ) -> list[str]:
+        """Take ended runs to archive, the oldest ends first; for `mine` seconds no other caller gets them.
+
+        Fewer than `limit` wait `pause` seconds for others, each at most `hold` seconds after its end: then it
+        expires unarchived, with a dead letter. As long, runs that end are kept for the archive at `place`.
+        `problem` is why the caller's last ones could not be archived.
+        """
+        times = (round(seconds * 1000) for seconds in (pause, mine, hold))
+        _, *runs = self._call("archivable", limit, *times, place, problem)
+        return [run.decode() for run in runs]
+
+    def archived(self, runs: Mapping[str, int]) -> None:
+        """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
+        self._call("archived", *(part for run in runs.items() for part in run))
+
     # Time
 
     def sweep(self, limit: int = 100) -> Reply:

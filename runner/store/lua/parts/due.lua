@@ -3,6 +3,7 @@
 -- include: lost
 -- include: expire
 -- include: remind
+-- include: unarchived
 local LONGEST_RING = 300000
 local DUE = {}
 
@@ -44,6 +45,7 @@ local function due(kind, run, key)
     local number, id = key:match('^(%d+) (.*)$')
     return hand_early(run, id, number)
   end
+  if kind == 'archive' then return end_archive() end
   local d = open(run)
   if d and kind == 'callback' then return ring_end_again(d) end
   if not d or FINAL[d.run.status] then return end

@@ -9,9 +9,8 @@ local function retire(run)
   local key = prefix .. 'r:' .. run
   if retention == 0 then return end
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PEXPIRE', key .. suffix, retention) end
-  local idem = redis.call('HGET', key, 'idem')
+  local idem, of, tags = unpack(redis.call('HMGET', key, 'idem', 'of', 'tags'))
   if idem and idem ~= '' then redis.call('PEXPIRE', idem, retention) end
-  local of, tags = unpack(redis.call('HMGET', key, 'of', 'tags'))
   if of then
     local also = listings_of(of:match('^%S+ %S+ (.*)$'), tags)
     redis.call('HSET', prefix .. 'listed:runs', run, cjson.encode(also))
@@ -20,9 +19,16 @@ local function retire(run)
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
 end
 
--- A child stays as long as its parent, which may still read it.
-local function outlived(parent)
-  return parent == '' or FINAL[(redis.call('HGET', prefix .. 'r:' .. parent, 'run') or 'completed'):match('^%S+')]
+-- Where there is an archive, the expiry of a run begins when the archive has it, with all runs inside it.
+local function await_archive(run)
+  if redis.call('EXISTS', prefix .. 'archive') == 0 then return false end
+  return redis.call('ZADD', prefix .. 'unarchived', now, run)
+end
+
+-- A child stays as long as the outermost run, which may still read it, and which is archived with it.
+local function outlived(root)
+  return FINAL[(redis.call('HGET', prefix .. 'r:' .. root, 'run') or 'completed'):match('^%S+')]
+    and not redis.call('ZSCORE', prefix .. 'unarchived', root)
 end
 
 -- The last run of a graph that is no longer current makes its shape expire.
@@ -37,7 +43,11 @@ end
 -- A run that has ended and has reported it where it must is no longer in use.
 local function end_use(d)
   release(d)
-  if outlived(d.run.parent) then retire(d.id) end
+  if d.run.parent ~= '' then
+    if outlived(d.root) then retire(d.id) end
+  elseif not await_archive(d.id) then
+    retire(d.id)
+  end
 end
 
 local function index_status(d, before, status)
