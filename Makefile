@@ -50,7 +50,7 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 # released a day apart.
 define install
 	@command -v uv >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --python $(BIN)/python --editable '.[$(1)]'
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[$(1)]'
 endef
 
 docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
@@ -86,7 +86,7 @@ $(STAMP): pyproject.toml
 	@if command -v uv >/dev/null 2>&1; then \
 		echo "Installing into $(VENV) with uv."; \
 		[ -x $(BIN)/python ] || uv venv --quiet --python '>=3.11,<3.14' $(VENV) || exit 1; \
-		uv pip install --quiet --python $(BIN)/python --editable '.[dev,embedded]' || exit 1; \
+		uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev,embedded]' || exit 1; \
 	else \
 		$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 			echo "$(PY) is not Python 3.11, 3.12 or 3.13, so nothing was installed." >&2; \

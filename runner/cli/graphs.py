@@ -184,7 +184,7 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
     would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
     is no graph; 5 there are no errors, but a node would be held.
     """
-    from runner.cli.json_views import GraphCheck
+    from runner.cli.deploy_views import GraphCheck
     from runner.definition.registry import registry
 
     context.load_graphs()

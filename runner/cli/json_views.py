@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.authoring.lint import Problem
 from runner.cli.exits import CommandError, Exit
 from runner.definition.model import item_id, map_of
 from runner.execution.results import total_usage
-from runner.operations.deploys import AffectedNode
-from runner.operations.migration_plan import NodeOutcome
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt
 from runner.records.run import VisitEntry
@@ -73,24 +70,6 @@ class WorkerView(Worker):
     """A worker with its state: alive, stopping, hangs or gone."""
 
     state: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCheck:
-    """The problems of `runner graphs check`, and with --against-waiting the nodes that would be held."""
-
-    problems: tuple[Problem, ...]
-    held: tuple[AffectedNode, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class MigratedRun:
-    """A run and what became of its nodes; `error` says why it could not be moved, "" where it could."""
-
-    run_id: str
-    moved: bool
-    error: str
-    nodes: tuple[NodeOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from runner.cli.exits import HINTS, CommandError, Exit
 from runner.errors import ConflictError, RunnerError, StoreError
 
 if TYPE_CHECKING:
-    from runner.cli.json_views import MigratedRun
+    from runner.cli.deploy_views import MigratedRun
     from runner.client import Run
 
 
@@ -171,7 +171,7 @@ def migrate(
     and the ids of questions whose answers don't apply, separated by tabs. Exit codes: 0 all were moved;
     2 names don't fit; 4 no such run or node; 5 a run can't be moved.
     """
-    from runner.cli.json_views import MigratedRun
+    from runner.cli.deploy_views import MigratedRun
 
     if (run_id is None) == (graph is None):
         raise CommandError(Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph.")
@@ -223,7 +223,7 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 def _migrate(
     context: CommandContext, run_id: str, mapping: dict[str, str], drop: tuple[str, ...], *, dry_run: bool
 ) -> MigratedRun:
-    from runner.cli.json_views import MigratedRun
+    from runner.cli.deploy_views import MigratedRun
 
     migrated = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
     return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migrated.nodes))

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
-from runner.cli.json_views import Export, GraphCheck, MigratedRun, Question, RunView, WorkerView
+from runner.cli.deploy_views import GraphCheck, MigratedRun
+from runner.cli.json_views import Export, Question, RunView, WorkerView
 from runner.cli.output import JSON_NAMES, is_time
 from runner.records.interrupts import Receipt
 from runner.records.listings import RunSummary
