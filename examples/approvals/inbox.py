@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import redis
@@ -39,6 +39,13 @@ else
   redis.call('HDEL', open, question)
 end
 """
+
+
+def asked(notice: Mapping[str, Any], question: Mapping[str, Any]) -> str:
+    """Return what the page shows of a question: what it asks, and where."""
+    return json.dumps(
+        {**question, "id": notice["detail"], "run_id": notice["run_id"], "node": notice["node"]}
+    )
 
 
 class Inbox:
@@ -82,11 +89,11 @@ class Inbox:
 
     def _notice(self, fields: dict[str, str]) -> None:
         kind, question = fields["kind"], fields["detail"]
-        asked = fields["question"] if kind == "interrupt.asked" else ""
-        if asked or kind in CLOSED:
+        opened = asked(fields, json.loads(fields["question"])) if kind == "interrupt.asked" else ""
+        if opened or kind in CLOSED:
             number = fields["id"].rpartition(":")[2]  # of the event in its run: the id is RUN:NUMBER
             outcome = json.dumps({"status": kind})
-            self.redis.eval(APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, asked, outcome)
+            self.redis.eval(APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, opened, outcome)
 
     def _receipt(self, receipt: dict[str, Any]) -> None:
         self.redis.hset(ANSWERED, receipt["interrupt_id"] or receipt["message_id"], json.dumps(receipt))

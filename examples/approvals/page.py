@@ -40,7 +40,7 @@ def page(questions: Iterable[Mapping[str, Any]], done: Mapping[str, Any]) -> str
 def _form(question: Mapping[str, Any]) -> str:
     return FORM.format(
         name=_shown(question["name"]),
-        node=_shown(question["node_id"]),
+        node=_shown(question["node"]),
         run=_shown(question["run_id"]),
         reason=_shown(json.dumps(question["reason"], indent=2, ensure_ascii=False)),
         id=escape(question["id"]),

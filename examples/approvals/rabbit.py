@@ -19,6 +19,8 @@ from kombu import Connection, Consumer, Exchange, Message, Queue
 from kombu.exceptions import OperationalError
 from kombu.pools import producers
 
+from examples.approvals.inbox import asked
+
 NOTICES = Queue(
     "approvals.notices", Exchange("runner.notices", type="topic", durable=True), routing_key="interrupt.*"
 )
@@ -82,15 +84,15 @@ class RabbitInbox:
                 key = body["interrupt_id"] or body["message_id"]
                 self._db.execute("insert or replace into receipts values (?, ?)", (key, json.dumps(body)))
             elif body["kind"] in {"interrupt.asked", *CLOSED}:
-                asked = body["kind"] == "interrupt.asked"
+                opened = body["kind"] == "interrupt.asked"
                 row = {
                     "id": body["detail"],
                     "number": int(body["id"].rpartition(":")[2]),  # of the event: the id is RUN:NUMBER
-                    "question": json.dumps(body["question"]) if asked else "",
+                    "question": asked(body, body["question"]) if opened else "",
                 }
                 if not self._db.execute(APPLY, row).rowcount:
                     pass  # a repeat, or older than what was applied
-                elif asked:
+                elif opened:
                     self._db.execute("delete from receipts where id = ?", (row["id"],))
                 else:
                     closed = json.dumps({"status": body["kind"]})

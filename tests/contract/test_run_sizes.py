@@ -19,6 +19,7 @@ from runner.records.interrupts import Answer
 from runner.records.outcomes import Saved
 from runner.records.run import NodeRecord, Records, Status
 from runner.store.interface import Fork, Settlement, Start
+from runner.store.redis.script_values import question_document
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, ScriptedModel
 from runner.testing.contract.manual_worker import ManualWorker, failure, saved, shape
@@ -77,7 +78,7 @@ class RunSizes:
         question = worker.question(token, reason=MUCH)
         store.ask(token, [question], None)
         asked = self.size(worker, run_id) - before
-        assert asked == len(codec.encode(question))
+        assert asked == len(question_document(question))
         store.park(token, [question], None)
         assert self.size(worker, run_id) - before == asked
 

@@ -23,19 +23,23 @@ ASKED = {
     "id": "run:1",
     "kind": "interrupt.asked",
     "detail": "q1",
-    "question": '{"id": "q1", "digest": "sha256:1"}',
+    "run_id": "r",
+    "node": "n",
+    "question": '{"digest": "sha256:1"}',
 }
 CLOSED = {"id": "run:2", "kind": "interrupt.withdrawn", "detail": "q1", "question": ""}
 AGAIN = {
     "id": "run:3",
     "kind": "interrupt.asked",
     "detail": "q1",
-    "question": '{"id": "q1", "digest": "sha256:2"}',
+    "run_id": "r",
+    "node": "n",
+    "question": '{"digest": "sha256:2"}',
 }
 QUESTION = {
     "id": "q1",
     "name": "ok?",
-    "node_id": "n",
+    "node": "n",
     "run_id": "r",
     "reason": None,
     "digest": "sha256:1",
@@ -209,7 +213,7 @@ def test_the_page_shows_what_was_asked_and_runs_none_of_it():
     asked = {
         "id": "q1",
         "name": "<script>alert(1)</script>",
-        "node_id": "n",
+        "node": "n",
         "run_id": "r",
         "reason": {"note": "</pre><script>"},
         "digest": "sha256:1",

@@ -1,6 +1,6 @@
 -- Apply a set of answers that was judged: all of them, or none when one of them has moved since.
 --
--- Keys touched: r:<run> (nodes), r:<run>:i (read), :d (decisions), :e, timers, open, open:*,
+-- Keys touched: r:<run> (nodes, decisions), r:<run>:e, timers, open, open:*,
 --   listed:open, notices,
 --   runs:<status>; parents' r:<run>; queues; r:<root> (size).
 -- Arguments: 6 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
@@ -12,7 +12,7 @@
 local nonce, fresh, groups = ARGV[6], 0, {}
 for place = 7, #ARGV, 6 do
   local key, id = prefix .. 'r:' .. ARGV[place], ARGV[place + 3]
-  local asked, decided = redis.call('HGET', key .. ':i', id), redis.call('HGET', key .. ':d', id)
+  local asked, decided = unpack(redis.call('HMGET', key, 'i:' .. short_id(id), 'd:' .. short_id(id)))
   local expires = asked and tonumber(asked:match('^%d+ %d+ (%d+) '))
   if not asked then return {'moved'} end
   if decided then
@@ -26,7 +26,7 @@ if fresh == 0 then return {'answered'} end
 for place = 7, #ARGV, 6 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
-  redis.call('HSET', prefix .. 'r:' .. run .. ':d', id, decision)
+  redis.call('HSET', prefix .. 'r:' .. run, 'd:' .. short_id(id), decision)
   grow(redis.call('HGET', prefix .. 'r:' .. run, 'root'), #ARGV[place + 4])
   list_closed(id)
   local group = groups[#groups]

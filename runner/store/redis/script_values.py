@@ -6,7 +6,7 @@ script's header names; the other functions read replies and stored fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from runner.definition.model import ROOT, shape_name
 from runner.records import codec, interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import (
+    SEPARATOR,
     Answer,
     Interrupt,
     InterruptStatus,
@@ -31,13 +32,36 @@ from runner.store.receipts import by_visit
 from runner.store.redis.connection import Argument
 from runner.store.redis.large_values import LargeValues
 
-# Questions: `r:<run>:i` has them as they were asked, `r:<run>:d` what was decided.
+# Questions: the field i:<id> of their run has them as they were asked, d:<id> what was decided.
+
+PLACE = frozenset({"id", "run_id", "node_id", "visit"})
+"""The fields of a question that its id has, so that they are not stored."""
+
+SHOWN = frozenset({"name", "reason", "response_schema", "assignees", "digest"})
+"""The fields of a question that those who read notices can rely on."""
+
+UNASKED = asdict(Interrupt("", ""))
+"""What a question's fields are unless they are set."""
 
 
-def question(data: bytes, decided: bytes | None) -> Interrupt:
-    head, brace, text = data.partition(b"{")
+def question_document(question: Interrupt) -> bytes:
+    """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
+    values = {name: getattr(question, name) for name in UNASKED}
+    return dump(
+        {
+            name: value
+            for name, value in values.items()
+            if name in SHOWN or (name not in PLACE and value != UNASKED[name])
+        }
+    )
+
+
+def question(interrupt_id: str, data: bytes, decided: bytes | None) -> Interrupt:
+    head, _, text = data.partition(b"{")
     _, asked_at, _, *reminded = head.split()
-    interrupt = codec.decode(Interrupt, brace + text)
+    run_id, node, visit, _ = _parts(interrupt_id)
+    place = dump({"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)})
+    interrupt = codec.decode(Interrupt, place[:-1] + b"," + text)
     interrupt = replace(interrupt, asked_at=int(asked_at), reminded=int(reminded[0]) if reminded else 0)
     if not decided:
         return interrupt
@@ -46,6 +70,30 @@ def question(data: bytes, decided: bytes | None) -> Interrupt:
     if status == b"withdrawn" and outcome:
         outcome = {"withdrawal": {**outcome, "attempt": int(nonce)}}
     return replace(interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome)
+
+
+def _parts(interrupt_id: str) -> tuple[str, str, str, str]:
+    run_id, _, rest = interrupt_id.partition(SEPARATOR)
+    node, visit, short = rest.rsplit(SEPARATOR, 2)
+    return run_id, node, visit, short
+
+
+def questions(run_id: str, stored: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:
+    """Read all questions of a run, in the order in which they were asked."""
+    asked = sorted(
+        (question_number(data), name[2:].decode(), data)
+        for name, data in stored.items()
+        if name.startswith(b"i:")
+    )
+    return tuple(
+        question(f"{run_id}.{name}", data, stored.get(b"d:" + name.encode())) for _, name, data in asked
+    )
+
+
+def question_fields(interrupt_id: str) -> tuple[str, str]:
+    """Name the fields of its run that have a question and what was decided."""
+    name = interrupt_id.partition(SEPARATOR)[2]
+    return f"i:{name}", f"d:{name}"
 
 
 def question_number(data: bytes) -> int:
@@ -73,7 +121,7 @@ def question_arguments(
         arguments += [
             question.id,
             lifetime,
-            codec.encode(question),
+            question_document(question),
             dump(listings),
             dump(event_payloads.question(question)),
             _timed(question, lambda value: write(token, value)),
@@ -123,7 +171,7 @@ class ClaimReply(NamedTuple):
     task: bytes
     invocation_state: bytes
     inputs: list[tuple[bytes, int, bytes]]
-    questions: tuple[list[bytes], list[bytes | None]] | tuple[()]
+    questions: tuple[list[bytes], list[bytes], list[bytes | None]] | tuple[()]
     document: bytes | None
     messages: list[bytes]
     items: bytes | None
@@ -162,9 +210,11 @@ def claimed(
     )
 
 
-def _decided(questions: Sequence[bytes], decisions: Sequence[bytes | None]) -> list[Interrupt]:
-    pairs = sorted(zip(questions, decisions, strict=True), key=lambda pair: question_number(pair[0]))
-    interrupts = [question(*pair) for pair in pairs]
+def _decided(
+    ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
+) -> list[Interrupt]:
+    asked = sorted(zip(ids, questions, decisions, strict=True), key=lambda each: question_number(each[1]))
+    interrupts = [question(each.decode(), data, decided) for each, data, decided in asked]
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
@@ -241,7 +291,7 @@ def migration_arguments(move: Migration, put: Callable[[str, bytes], bytes]) -> 
     yield len(move.moved)
     for old_id, moved in move.moved:
         yield from (old_id, moved.id, moved.node_id, moved.visit)
-        yield from (codec.encode(as_asked(moved)), dump(payloads[moved.id]))
+        yield from (question_document(as_asked(moved)), dump(payloads[moved.id]))
     yield len(move.withdrawn)
     for withdrawn in move.withdrawn:
         yield from withdrawn

@@ -372,12 +372,11 @@ class RedisStore:
             pipe.time()
             for interrupt_id, address in zip(ids, addresses, strict=True):
                 run_id = address.run_id if address else ""
-                pipe.hget(self._keys.run(run_id, ":i"), interrupt_id)
-                pipe.hget(self._keys.run(run_id, ":d"), interrupt_id)
-            (seconds, micros), *values = pipe.execute()
-        pairs = list(zip(values[::2], values[1::2], strict=True))
+                pipe.hmget(self._keys.run(run_id), script_values.question_fields(interrupt_id))
+            (seconds, micros), *pairs = pipe.execute()
         interrupts = [
-            script_values.question(document, decided) if document else None for document, decided in pairs
+            script_values.question(interrupt_id, document, decided) if document else None
+            for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
         ]
         winners = {
             interrupt_id: script_values.winner(decided)
@@ -477,9 +476,9 @@ class RedisStore:
     def read(self, run_id: str) -> RunSnapshot | None:
         """Read a whole run as it is at one moment."""
         with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
-            for part in ("", ":m", ":i", ":d"):
-                pipe.hgetall(self._keys.run(run_id, part))
-            fields, messages, questions, decisions = pipe.execute()
+            fields, messages = (
+                pipe.hgetall(self._keys.run(run_id)).hgetall(self._keys.run(run_id, ":m")).execute()
+            )
         if not fields:
             return None
         fields = self._large.resolve(fields)
@@ -495,10 +494,7 @@ class RedisStore:
             order=order,
             outputs=outputs,
             entries=entries,
-            interrupts=tuple(
-                script_values.question(questions[name], decisions.get(name))
-                for name in sorted(questions, key=lambda name: script_values.question_number(questions[name]))
-            ),
+            interrupts=script_values.questions(run_id, fields),
             messages=_messages(messages),
             maps={
                 name[2:].decode(): encoding.map_record(value)

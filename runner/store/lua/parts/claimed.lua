@@ -6,9 +6,14 @@ local function answers(d, asked, visit)
   if ids[1] ~= visit then return {} end
   table.remove(ids, 1)
   local questions, decisions = {}, {}
-  fill(d.key .. ':i', ids, function(_, text) questions[#questions + 1] = text end)
-  fill(d.key .. ':d', ids, function(_, text) decisions[#decisions + 1] = text end)
-  return {questions, decisions}
+  local function read(kind, list)
+    local fields = {}
+    for place, id in ipairs(ids) do fields[place] = kind .. short_id(id) end
+    fill(d.key, fields, function(_, text) list[#list + 1] = text end)
+  end
+  read('i:', questions)
+  read('d:', decisions)
+  return {ids, questions, decisions}
 end
 
 local function messages(d, name)

@@ -2,7 +2,7 @@
 -- include: settings
 -- include: indexes
 local FINAL = {completed = true, failed = true, cancelled = true}
-local KEYS_OF_RUN = {'', ':s', ':m', ':i', ':d', ':e', ':q', ':c', ':f', ':b'}
+local KEYS_OF_RUN = {'', ':s', ':m', ':e', ':q', ':c', ':f', ':b'}
 
 -- Set the expiry of a finished run's keys, and of its children's when the sweep gets to them.
 local function retire(run)

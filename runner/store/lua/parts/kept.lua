@@ -25,5 +25,6 @@ local function keep(key, name, first, had)
     redis.call('HSET', list, count .. '.' .. name, ARGV[place])
   end
   for place = count + 1, had do redis.call('HDEL', list, place .. '.' .. name) end
-  redis.call('HSET', list, field, count)
+  -- Most nodes keep no messages: no key is made to say so.
+  if count + had > 0 then redis.call('HSET', list, field, count) end
 end

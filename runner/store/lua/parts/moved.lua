@@ -3,8 +3,8 @@
 
 -- A question that is decided has both names: an answer to the old one gets the receipt of a decided one.
 local function move_question(d, question, number)
-  local old, decided = redis.call('HGET', d.key .. ':i', question[1]), redis.call('HGET', d.key .. ':d', question[1])
+  local old, new = short_id(question[1]), short_id(question[2])
+  local asked, decided = unpack(redis.call('HMGET', d.key, 'i:' .. old, 'd:' .. old))
   grow(d.root, #question[5] - json_bytes(d.key, question[2]))
-  redis.call('HSET', d.key .. ':i', question[2], number .. old:match(' %d+ %d+ ') .. question[5])
-  redis.call('HSET', d.key .. ':d', question[2], decided)
+  redis.call('HSET', d.key, 'i:' .. new, number .. asked:match(' %d+ %d+ ') .. question[5], 'd:' .. new, decided)
 end

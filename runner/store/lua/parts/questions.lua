@@ -6,9 +6,9 @@
 
 -- "" for a question never asked, otherwise open, answered, expired or withdrawn.
 local function standing(d, id)
-  local decided = redis.call('HGET', d.key .. ':d', id)
+  local decided = redis.call('HGET', d.key, 'd:' .. short_id(id))
   if decided then return decided:match('^%a+') end
-  return redis.call('HEXISTS', d.key .. ':i', id) == 1 and 'open' or ''
+  return redis.call('HEXISTS', d.key, 'i:' .. short_id(id)) == 1 and 'open' or ''
 end
 
 -- Nothing will happen to a question by time.
@@ -34,9 +34,8 @@ local function write_question(d, event)
   -- A node that a migration gives its old name back asks what it asked there.
   local was = json_bytes(d.key, id) + redis.call('HSTRLEN', d.key, 'w:' .. id)
   grow(d.root, #question.json + #question.by_time - was)
-  redis.call('HSET', d.key .. ':i', id, table.concat({d.run.events, now, expires, question.json}, ' '))
-  redis.call('HDEL', d.key .. ':d', id)
-  redis.call('HDEL', d.key, 'w:' .. id)
+  redis.call('HSET', d.key, 'i:' .. short_id(id), table.concat({d.run.events, now, expires, question.json}, ' '))
+  redis.call('HDEL', d.key, 'd:' .. short_id(id), 'w:' .. id)
   if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end
   list_open(d, id, question.listings)
   hand_early(d.id, id)
@@ -50,7 +49,7 @@ end
 
 local function write_closed(d)
   for id, status in pairs(d.closed) do
-    redis.call('HSET', d.key .. ':d', id, status .. ' ' .. now .. '  ')
+    redis.call('HSET', d.key, 'd:' .. short_id(id), status .. ' ' .. now .. '  ')
     list_closed(id)
   end
 end

@@ -14,11 +14,11 @@ end
 -- The question is written again with the count of its reminders before it.
 local function remind(d, id)
   local name, visit = id:match('^[^.]+%.(.*)%.(%d+)%.[^.]*$')
-  local head, count, json = redis.call('HGET', d.key .. ':i', id):match('^(%d+ %d+ %d+) ?(%d*) ({.*)$')
+  local head, count, json = redis.call('HGET', d.key, 'i:' .. short_id(id)):match('^(%d+ %d+ %d+) ?(%d*) ({.*)$')
   local asked, expires = head:match('^%d+ (%d+) (%d+)$')
   if tonumber(expires) > 0 and now >= tonumber(expires) then return end
   count = (tonumber(count) or 0) + 1
-  redis.call('HSET', d.key .. ':i', id, table.concat({head, count, json}, ' '))
+  redis.call('HSET', d.key, 'i:' .. short_id(id), table.concat({head, count, json}, ' '))
   announce(d, 'interrupt.reminded', name, visit, id, '{"count":' .. count .. '}')
   d.events[#d.events].reminds = json
   local again = next_reminder(by_time(d, id), tonumber(asked), count)

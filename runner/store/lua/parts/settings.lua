@@ -14,6 +14,9 @@ local lease, push, retention, most = tonumber(ARGV[2]), ARGV[3] == '1', tonumber
 local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
 
+-- A question's id without its run's, by which the fields of the run name it.
+local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
+
 -- Call a command with any number of arguments: Lua's stack takes a few thousand at once.
 local function many(command, key, args)
   for first = 1, #args, 1000 do

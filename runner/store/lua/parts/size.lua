@@ -17,6 +17,6 @@ end
 
 -- How many bytes a question has as it is stored, without the numbers before it.
 local function json_bytes(key, id)
-  local stored = redis.call('HGET', key .. ':i', id)
+  local stored = redis.call('HGET', key, 'i:' .. short_id(id))
   return stored and #stored - stored:find('{', 1, true) + 1 or 0
 end
