@@ -10,7 +10,8 @@ import click
 from runner.cli.arguments import limit_option
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
-from runner.cli.output import clock_time, document, short, stamp, visible
+from runner.cli.output import clock_time, short, visible
+from runner.records.json_form import document, stamp
 
 if TYPE_CHECKING:
     from runner.store.redis.dead_letters import DeadLetter, DeadLetters

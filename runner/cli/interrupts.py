@@ -25,11 +25,12 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
-from runner.cli.output import Output, block, clock_time, compact, document, short, span, stamp, style, times
+from runner.cli.output import Output, block, clock_time, compact, short, span, style, times
+from runner.records.json_form import document, stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from runner.cli.json_views import Question
+    from runner.operations.exports import Question
     from runner.records.interrupts import Receipt
 
 
@@ -75,7 +76,7 @@ def list_interrupts(
     Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
     tabs. If there are more, stderr has the cursor of the next page.
     """
-    from runner.cli.json_views import question_of
+    from runner.operations.exports import question_of
 
     client, output = context.client, context.output
     if run_id is not None:
@@ -113,7 +114,7 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     The digest is a hash of the question as it is shown. An answer with --digest is accepted only if the
     question still has that digest. Without a terminal: name and value of each part, separated by a tab.
     """
-    from runner.cli.json_views import question_of
+    from runner.operations.exports import question_of
 
     question, output = question_of(context.client.interrupt(interrupt_id)), context.output
     parts = document(question).items()
@@ -310,7 +311,7 @@ def _respond_with_form(context: CommandContext, interrupt_id: str, options: dict
 
 
 def _open_question(context: CommandContext, interrupt_id: str) -> Question:
-    from runner.cli.json_views import question_of
+    from runner.operations.exports import question_of
 
     question = question_of(context.client.interrupt(interrupt_id))
     if not question.is_open:

@@ -6,63 +6,33 @@ Tables, trees, lines and JSON are forms of these views. Times are ms of the stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from runner.cli.exits import CommandError, Exit
 from runner.definition.model import item_id, map_of
 from runner.execution.results import total_usage
-from runner.records import codec, failures
-from runner.records.interrupts import Interrupt
-from runner.records.run import VisitEntry
+from runner.operations.exports import (
+    NodeError,
+    Question,
+    RunHead,
+    all_events,
+    error_of,
+    head_of,
+    plain,
+    question_of,
+    view_of,
+)
+from runner.records.json_form import milliseconds
+from runner.records.run import existing
 from runner.store.interface import Event
 from runner.store.redis.workers import Worker, WorkerRegistry
 
 if TYPE_CHECKING:
-    from runner.records.run import NodeRecord
     from runner.settings import Settings
     from runner.store.interface import RunSnapshot, Store
 
-View = TypeVar("View")
-
 STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying"}
 """Events after which a node has a status that lasts."""
-
-EXPORT_VERSION = 1
-
-
-def view_of(kind: type[View], record: Any, **more: Any) -> View:
-    """Make a view that has the fields of a record, and those in `more` besides or instead."""
-    return kind(**{item.name: getattr(record, item.name) for item in fields(record)} | more)
-
-
-def plain(packed: Any) -> Any:
-    """Turn packed data into the plain JSON that people read: models as data, bytes as base64."""
-    return codec.plain(codec.unpack(packed))
-
-
-@dataclass(frozen=True, slots=True)
-class Question(Interrupt):
-    """An interrupt with plain data, and the time at which it expires (0: never)."""
-
-    expires_at: int = 0
-
-
-def question_of(interrupt: Interrupt) -> Question:
-    """Make the view of an interrupt."""
-    return view_of(
-        Question,
-        interrupt,
-        reason=plain(interrupt.reason),
-        response=plain(interrupt.response),
-        on_expire=plain(interrupt.on_expire),
-        expires_at=interrupt.asked_at + round(interrupt.expires_in * 1000) if interrupt.expires_in else 0,
-    )
-
-
-def event_of(event: Event) -> Event:
-    """Make an event's data plain."""
-    return replace(event, data=plain(event.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +40,6 @@ class WorkerView(Worker):
     """A worker with its state: alive, stopping, hangs or gone."""
 
     state: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeError:
-    """Why a node failed."""
-
-    type: str
-    message: str
-    traceback: str
-    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +65,11 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class RunHead:
-    """What every view of a run begins with."""
-
-    run_id: str
-    graph: str
-    status: str
-    created_at: int
-    tags: dict[str, str]
-    ended_at: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunView(RunHead):
     """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
 
-    `interrupts` are the open ones and `size` is in bytes, both including child runs.
+    `interrupts` are the open ones and `size` is in bytes, both including child runs; 0 for an `archived` run,
+    which the store does not have any more.
     """
 
     task: Any
@@ -130,43 +78,7 @@ class RunView(RunHead):
     execution_order: tuple[str, ...]
     usage: dict[str, int] = field(default_factory=dict)
     size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VisitView:
-    """One visit of a node. `attempts` is known of the latest visit only."""
-
-    node: str
-    visit: int
-    status: str
-    attempts: int | None
-    execution_ms: int
-    usage: dict[str, int]
-    output: Any
-    error: NodeError | None
-
-
-@dataclass(frozen=True, slots=True)
-class Export(RunHead):
-    """Everything that the store keeps of a run; `runs` are the child runs in the same form.
-
-    `signatures` has for each node what a deploy must leave unchanged for the node to resume.
-    """
-
-    v: int
-    fingerprint: str
-    signatures: dict[str, str]
-    parent: str | None
-    parent_node: str | None
-    root: str
-    task: Any
-    invocation_state: Any
-    visits: tuple[VisitView, ...]
-    execution_order: tuple[str, ...]
-    interrupts: tuple[Question, ...]
-    messages: dict[str, list[Any]]
-    events: tuple[Event, ...]
-    runs: tuple[Export, ...]
+    archived: bool = False
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -176,15 +88,16 @@ def read_run(store: Store, run_id: str) -> RunView:
     """Read a run with its child runs.
 
     Raises:
-        CommandError: there is no such run.
+        NotFoundError: there is no such run.
     """
-    snapshot = _snapshot(store, run_id)
+    snapshot = existing(store.read(run_id), run_id)
     events: dict[str, list[Event]] = {}
     for event in all_events(store, run_id):
         events.setdefault(event.node, []).append(event)
-    nodes = tuple(_node(store, snapshot, name, events) for name in _in_order(snapshot, events))
+    graph = snapshot.record.graph_id, snapshot.record.fingerprint
+    nodes = tuple(_node(store, snapshot, name, events) for name in _in_order(graph, snapshot.nodes, events))
     return RunView(
-        **_head(snapshot),
+        **head_of(snapshot),
         task=plain(snapshot.task),
         nodes=nodes,
         interrupts=tuple(_open_questions(snapshot, nodes)),
@@ -201,15 +114,6 @@ def read_workers(settings: Settings) -> list[WorkerView]:
     return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
 
 
-def all_events(store: Store, run_id: str) -> list[Event]:
-    """Read all events of a run that are still stored, in order."""
-    batch = store.events(run_id)
-    events = list(batch)
-    while batch and (batch := store.events(run_id, batch[-1].position)):
-        events += batch
-    return events
-
-
 def with_items(nodes: Iterable[NodeView]) -> Iterator[NodeView]:
     """List the nodes, each map followed by its items."""
     for node in nodes:
@@ -217,40 +121,18 @@ def with_items(nodes: Iterable[NodeView]) -> Iterator[NodeView]:
         yield from node.items
 
 
-def _snapshot(store: Store, run_id: str) -> RunSnapshot:
-    snapshot = store.read(run_id)
-    if snapshot is None:
-        raise CommandError(
-            Exit.NOT_FOUND,
-            f"There is no run {run_id!r} in this store; finished runs are deleted after RUNNER_RETENTION.",
-            "`runner runs list` lists the runs of this store.",
-        )
-    return snapshot
-
-
-def _head(snapshot: RunSnapshot) -> dict[str, Any]:
-    record = snapshot.record
-    return {
-        "run_id": record.run_id,
-        "graph": record.graph_id,
-        "status": str(record.status),
-        "created_at": snapshot.created_at,
-        "tags": dict(snapshot.tags),
-        "ended_at": snapshot.ended_at,
-        "reason": record.reason,
-    }
-
-
-def _in_order(snapshot: RunSnapshot, begun: Iterable[str]) -> list[str]:
+def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str]) -> list[str]:
+    """Order nodes as the graph does, `record` being its name and fingerprint; else as they began."""
     # Where this program has the graph, nodes that have not begun are shown as well.
     from runner.definition.registry import registry
 
-    plan = registry.find(snapshot.record.graph_id)
-    if plan is not None and plan.topology.fingerprint == snapshot.record.fingerprint:
+    graph, fingerprint = record
+    plan = registry.find(graph)
+    if plan is not None and plan.topology.fingerprint == fingerprint:
         return list(plan.definition.nodes)
-    names = {name for name in snapshot.nodes if not map_of(name)}
-    first = [name for name in begun if name in names]
-    return [*first, *sorted(names - set(first))]
+    outer = {name for name in names if not map_of(name)}
+    first = [name for name in begun if name in outer]
+    return [*first, *sorted(outer - set(first))]
 
 
 def _node(store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, Sequence[Event]]) -> NodeView:
@@ -270,7 +152,7 @@ def _node(store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, S
         ),
         execution_ms=entry.get("ms", 0),
         output=snapshot.outputs.get((name, record.visit)),
-        error=_error(entry),
+        error=error_of(entry),
         progress=_progress(of_visit),
         run=read_run(store, record.child) if record.child else None,
         total=snapshot.maps[name].total if items else 0,
@@ -295,13 +177,6 @@ def _open_questions(snapshot: RunSnapshot, nodes: Iterable[NodeView]) -> Iterato
             yield from node.run.interrupts
 
 
-def _error(entry: VisitEntry) -> NodeError | None:
-    if not entry.get("error"):
-        return None
-    error = failures.load(entry["error"])
-    return NodeError(error.name, error.message, error.traceback, str(error))
-
-
 def _progress(events: Sequence[Event]) -> str:
     last = next((event for event in reversed(events) if event.kind == "progress"), None)
     if last is None or not isinstance(last.data, dict):
@@ -309,50 +184,57 @@ def _progress(events: Sequence[Event]) -> str:
     return f"{last.data.get('fraction', 0):.0%} {last.data.get('note', '')}".strip()
 
 
-# -- export ------------------------------------------------------------------------------------------
+# -- archived runs -----------------------------------------------------------------------------------
 
 
-def read_export(store: Store, run_id: str) -> Export:
-    """Read everything that the store keeps of a run and its child runs.
-
-    Raises:
-        CommandError: there is no such run.
-    """
-    snapshot = _snapshot(store, run_id)
-    record = snapshot.record
-    topology = store.topology(record.graph_id, record.fingerprint)
-    return Export(
-        v=EXPORT_VERSION,
-        **_head(snapshot),
-        fingerprint=record.fingerprint,
-        signatures={name: node.signature for name, node in topology.nodes.items()} if topology else {},
-        parent=record.parent or None,
-        parent_node=record.parent_node or None,
-        root=record.root,
-        task=plain(snapshot.task),
-        invocation_state=plain(snapshot.invocation_state),
-        visits=tuple(_visits(snapshot)),
-        execution_order=tuple(snapshot.order),
-        interrupts=tuple(question_of(interrupt) for interrupt in snapshot.interrupts),
-        messages={node: [plain(message) for message in own] for node, own in snapshot.messages.items()},
-        events=tuple(event_of(event) for event in all_events(store, run_id)),
-        runs=tuple(read_export(store, child) for child in store.children(run_id) if store.peek(child)),
+def archived_run(document: Mapping[str, Any]) -> RunView:
+    """Make the view of a run from its archived export (JSON)."""
+    events: dict[str, list[Event]] = {}
+    for event in document["events"]:
+        at = milliseconds(event["at"])
+        events.setdefault(event["node"], []).append(Event(**event | {"at": at}))
+    names = _in_order((document["graph"], document["fingerprint"]), document["nodes"], events)
+    return RunView(
+        run_id=document["run_id"],
+        graph=document["graph"],
+        status=document["status"],
+        created_at=milliseconds(document["created_at"]),
+        tags=document["tags"],
+        ended_at=milliseconds(document["ended_at"]),
+        reason=document["reason"],
+        task=document["task"],
+        nodes=tuple(_archived_node(document, name, events) for name in names),
+        interrupts=(),
+        execution_order=tuple(document["execution_order"]),
+        usage=total_usage(document["visits"]),
+        archived=True,
     )
 
 
-def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
-    latest = {(name, record.visit) for name, record in snapshot.nodes.items() if record.visit}
-    for name, visit in sorted({*snapshot.entries, *latest}):
-        record: NodeRecord | None = snapshot.nodes.get(name)
-        entry = snapshot.entries.get((name, visit)) or {}
-        is_latest = record is not None and record.visit == visit
-        yield VisitView(
-            node=name,
-            visit=visit,
-            status=str(record.status) if record and is_latest else "completed",
-            attempts=record.attempt if record and is_latest else None,
-            execution_ms=entry.get("ms", 0),
-            usage=dict(entry.get("usage") or {}),
-            output=snapshot.outputs.get((name, visit)),
-            error=_error(entry),
-        )
+def _archived_node(document: Mapping[str, Any], name: str, events: Mapping[str, Sequence[Event]]) -> NodeView:
+    state = document["nodes"].get(name)
+    if state is None:
+        return NodeView(name, "pending", 0, 0)
+    number = state["visit"]
+    visits = [visit for visit in document["visits"] if (visit["node"], visit["visit"]) == (name, number)]
+    visit: Mapping[str, Any] = visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}
+    of_visit = [event for event in events.get(name, ()) if event.visit == number]
+    children = {run["run_id"]: run for run in document["runs"]}
+    items = [item for item in document["nodes"] if map_of(item) == name]
+    return NodeView(
+        id=name,
+        status=state["status"],
+        visit=number,
+        attempts=state["attempts"],
+        since=max(
+            (event.at for event in of_visit if event.kind in STATUS_EVENTS),
+            default=milliseconds(document["created_at"]),
+        ),
+        execution_ms=visit["execution_ms"],
+        output=visit["output"],
+        error=NodeError(**visit["error"]) if visit["error"] else None,
+        progress=_progress(of_visit),
+        run=archived_run(children[state["run"]]) if state["run"] in children else None,
+        total=state["items"],
+        items=tuple(_archived_node(document, item, events) for item in items),
+    )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.records.json_form import document
 from runner.records.validation import escaped, one_line
 
 if TYPE_CHECKING:
@@ -25,35 +25,6 @@ PIPE_WIDTH = 120
 
 NARROW = 60
 """Columns of a terminal below which a table has a line for each cell."""
-
-JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
-"""Fields of records that JSON names as the messages and events do."""
-
-TIMES = frozenset({"at", "since", "seen", "started"})
-"""Fields of records that hold ms of the store's clock, besides those that end in `_at`."""
-
-
-def is_time(field: str) -> bool:
-    """Whether a record's field holds a time in ms; JSON has it as RFC 3339."""
-    return field in TIMES or field.endswith("_at")
-
-
-def document(value: Any) -> Any:
-    """Return the JSON form of a record, or of a list or mapping of records."""
-    if is_dataclass(value):
-        return {
-            JSON_NAMES.get(field.name, field.name): stamp(getattr(value, field.name))
-            if is_time(field.name)
-            else document(getattr(value, field.name))
-            for field in fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): document(item) for key, item in value.items()}
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [document(item) for item in value]
-    return value
 
 
 class Output:
@@ -245,14 +216,6 @@ def block(value: Any) -> str:
 def times(number: int) -> str:
     """Return "once" or "3 times"."""
     return "once" if number == 1 else f"{number} times"
-
-
-def stamp(milliseconds: int) -> str | None:
-    """Return a time of the store as RFC 3339 in UTC; None for 0."""
-    if not milliseconds:
-        return None
-    time = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock_time(milliseconds: int) -> str:

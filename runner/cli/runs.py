@@ -20,7 +20,8 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import NARROW, Output, clock_time, compact, stamp
+from runner.cli.output import NARROW, Output, clock_time, compact
+from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
     from runner.cli.json_views import NodeView, RunView
@@ -275,7 +276,7 @@ def events(context: CommandContext, run_id: str, *, after: str, follow: bool) ->
     A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json it
     is one JSON document. To continue later, pass the last position as --after.
     """
-    from runner.cli.json_views import event_of
+    from runner.operations.exports import event_of
 
     if after and not after.isdecimal():
         raise click.BadParameter(
@@ -301,7 +302,7 @@ def export(context: CommandContext, run_id: str) -> None:
     That is its task and state, the output or error of every visit, all questions and answers, the agents'
     messages and the events, and the same for each child run.
     """
-    from runner.cli.json_views import read_export
+    from runner.operations.exports import read_export
 
     context.output.data(read_export(context.store, run_id))
 

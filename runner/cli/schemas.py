@@ -12,9 +12,10 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
 from runner.cli.deploy_views import GraphCheck, MigratedRun
-from runner.cli.json_views import Export, Question, RunView, WorkerView
-from runner.cli.output import JSON_NAMES, is_time
+from runner.cli.json_views import RunView, WorkerView
+from runner.operations.exports import Export, Question
 from runner.records.interrupts import Receipt
+from runner.records.json_form import JSON_NAMES, is_time
 from runner.records.listings import RunSummary
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.output import clock_time, stamp
+from runner.cli.output import clock_time
 from runner.dev.supervised_process import SupervisedProcess
 from runner.errors import RunnerError
+from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
     from runner.cli.json_views import WorkerView

@@ -313,8 +313,8 @@ class InProcessRun:
 
     def export(self) -> dict[str, object]:
         """Write the run as `runner runs export` does, for `replay`."""
-        from runner.cli.json_views import read_export  # noqa: PLC0415 - few tests need it
-        from runner.cli.output import document  # noqa: PLC0415 - few tests need it
+        from runner.operations.exports import read_export  # noqa: PLC0415 - few tests need it
+        from runner.records.json_form import document  # noqa: PLC0415 - few tests need it
 
         exported: dict[str, object] = document(read_export(self.store, self.id))
         return exported

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from runner.cli.exits import CommandError
 from runner.cli.interrupts import ask_for_answer, ask_for_responder
-from runner.cli.json_views import question_of
 from runner.cli.output import Output
+from runner.operations.exports import question_of
 from runner.records.interrupts import Address
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from runner import Client
 from runner.cli.interrupts import _expiry
-from runner.cli.json_views import question_of
-from runner.cli.output import document
 from runner.cli.run_tree import _question
+from runner.operations.exports import question_of
 from runner.records.interrupts import Address
+from runner.records.json_form import document
 
 YES = '{"decision": "approve"}'
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from runner import Client, GraphBuilder
 from runner.cli.json_views import read_run
-from runner.cli.output import document
 from runner.cli.run_tree import draw
+from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
 from tests.waiting import wait_until
 

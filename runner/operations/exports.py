@@ -1,0 +1,215 @@
+"""Exports: everything that the store keeps of a run, as one document for people and programs.
+
+Packed data are made plain: models as data, bytes as base64. Times are ms of the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from runner.records import codec, failures
+from runner.records.interrupts import Interrupt
+from runner.records.run import NodeRecord, VisitEntry, existing
+from runner.store.interface import Event, RunSnapshot, Store
+
+View = TypeVar("View")
+
+EXPORT_VERSION = 1
+
+
+def view_of(kind: type[View], record: Any, **more: Any) -> View:
+    """Make a view that has the fields of a record, and those in `more` besides or instead."""
+    return kind(**{item.name: getattr(record, item.name) for item in fields(record)} | more)
+
+
+def plain(packed: Any) -> Any:
+    """Turn packed data into the plain JSON that people read: models as data, bytes as base64."""
+    return codec.plain(codec.unpack(packed))
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Interrupt):
+    """An interrupt with plain data, and the time at which it expires (0: never)."""
+
+    expires_at: int = 0
+
+
+def question_of(interrupt: Interrupt) -> Question:
+    """Make the view of an interrupt."""
+    return view_of(
+        Question,
+        interrupt,
+        reason=plain(interrupt.reason),
+        response=plain(interrupt.response),
+        on_expire=plain(interrupt.on_expire),
+        expires_at=interrupt.asked_at + round(interrupt.expires_in * 1000) if interrupt.expires_in else 0,
+    )
+
+
+def event_of(event: Event) -> Event:
+    """Make an event's data plain."""
+    return replace(event, data=plain(event.data))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeError:
+    """Why a node failed."""
+
+    type: str
+    message: str
+    traceback: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """What every view of a run begins with."""
+
+    run_id: str
+    graph: str
+    status: str
+    created_at: int
+    tags: dict[str, str]
+    ended_at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VisitView:
+    """One visit of a node. `attempts` is known of the latest visit only."""
+
+    node: str
+    visit: int
+    status: str
+    attempts: int | None
+    execution_ms: int
+    usage: dict[str, int]
+    output: Any
+    error: NodeError | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What became of a node: its latest visit, of a map how many `items` it has, of a graph its child run."""
+
+    status: str
+    visit: int
+    attempts: int
+    items: int
+    run: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Export(RunHead):
+    """Everything that the store keeps of a run; `runs` are the child runs in the same form.
+
+    `nodes` has each node that began, was skipped or cancelled; `signatures` has what a deploy must not change
+    of each if it is to resume.
+    """
+
+    v: int
+    fingerprint: str
+    signatures: dict[str, str]
+    parent: str | None
+    parent_node: str | None
+    root: str
+    task: Any
+    invocation_state: Any
+    nodes: dict[str, NodeState]
+    visits: tuple[VisitView, ...]
+    execution_order: tuple[str, ...]
+    interrupts: tuple[Question, ...]
+    messages: dict[str, list[Any]]
+    events: tuple[Event, ...]
+    runs: tuple[Export, ...]
+
+
+def read_export(store: Store, run_id: str) -> Export:
+    """Read everything that the store keeps of a run and its child runs.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    snapshot = existing(store.read(run_id), run_id)
+    record = snapshot.record
+    topology = store.topology(record.graph_id, record.fingerprint)
+    return Export(
+        v=EXPORT_VERSION,
+        **head_of(snapshot),
+        fingerprint=record.fingerprint,
+        signatures={name: node.signature for name, node in topology.nodes.items()} if topology else {},
+        parent=record.parent or None,
+        parent_node=record.parent_node or None,
+        root=record.root,
+        task=plain(snapshot.task),
+        invocation_state=plain(snapshot.invocation_state),
+        nodes=_states(snapshot),
+        visits=tuple(_visits(snapshot)),
+        execution_order=tuple(snapshot.order),
+        interrupts=tuple(question_of(interrupt) for interrupt in snapshot.interrupts),
+        messages={node: [plain(message) for message in own] for node, own in snapshot.messages.items()},
+        events=tuple(event_of(event) for event in all_events(store, run_id)),
+        runs=tuple(read_export(store, child) for child in store.children(run_id) if store.peek(child)),
+    )
+
+
+def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
+    return {
+        name: NodeState(
+            str(record.status),
+            record.visit,
+            record.attempt,
+            snapshot.maps[name].total if name in snapshot.maps else 0,
+            record.child or None,
+        )
+        for name, record in snapshot.nodes.items()
+    }
+
+
+def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
+    latest = {(name, record.visit) for name, record in snapshot.nodes.items() if record.visit}
+    for name, visit in sorted({*snapshot.entries, *latest}):
+        record: NodeRecord | None = snapshot.nodes.get(name)
+        entry = snapshot.entries.get((name, visit)) or {}
+        is_latest = record is not None and record.visit == visit
+        yield VisitView(
+            node=name,
+            visit=visit,
+            status=str(record.status) if record and is_latest else "completed",
+            attempts=record.attempt if record and is_latest else None,
+            execution_ms=entry.get("ms", 0),
+            usage=dict(entry.get("usage") or {}),
+            output=snapshot.outputs.get((name, visit)),
+            error=error_of(entry),
+        )
+
+
+def head_of(snapshot: RunSnapshot) -> dict[str, Any]:
+    record = snapshot.record
+    return {
+        "run_id": record.run_id,
+        "graph": record.graph_id,
+        "status": str(record.status),
+        "created_at": snapshot.created_at,
+        "tags": dict(snapshot.tags),
+        "ended_at": snapshot.ended_at,
+        "reason": record.reason,
+    }
+
+
+def error_of(entry: VisitEntry) -> NodeError | None:
+    if not entry.get("error"):
+        return None
+    error = failures.load(entry["error"])
+    return NodeError(error.name, error.message, error.traceback, str(error))
+
+
+def all_events(store: Store, run_id: str) -> list[Event]:
+    """Read all events of a run that are still stored, in order."""
+    batch = store.events(run_id)
+    events = list(batch)
+    while batch and (batch := store.events(run_id, batch[-1].position)):
+        events += batch
+    return events

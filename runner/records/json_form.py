@@ -1,0 +1,50 @@
+"""The JSON form of records, as commands, exports and archives have it: names, and times as RFC 3339."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
+"""Fields of records that JSON names as the messages and events do."""
+
+TIMES = frozenset({"at", "since", "seen", "started"})
+"""Fields of records that hold ms of the store's clock, besides those that end in `_at`."""
+
+
+def is_time(field: str) -> bool:
+    """Whether a record's field holds a time in ms; JSON has it as RFC 3339."""
+    return field in TIMES or field.endswith("_at")
+
+
+def document(value: Any) -> Any:
+    """Return the JSON form of a record, or of a list or mapping of records."""
+    if is_dataclass(value):
+        return {
+            JSON_NAMES.get(field.name, field.name): stamp(getattr(value, field.name))
+            if is_time(field.name)
+            else document(getattr(value, field.name))
+            for field in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): document(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [document(item) for item in value]
+    return value
+
+
+def stamp(milliseconds: int) -> str | None:
+    """Return a time of the store as RFC 3339 in UTC; None for 0."""
+    if not milliseconds:
+        return None
+    time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def milliseconds(time: str | None) -> int:
+    """Read what `stamp` wrote."""
+    return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
