@@ -103,7 +103,7 @@ def test_a_waiting_run_never_expires(worker, client):
     finish(worker, worker.start(graph))
 
     stored_keys = [key for key in keys(client) if waiting in key]
-    assert len(stored_keys) > 2
+    assert len(stored_keys) > 1
     assert {client.pttl(key) for key in [*stored_keys, KEYS.shape(graph.fingerprint)]} == {-1}
 
 
@@ -204,7 +204,7 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     clock.advance(61)
     store.sweep()
 
-    assert (list(store.runs()), keys(client, "*:runs*"), keys(client, "*:listed:*")) == ([], [], [])
+    assert (list(store.runs()), keys(client, "*:runs*")) == ([], [])
 
 
 def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, client, clock):
@@ -213,10 +213,9 @@ def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, clien
     worker.run(first, "a")
     expired = {f"00expired{place}": clock.now + place for place in range(1, 2 * LOOKED_AT + 1)}
     query, pages, cursor = RunQuery(Status.COMPLETED, tags={"team": "red"}), [], ""
-    every, by_status, by_tag = KEYS.runs(query)
-    for index in (every, by_tag):
-        client.zadd(index, expired)
-    # Two indexes have them all, and that by status has one.
+    (by_status,), (by_tag,) = KEYS.runs(query, ["g"])
+    client.zadd(by_tag, expired)
+    # One index has them all, and that by status and graph has one.
     assert [run.run_id for run in store.runs(query)] == [first]
     client.zadd(by_status, expired)
     while cursor is not None:

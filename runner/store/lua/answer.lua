@@ -1,8 +1,8 @@
 -- Apply a set of answers that was judged: all of them, or none when one of them has moved since.
 --
--- Keys touched: r:<run> (nodes, decisions), r:<run>:e, timers, open, open:*,
---   listed:open, notices,
---   runs:<status>; parents' r:<run>; queues; r:<root> (size).
+-- Keys touched: r:<run> (nodes, decisions), r:<run>:e, timers, open:*,
+--   notices,
+--   runs:*; parents' r:<run>; queues; r:<root> (size).
 -- Arguments: 6 nonce, then for each answer: run, node, visit, question's id, decision (JSON),
 --   what its event tells (JSON).
 -- Words: "answered" (a repeat too), "moved" when a question is not open any more. An id always asks the same
@@ -28,7 +28,7 @@ for place = 7, #ARGV, 6 do
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run, 'd:' .. short_id(id), decision)
   grow(redis.call('HGET', prefix .. 'r:' .. run, 'root'), #ARGV[place + 4])
-  list_closed(id)
+  list_closed(prefix .. 'r:' .. run, id)
   local group = groups[#groups]
   if not group or group.run ~= run or group.name ~= name or group.visit ~= visit then
     group = {run = run, name = name, visit = visit, ids = {}, payloads = {}}

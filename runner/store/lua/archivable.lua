@@ -2,7 +2,7 @@
 -- only with an archive: this also says that there is one.
 --
 -- Keys touched: archive, unarchived, timers, r:<run> (read); of a run that waited too long dead, and what its expiry
---   touches: r:<run> and its parts, idem:<graph>:<key>, listed:runs, retiring, retired.
+--   touches: r:<run> and its parts, idem:<graph>:<key>, retiring, retired.
 -- Arguments: 6 how many at most, 7 ms for which fewer than that wait for others, 8 ms for which those taken are
 --   the caller's, 9 ms after its end for which a run waits, and for which this is taken to be an archive,
 --   10 where the archive is, 11 why the caller's last ones could not be archived, or "".

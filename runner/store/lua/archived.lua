@@ -1,6 +1,6 @@
 -- Note that the archive has runs: their expiry begins. One that goes on again since, or has ended again, has not.
 --
--- Keys touched: unarchived; r:<run> and its parts (expiry), idem:<graph>:<key>, listed:runs, retiring,
+-- Keys touched: unarchived; r:<run> and its parts (expiry), idem:<graph>:<key>, retiring,
 --   retired.
 -- Arguments: from 6 on: run, when it had ended (ms).
 -- Words: "archived".

@@ -1,6 +1,6 @@
 -- Stop a run on request.
 --
--- Keys touched: r:<run> (nodes, counters), r:<run>:q, :e, timers, open, notices, runs:<status>; its
+-- Keys touched: r:<run> (nodes, counters), r:<run>:q, :e, timers, open:*, notices, runs:*; its
 --   parent's and children's.
 -- Arguments: 6 run, 7 reason, 8 nonce or "".
 -- Words: "cancelled" (a repeat too), "already", "unknown".

@@ -1,7 +1,7 @@
 -- Note that the end of a run was reported: no doorbell rings for it any more, and the run may expire.
 --
 -- Keys touched: r:<run> and its parts (expiry), timers, g:<fingerprint> (counts its runs), idem:<graph>:<key>,
---   listed:runs, retiring, retired, archive (read), unarchived.
+--   retiring, retired, archive (read), unarchived.
 -- Arguments: 6 run, 7 which of its ends.
 -- Words: "end_reported" (a repeat too), "stale" when it has ended again or is gone.
 -- include: draft

@@ -1,7 +1,7 @@
 -- A running map waits for its items; a long list comes in several calls.
 --
 -- Keys touched: r:<run> (the map's node and record, items' nodes, counters), r:<run>:f (the items), :e,
---   timers, runs:<status>; its parent's r:<run>; queues; r:<root> (size).
+--   timers, runs:*; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 how many items there are ("": go on with those of this
 --   visit), 11 "1" when no more follow, 12 index of the first of these, 13 bytes of all items, 14 ... these (JSON).
 -- Words: "more" when others follow, "expanded", "cancelled" when the run stops, "no_items", "stale";

@@ -1,7 +1,7 @@
 -- Begin a run from what another has done: its records are given, its results are copied.
 --
 -- Keys touched: the source's r:<run>, :s and :m (read); g:<fingerprint> (counts its runs), r:<run> and its
---   parts, runs and runs:<...> (indexes), timers; queues.
+--   parts, runs:* (indexes), timers; queues.
 -- Arguments: 6 run, 7 graph, 8 fingerprint, 9 task, 10 invocation state, 11 tags (JSON), 12 source, then records
 --   (parts/reopen.lua); then, each after how many there are: results (node.visit, place in the order), nodes
 --   that keep their documents; then, if a visit is given another task: node, visit, task.

@@ -1,6 +1,6 @@
 -- A running visit waits for an external task, which is sent next.
 --
--- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues.
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:*; its parent's r:<run>; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 the name of the work.
 -- Words: "handed"; "ready" when the system has reported already; "cancelled" when the run stops; "stale".
 -- include: ownership

@@ -1,6 +1,6 @@
 -- Set a visit aside whose graph has changed under it, until its run is migrated.
 --
--- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's; queues.
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:*; its parent's; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence.
 -- Words: "held", "stale".
 -- include: ownership

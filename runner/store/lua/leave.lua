@@ -1,6 +1,6 @@
 -- Ring again for a running visit whose worker shuts down: no lease has to run out.
 --
--- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues;
+-- Keys touched: r:<run> (the node, counters), r:<run>:e, timers, runs:*; its parent's r:<run>; queues;
 --   a place of a limit and who gets it.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence.
 -- Words: "left", "cancelled" when the run stops, "stale".

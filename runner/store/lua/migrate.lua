@@ -1,7 +1,7 @@
 -- Migrate waiting runs to other shapes: all of them, or none when one has moved since it was read.
 --
 -- Keys touched: r:<run> and its parts (records replaced, what nodes left under other names), g:<fingerprint>
---   of the old and the new shape (count their runs), runs:g:<graph>, open, timers, runs:<status>, notices;
+--   of the old and the new shape (count their runs), runs:*, open:*, timers, notices;
 --   early, early:<door>; the parent's r:<run>; those of child runs that stop; queues.
 -- Arguments: 6 nonce, then each run, a parent before its children (parts/moves.lua).
 -- Words: "migrated" (a repeat too), "moved", "unknown", "unknown_graph".

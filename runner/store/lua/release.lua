@@ -1,6 +1,6 @@
 -- Release held nodes.
 --
--- Keys touched: r:<run> (the nodes, counters), r:<run>:e, timers, notices, runs:<status>; its parent's;
+-- Keys touched: r:<run> (the nodes, counters), r:<run>:e, timers, notices, runs:*; its parent's;
 --   queues.
 -- Arguments: 6 run, 7 ... nodes.
 -- Words: "released"; "stale" when none of them is set aside.

@@ -1,6 +1,6 @@
 -- Remove an ended run now; the graphs inside it go with the next sweeps.
 --
--- Keys touched: r:<run> and its parts, idem:<graph>:<key>, listed:runs, runs, runs:*, retired (without it),
+-- Keys touched: r:<run> and its parts, idem:<graph>:<key>, runs:*, retired (without it),
 --   retiring (its children).
 -- Arguments: 6 run.
 -- Words: "removed", "goes_on" (it has not ended, or must still tell so), "inside" (another run), "unknown".

@@ -1,6 +1,6 @@
 -- Take what another system says of a node's work.
 --
--- Keys touched: r:<run> (the node, the report), r:<run>:e, timers, runs:<status>; its parent's r:<run>; queues;
+-- Keys touched: r:<run> (the node, the report), r:<run>:e, timers, runs:*; its parent's r:<run>; queues;
 --   r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 the name of the work, 10 how it ended (JSON).
 -- Words: "reported" (a repeat too, of which nothing is kept), "stale", "unknown".

@@ -1,7 +1,7 @@
 -- Reopen ended runs with other records: all of them, or none when one has moved since it was read.
 --
 -- Keys touched: r:<run> and its parts (records replaced, expiry removed), their children's (expiry),
---   g:<fingerprint> (counts its runs), idem:<graph>:<key>, retired, listed:runs, timers, runs:<status>,
+--   g:<fingerprint> (counts its runs), idem:<graph>:<key>, retired, timers, runs:*,
 --   notices; the parent's r:<run>; queues.
 -- Arguments: 6 nonce, then for each run, a parent before its children: run, its number of events, records
 --   (parts/reopen.lua); then, each after how many there are: visits undone (node.visit, entry), nodes

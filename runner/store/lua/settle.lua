@@ -1,7 +1,7 @@
 -- End a visit: write what it leaves behind, carry its arrivals, ring what became ready.
 --
 -- Keys touched: r:<run> (nodes, loops, counters, result), :s and :m (kept), :q, :e,
---   timers, open, notices, runs:<status>; its parent's; queues; session:m:<session>,
+--   timers, open:*, notices, runs:*; its parent's; queues; session:m:<session>,
 --   session:s:<session>; r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 nonce, 11 "completed" or "failed", 12 a bit for each
 --   edge out, 13 output, or the payload of a failure, 14 entry, 15 "1" to lock when refused, 16 how

@@ -1,7 +1,7 @@
 -- Begin a run; a child run also makes its parent's node wait for it.
 --
 -- Keys touched: graphs, g:<fingerprint> (counts its runs), idem:<graph>:<key> (-> run id), r:<run> and
---   its parts, runs and runs:* (indexes), timers, notices; the parent's r:<run>, queues.
+--   its parts, runs:* (indexes), timers, notices; the parent's r:<run>, queues.
 -- Arguments: 6 run, 7 graph, 8 fingerprint ("": the current one), 9 task, 10 invocation state, 11 tags (JSON),
 --   12 idempotency key or "", 13 root run or "", 14 the task to call at its end or "",
 --   15 the trace that it belongs to or "", then for a child: 16 parent run, 17 node, 18 visit, 19 fence.

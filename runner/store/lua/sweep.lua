@@ -1,8 +1,8 @@
 -- Do what is due: at most so many timers, each for itself. A timer that fails (its run can't be read) is tried
 -- again later and later, and the others are done.
 --
--- Keys touched: timers, and for each what its transition touches (r:<run> and its parts, open, notices,
---   dead, runs:<status>, early, early:<door>, queues); failing; retiring and retired (runs that ended), runs, runs:<status>;
+-- Keys touched: timers, and for each what its transition touches (r:<run> and its parts, open:*, notices,
+--   dead, runs:*, early, early:<door>, queues); failing; retiring and retired (runs that ended), runs:*;
 --   archive, unarchived.
 -- Arguments: 6 limit, 7 entry of a node that used up its crash budget (JSON), 8 the reason in words.
 -- Words: how many timers were handled, then in lines those that failed: member, "|", error.

@@ -1,7 +1,7 @@
 -- Withdraw an open question: the node that asked it is notified, and may ask it again.
 --
--- Keys touched: r:<run> (the node, counters), questions and decisions, :e, timers, open, notices,
---   runs:<status>; its parent's r:<run>; queues; r:<root> (size).
+-- Keys touched: r:<run> (the node, counters), questions and decisions, :e, timers, open:*, notices,
+--   runs:*; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 question's id, 10 reason and reask (JSON), 11 "1" to wake the node at
 --   once.
 -- Words: "withdrawn" (a repeat too), "closed" when it is not open any more, "unknown".
@@ -16,7 +16,7 @@ if decided then
 end
 local decision = table.concat({'withdrawn', now, node(d, name).attempt, reason}, ' ')
 redis.call('HSET', d.key, 'd:' .. short_id(id), decision)
-list_closed(id)
+list_closed(d.key, id)
 grow(d.root, #reason)
 announce(d, 'interrupt.withdrawn', name, visit, id, reason)
 resolve(d, name, visit, {id}, ARGV[11] == '1')

@@ -13,14 +13,26 @@ runner/settings.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runner.records.listings import InterruptQuery, RunQuery, outermost
+from runner.records.run import Status
 from runner.store.redis.doorbell_template import VERSION
 
 NAMESPACE = "runner"
 
 PARTITION = "p00"
+
+STATUSES = (
+    Status.EXECUTING,
+    Status.INTERRUPTED,
+    Status.NEEDS_MIGRATION,
+    Status.COMPLETED,
+    Status.FAILED,
+    Status.CANCELLED,
+)
+"""What a run can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +111,23 @@ DICTIONARY = (
     ),
     Key("early:<door>", "stream", "the same when they are due: number -> message (JSON)", "until applied"),
     Key("failing", "hash", "member of timers -> how often it failed in a row", "until it succeeds"),
-    Key("open", "zset", "open questions by the ms they were asked", "until closed"),
     Key(
-        "open:<kind>:<value>",
+        "open:g:<graph>",
         "zset",
-        "the same, one for each graph (g), family of runs by its root (r), name (n) and assignee (a)",
+        "open questions of an outermost graph, by the ms they were asked",
         "until closed",
     ),
-    Key("listed:open", "hash", "question's id -> its listings of that kind (JSON)", "until closed"),
-    Key("runs", "zset", "runs by the ms they were created", "a run's entry as long as its keys"),
-    Key("runs:<status>", "zset", "the same, one for each status", "a run's entry as long as its keys"),
-    Key("runs:g:<graph>", "zset", "the same, one for each graph", "a run's entry as long as its keys"),
-    Key("runs:t:<tag>=<value>", "zset", "the same, one for each tag", "a run's entry as long as its keys"),
-    Key("listed:runs", "hash", "ended run -> the listings of its graph and tags (JSON)", "until swept"),
+    Key("open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"),
+    Key(
+        "open:r:<run>",
+        "zset",
+        "the same of an outermost run, but for those of its own nodes that are no items of maps",
+        "until closed",
+    ),
+    Key(
+        "runs:t:<tag>=<value>", "zset", "runs with a tag by the ms they were created", "as long as their keys"
+    ),
+    Key("runs:<status>:<graph>", "zset", "runs by the ms they were created", "as long as their keys"),
     Key(
         "limit:h:<limit>",
         "zset",
@@ -143,7 +159,12 @@ DICTIONARY = (
         "ended runs, without those inside others, by the ms at which they may be archived",
         "until archived, or for RUNNER_ARCHIVE_HOLD",
     ),
-    Key("retired", "zset", "ended runs by the ms at which their keys are gone", "until swept"),
+    Key(
+        "retired",
+        "zset",
+        "ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys are gone",
+        "until swept",
+    ),
     Key(
         "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"
     ),
@@ -210,21 +231,21 @@ class Keys:
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
 
-    def runs(self, query: RunQuery) -> list[str]:
-        """Return the indexes each of which has all runs that match."""
-        indexes = [f"{self.prefix}runs"]
-        if query.status is not None:
-            indexes.append(f"{self.prefix}runs:{query.status}")
-        if query.graph is not None:
-            indexes.append(f"{self.prefix}runs:g:{query.graph}")
-        return indexes + [f"{self.prefix}runs:t:{name}={value}" for name, value in query.tags.items()]
+    def runs(self, query: RunQuery, graphs: Iterable[str]) -> list[list[str]]:
+        """Return sets of indexes each of which has all runs that match, which are of these graphs."""
+        statuses = STATUSES if query.status is None else (query.status,)
+        each = [f"{self.prefix}runs:{status}:{name}" for name in graphs for status in statuses]
+        return [each, *([f"{self.prefix}runs:t:{name}={value}"] for name, value in query.tags.items())]
 
-    def questions(self, query: InterruptQuery, root: str) -> list[str]:
-        """Return the indexes each of which has all open questions that match."""
-        graph = query.graph and outermost(query.graph)
-        values = {"g": graph, "r": root or None, "n": query.name, "a": query.assignee}
-        named = [f"{self.open}:{kind}:{value}" for kind, value in values.items() if value is not None]
-        return [self.open, *named]
+    def questions(self, query: InterruptQuery, root: str, graphs: Iterable[str]) -> list[list[str]]:
+        """Return sets of indexes each of which has all open questions that match, which are of these graphs.
+
+        What the nodes of `root` ask themselves is not in that of its family.
+        """
+        if root:
+            return [[f"{self.open}:r:{root}"]]
+        each = [f"{self.open}:g:{name}" for name in sorted({outermost(graph) for graph in graphs})]
+        return [each] if query.assignee is None else [each, [f"{self.open}:a:{query.assignee}"]]
 
 
 def declared(key: str) -> Key | None:

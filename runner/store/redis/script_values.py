@@ -47,13 +47,11 @@ UNASKED = asdict(Interrupt("", ""))
 def question_document(question: Interrupt) -> bytes:
     """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
     values = {name: getattr(question, name) for name in UNASKED}
-    return dump(
-        {
-            name: value
-            for name, value in values.items()
-            if name in SHOWN or (name not in PLACE and value != UNASKED[name])
-        }
-    )
+    changed = {name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]}
+    for name in PLACE:
+        changed.pop(name, None)
+    # Scripts find the assignees at the beginning: see parts/indexes.lua.
+    return dump({"assignees": question.assignees, **changed})
 
 
 def question(interrupt_id: str, data: bytes, decided: bytes | None) -> Interrupt:
@@ -117,12 +115,10 @@ def question_arguments(
     arguments: list[Argument] = [len(by_id)]
     for question in by_id.values():
         lifetime = 0 if question.expires_in is None else max(1, round(question.expires_in * 1000))
-        listings = [f"n:{question.name}", *(f"a:{person}" for person in dict.fromkeys(question.assignees))]
         arguments += [
             question.id,
             lifetime,
             question_document(question),
-            dump(listings),
             dump(event_payloads.question(question)),
             _timed(question, lambda value: write(token, value)),
         ]

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import StoreError
-from runner.records.listings import RunQuery
-from runner.records.run import Status
+from runner.records.listings import InterruptQuery, RunQuery
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.keys import NAMESPACE, STATUSES, Keys
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -95,17 +94,7 @@ def _info(text: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-# Numbers about a store, for Prometheus: each is one cheap command, however many runs there are.
-
-
-STATUSES = (
-    Status.EXECUTING,
-    Status.INTERRUPTED,
-    Status.NEEDS_MIGRATION,
-    Status.COMPLETED,
-    Status.FAILED,
-    Status.CANCELLED,
-)
+# Numbers about a store, for Prometheus: cheap commands, however many runs there are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +120,10 @@ def read_metrics(url: str, namespace: str = NAMESPACE) -> list[Metric]:
     connection, roster, keys = RedisConnection(url), WorkerRegistry(url, namespace), Keys(namespace)
     try:
         now = roster.now()
+        graphs = [name.decode() for name in connection.call("HKEYS", keys.graphs)]
         return [
-            *_runs(connection, keys),
-            *_questions(connection, keys, now),
+            *_runs(connection, keys, graphs),
+            *_questions(connection, keys, graphs, now),
             *_rest(connection, keys, now),
             *_workers(roster, now),
             *_histograms(connection, keys),
@@ -143,18 +133,20 @@ def read_metrics(url: str, namespace: str = NAMESPACE) -> list[Metric]:
         roster.close()
 
 
-def _runs(connection: RedisConnection, keys: Keys) -> Iterator[Metric]:
+def _runs(connection: RedisConnection, keys: Keys, graphs: Sequence[str]) -> Iterator[Metric]:
     for status in STATUSES:
-        count = int(connection.call("ZCARD", keys.runs(RunQuery(status))[-1]))
+        indexes, *_ = keys.runs(RunQuery(status), graphs)
+        count = sum(connection.call("ZCARD", index) for index in indexes)
         yield Metric("runner_runs", "Runs that are kept, by status.", count, {"status": str(status)})
 
 
-def _questions(connection: RedisConnection, keys: Keys, now: int) -> Iterator[Metric]:
-    oldest = connection.call("ZRANGE", keys.open, 0, 0, "WITHSCORES")
-    age = max(0.0, now - float(oldest[1])) / 1000 if oldest else 0.0
-    yield Metric(
-        "runner_questions_open", "Questions that wait for people.", int(connection.call("ZCARD", keys.open))
-    )
+def _questions(connection: RedisConnection, keys: Keys, graphs: Sequence[str], now: int) -> Iterator[Metric]:
+    indexes, *_ = keys.questions(InterruptQuery(), "", graphs)
+    first = [connection.call("ZRANGE", index, 0, 0, "WITHSCORES") for index in indexes]
+    asked = min((float(oldest[1]) for oldest in first if oldest), default=now)
+    age = max(0.0, now - asked) / 1000
+    count = sum(connection.call("ZCARD", index) for index in indexes)
+    yield Metric("runner_questions_open", "Questions that wait for people.", count)
     yield Metric("runner_question_oldest_seconds", "For how long the oldest open question waits.", age)
 
 

@@ -97,6 +97,11 @@ class Span:
         self.low: str = "-inf" if low is None else str(low)
         self.high: str = "+inf" if high is None else f"({high}"
         self.newest = newest
+        self._until = high
+
+    def covers(self, moment: int) -> bool:
+        """Whether a time is early enough."""
+        return self._until is None or moment < self._until
 
 
 class RedisStore:
@@ -171,6 +176,10 @@ class RedisStore:
         with self._redis.translated():
             graphs: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.graphs)
         return {name.decode(): fingerprint.decode() for name, fingerprint in graphs.items()}
+
+    def _names(self, graph: str | None) -> Sequence[str]:
+        """Return the graphs that a listing is of."""
+        return [graph] if graph is not None else list(self.graphs())
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         with self._redis.translated():
@@ -391,11 +400,15 @@ class RedisStore:
         self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
         span = Span(None, query.until, newest=False)
+        own: list[Place] = []
         with self._redis.translated():
             root = self._families([query.run])[0][1] if query.run else ""
             if query.run and not root:
                 return Page(())
-            index = self._shortest(self._keys.questions(query, root), span)
+            if root and root == query.run:
+                _, *asked = self._call("asked", root)
+                own = [(int(at), name.decode()) for name, at in zip(asked[::2], asked[1::2], strict=True)]
+            indexes = self._shortest(self._keys.questions(query, root, self._names(query.graph)), span)
 
             def read(ids: Sequence[str]) -> list[Interrupt | None]:
                 interrupts = self._read_questions(ids)[0]
@@ -407,7 +420,7 @@ class RedisStore:
                     for interrupt, family in zip(interrupts, families, strict=True)
                 ]
 
-            return self._page(index, span, cursor, limit, read=read, place=asked_place)
+            return self._page(indexes, span, cursor, limit, read=read, place=asked_place, more=own)
 
     # What people do to runs
 
@@ -532,13 +545,13 @@ class RedisStore:
     ) -> Page[RunSummary]:
         span = Span(query.since, query.until, newest=True)
         with self._redis.translated():
-            index = self._shortest(self._keys.runs(query), span)
+            indexes = self._shortest(self._keys.runs(query, self._names(query.graph)), span)
 
             def read(ids: Sequence[str]) -> list[RunSummary | None]:
                 runs = self._summaries(ids)
                 return [run if run is not None and query.fits(run) else None for run in runs]
 
-            return self._page(index, span, cursor, limit, read=read, place=lambda run: run.place)
+            return self._page(indexes, span, cursor, limit, read=read, place=lambda run: run.place)
 
     # Events
 
@@ -579,32 +592,38 @@ class RedisStore:
     # Listings, page by page: a listing reads the shortest index that has all it wants, and a page looks at a
     # bounded number of entries: where few of many fit it ends early, and its cursor continues after those.
 
-    def _shortest(self, indexes: Sequence[str], span: Span) -> str:
-        """Choose the index with the fewest entries in the span."""
-        if len(indexes) == 1:
-            return indexes[0]
+    def _shortest(self, sets: Sequence[Sequence[str]], span: Span) -> Sequence[str]:
+        """Choose the set of indexes with the fewest entries in the span."""
+        if len(sets) == 1:
+            return sets[0]
         with self._redis.client.pipeline(transaction=False) as pipe:
-            for index in indexes:
-                pipe.zcount(index, span.low, span.high)
-            counts = pipe.execute()
-        return min(zip(counts, indexes, strict=True))[1]
+            for indexes in sets:
+                for index in indexes:
+                    pipe.zcount(index, span.low, span.high)
+            counts = iter(pipe.execute())
+        sums = [sum(next(counts) for _ in indexes) for indexes in sets]
+        return sets[sums.index(min(sums))]
 
     def _page(
         self,
-        index: str,
+        indexes: Sequence[str],
         span: Span,
         cursor: str,
         limit: int,
         *,
         read: Callable[[Sequence[str]], list[Item | None]],
         place: Callable[[Item], Place],
+        more: Sequence[Place] = (),
     ) -> Page[Item]:
-        """Look at entries until there are enough, or no more, or it has looked at many."""
+        """Look at entries until there are enough, or no more, or it has looked at many.
+
+        `more` are entries that are in no index.
+        """
         after = place_of(cursor) if cursor else None
         items: list[Item] = []
         looked_at = 0
         while looked_at < max(LOOKED_AT, 2 * limit):
-            entries = self._entries(index, span, after, min(AT_ONCE, max(AT_LEAST, limit + 1)))
+            entries = self._entries(indexes, span, after, min(AT_ONCE, max(AT_LEAST, limit + 1)), more)
             if not entries:
                 return cut(items, place, limit)
             items += [item for item in read([name for _, name in entries]) if item is not None]
@@ -613,27 +632,28 @@ class RedisStore:
             looked_at, after = looked_at + len(entries), entries[-1]
         return cut(items, place, limit, rest=cursor_of(after) if after else None)
 
-    def _entries(self, index: str, span: Span, after: Place | None, count: int) -> list[Place]:
+    def _entries(
+        self, indexes: Sequence[str], span: Span, after: Place | None, count: int, more: Sequence[Place]
+    ) -> list[Place]:
         """Read the entries after a place: the rest of its millisecond, and about `count` more."""
-        low, high = span.low, span.high
-        with self._redis.client.pipeline(transaction=True) as pipe:
-            if after is not None:
-                moment = after[0]
-                if span.newest:
-                    high = f"({moment}"
-                else:
-                    low = f"({moment}"
-                pipe.zrange(index, moment, moment, byscore=True, withscores=True)
-            ends = (high, low) if span.newest else (low, high)
-            pipe.zrange(index, *ends, desc=span.newest, byscore=True, offset=0, num=count, withscores=True)
-            *same, rest = [
-                [(int(moment), name.decode()) for name, moment in entries] for entries in pipe.execute()
-            ]
+        order = ("1" if span.newest else "0", span.low, span.high, after[0] if after else "", count)
+        names = [index.removeprefix(self._keys.prefix) for index in indexes]
+        _, *words = self._call("listing", *order, *names)
+        same: list[Place] = []
+        rest: list[Place] = []
+        entries, pairs = same, iter(words)
+        for name in pairs:
+            if not name:
+                entries = rest
+            else:
+                entries.append((int(next(pairs)), name.decode()))
+        same += [entry for entry in more if after and entry[0] == after[0]]
+        rest += [entry for entry in more if span.covers(entry[0]) and (after is None or entry[0] > after[0])]
+        first = sorted(rest, reverse=span.newest)[:count]
         if after is None:
-            return rest
-        if span.newest:
-            return [*reversed([entry for entry in same[0] if entry < after]), *rest]
-        return [*(entry for entry in same[0] if entry > after), *rest]
+            return first
+        near = [entry for entry in same if (entry < after if span.newest else entry > after)]
+        return [*sorted(near, reverse=span.newest), *first]
 
     def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
         with self._redis.client.pipeline(transaction=False) as pipe:

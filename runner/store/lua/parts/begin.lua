@@ -14,8 +14,7 @@ local function begin(of)
     'wide', WIDE)
   if (of.on_end or '') ~= '' then redis.call('HSET', key, 'on_end', of.on_end) end
   if (of.trace or '') ~= '' then redis.call('HSET', key, 'trace', of.trace) end
-  list_run(of.run, of.graph, of.tags)
-  redis.call('ZADD', prefix .. 'runs:executing', now, of.run)
+  list_run(of.run, 'executing', of.graph, of.tags, now)
   redis.call('HINCRBY', shape_key, 'runs', 1)
   redis.call('PERSIST', shape_key)
   local d = open(of.run)

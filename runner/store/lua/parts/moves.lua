@@ -30,8 +30,8 @@ local function reshape(d, move)
     redis.call('HINCRBY', d.shape_key, 'runs', 1)
     redis.call('PERSIST', d.shape_key)
   end
-  redis.call('ZREM', prefix .. 'runs:g:' .. d.run.graph, d.id)
-  redis.call('ZADD', prefix .. 'runs:g:' .. move.graph, redis.call('HGET', d.key, 'created'), d.id)
+  redis.call('ZREM', prefix .. 'runs:' .. d.run.status .. ':' .. d.run.graph, d.id)
+  list_run(d.id, d.run.status, move.graph, '{}', redis.call('HGET', d.key, 'created'))
   d.run.fp, d.run.graph = move.fp, move.graph
   local of = table.concat({move.fp, d.run.parent ~= '' and d.run.parent or '-', move.graph}, ' ')
   redis.call('HSET', d.key, 'of', of, 'parent_node', move.node, 'path', move.path)

@@ -2,12 +2,12 @@
 -- include: questions
 
 -- Arguments from `first` on: how many, then for each: id, ms until it expires (0: never), JSON,
--- further listings (JSON), what its event tells (JSON), what time does to it (see by_time).
+-- what its event tells (JSON), what time does to it (see by_time).
 local function read_questions(first)
-  local questions, last = {}, first + 6 * tonumber(ARGV[first])
-  for place = first + 1, last, 6 do
+  local questions, last = {}, first + 5 * tonumber(ARGV[first])
+  for place = first + 1, last, 5 do
     questions[#questions + 1] = {id = ARGV[place], expires = tonumber(ARGV[place + 1]),
-      json = ARGV[place + 2], listings = ARGV[place + 3], payload = ARGV[place + 4], by_time = ARGV[place + 5]}
+      json = ARGV[place + 2], payload = ARGV[place + 3], by_time = ARGV[place + 4]}
   end
   return questions, last + 1
 end

@@ -37,7 +37,7 @@ local function write_question(d, event)
   redis.call('HSET', d.key, 'i:' .. short_id(id), table.concat({d.run.events, now, expires, question.json}, ' '))
   redis.call('HDEL', d.key, 'd:' .. short_id(id), 'w:' .. id)
   if question.by_time ~= '' then redis.call('HSET', d.key, 'w:' .. id, question.by_time) end
-  list_open(d, id, question.listings)
+  list_open(d.key, id, question.json)
   hand_early(d.id, id)
   ids = redis.call('HGET', d.key, field)
   ids = ids and cjson.decode(ids) or {event.visit}
@@ -50,6 +50,6 @@ end
 local function write_closed(d)
   for id, status in pairs(d.closed) do
     redis.call('HSET', d.key, 'd:' .. short_id(id), status .. ' ' .. now .. '  ')
-    list_closed(id)
+    list_closed(d.key, id)
   end
 end

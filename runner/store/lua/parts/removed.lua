@@ -9,15 +9,10 @@ end
 -- without a parent.
 local function remove_run(run)
   local key = prefix .. 'r:' .. run
-  local of, tags, idem = unpack(redis.call('HMGET', key, 'of', 'tags', 'idem'))
+  local record, of, tags, idem = unpack(redis.call('HMGET', key, 'run', 'of', 'tags', 'idem'))
+  redis.call('ZREM', prefix .. 'retired', retired(run))
+  unlist_run(run, record:match('^%S+'), of:match('^%S+ %S+ (.*)$'), tags)
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
   if idem and idem ~= '' then redis.call('UNLINK', idem) end
-  for _, name in ipairs(listings_of(of:match('^%S+ %S+ (.*)$'), tags)) do
-    redis.call('ZREM', prefix .. 'runs:' .. name, run)
-  end
-  redis.call('HDEL', prefix .. 'listed:runs', run)
-  for _, index in ipairs({'retired', 'runs', 'runs:completed', 'runs:failed', 'runs:cancelled'}) do
-    redis.call('ZREM', prefix .. index, run)
-  end
 end

@@ -15,8 +15,6 @@ local function expire_listings(limit)
     end
   end
   local gone = redis.call('ZRANGEBYSCORE', prefix .. 'retired', '-inf', now, 'LIMIT', 0, limit)
-  for _, run in ipairs(gone) do unlist('runs', run) end
-  for _, index in ipairs({'retired', 'runs', 'runs:completed', 'runs:failed', 'runs:cancelled'}) do
-    many('ZREM', prefix .. index, gone)
-  end
+  for _, entry in ipairs(gone) do unlist_run(entry:match('^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')) end
+  many('ZREM', prefix .. 'retired', gone)
 end

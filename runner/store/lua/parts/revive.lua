@@ -8,8 +8,7 @@ local function stay(run)
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PERSIST', key .. suffix) end
   local idem = redis.call('HGET', key, 'idem')
   if idem and idem ~= '' then redis.call('PERSIST', idem) end
-  redis.call('ZREM', prefix .. 'retired', run)
-  redis.call('HDEL', prefix .. 'listed:runs', run)
+  redis.call('ZREM', prefix .. 'retired', retired(run))
   for _, child in ipairs(redis.call('LRANGE', key .. ':c', 0, -1)) do stay(child) end
 end
 
