@@ -1,7 +1,6 @@
-"""All runs that the memory store keeps, and how the actions of a transition change them.
+"""All runs that the memory store keeps: the book in which transitions are written (see `store/walk.py`).
 
-A transition is applied with all that follows from it for parent and child runs; the caller holds the
-store's lock meanwhile.
+Whoever uses it holds the store's lock meanwhile.
 """
 
 from __future__ import annotations
@@ -10,43 +9,20 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from runner import scheduler
 from runner.definition.model import Topology
-from runner.records import interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, address_of
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
 from runner.records.outcomes import Remembered, Session
-from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord, Status
-from runner.scheduler.changes import (
-    Action,
-    AddEvent,
-    Changes,
-    CloseQuestion,
-    Dispatch,
-    DropTimer,
-    EndExpired,
-    JoinQueue,
-    NotifyParent,
-    OfferPlaces,
-    ReserveTime,
-    ReturnPlace,
-    SetTimer,
-    StopChild,
-    TakePlace,
-    TimerKind,
-    TransitionResult,
-    WriteDeadLetter,
-)
-from runner.store import event_payloads
+from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord
+from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
-from runner.store.interface import Doorbell, Event, Start
+from runner.store.interface import Event, Start
 from runner.store.memory.run import StoredRun
-from runner.store.memory.semaphores import Semaphores
-from runner.store.receipts import CRASHED
+from runner.store.memory.semaphores import Member, Semaphores
 
 
 class Sessions:
@@ -141,67 +117,12 @@ class Database:
     def changes(self, run: StoredRun) -> Changes:
         return Changes(run, self.shapes[run.record.fingerprint], self.clock(), self.lease_ms)
 
-    def apply(
-        self,
-        run_id: str,
-        transition: Callable[..., TransitionResult],
-        *arguments: object,
-        questions: Sequence[Interrupt] = (),
-        payloads: Mapping[str, JSON] | None = None,
-        **named: object,
-    ) -> tuple[str, list[Doorbell]]:
-        """Apply a transition, and then what follows from it for a parent run and for child runs.
+    def find(self, run_id: str) -> StoredRun | None:
+        return self.runs.get(run_id)
 
-        `questions` are those that it may ask; `payloads` are the data of events, by the event's kind or
-        the question's id.
-        """
-        run = self.runs.get(run_id)
-        if run is None:
-            return "stale", []
-        by_id = {question.id: question for question in questions}
-        data = dict(
-            payloads or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
-        )
-        doorbells: list[Doorbell] = []
-        result = transition(self.changes(run), *arguments, **named)
-        actions = deque(self._write(run, result))
-        while actions:
-            owner, action = actions.popleft()
-            record, run_id = owner.record, owner.record.run_id
-            match action:
-                case Dispatch():
-                    visit = (run_id, action.node, action.visit, action.attempt)
-                    doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
-                case SetTimer():
-                    self._set_timer(action.kind, run_id, action.key, action.due)
-                case DropTimer():
-                    self.timers.pop((action.kind, run_id, action.key), None)
-                case AddEvent():
-                    self._add_event(owner, action, by_id, data)
-                case CloseQuestion():
-                    owner.close(action.interrupt_id, action.status, self.clock())
-                case EndExpired():
-                    data |= owner.end_expired(action)
-                case WriteDeadLetter():
-                    data |= self._write_dead_letter(owner, action)
-                case StopChild():
-                    owner.idle.discard(action.node)
-                    child = self.runs[action.run_id]
-                    actions += self._write(
-                        child, scheduler.cancel(self.changes(child), "its parent run stops")
-                    )
-                case NotifyParent():
-                    parent, status = self.runs[record.parent], Status(action.status)
-                    changes = self.changes(parent)
-                    actions += self._write(
-                        parent, scheduler.child_changed(changes, record.parent_node, run_id, status)
-                    )
-                case ReserveTime() | TakePlace() | JoinQueue() | ReturnPlace() | OfferPlaces():
-                    now = self.clock()
-                    for other, node in self.semaphores.act(run_id, action, (now, now + self.lease_ms)):
-                        run = self.runs[other]
-                        actions += self._write(run, scheduler.offer_place(self.changes(run), node))
-        return result.reply, doorbells
+    def limit(self, run_id: str, action: LimitAction) -> Sequence[Member]:
+        now = self.clock()
+        return self.semaphores.act(run_id, action, (now, now + self.lease_ms))
 
     def asking(self, interrupt_id: str) -> StoredRun | None:
         """Find the run that asked a question, by the question's id."""
@@ -209,11 +130,14 @@ class Database:
         return self.runs.get(address.run_id) if address else None
 
     def renew(self, run_id: str, node: str) -> None:
-        self._set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
+        self.set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)
 
-    def _set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
+    def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
         self.timers[kind, run_id, key] = due
         self._earliest = min(self._earliest, due)
+
+    def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
+        self.timers.pop((kind, run_id, key), None)
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
         """Remove the timers that are due and return them, the oldest first."""
@@ -246,6 +170,7 @@ class Database:
         """Add an event to a run, and to the notices where it is one."""
         record = run.record
         run_id = record.run_id
+        data = pack_copy(data)
         event = run.events.add(Event("", str(kind), self.clock(), node, visit, detail, data))
         position = event.position
         if record.path and not kind.startswith(OF_RUNS) and (above := self.runs.get(record.root)):
@@ -258,43 +183,5 @@ class Database:
                 notice["reminded"] = data["count"]
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
 
-    def _write(self, run: StoredRun, result: TransitionResult) -> list[tuple[StoredRun, Action]]:
-        run.write(result)
-        return [(run, action) for action in result.actions]
-
-    def _add_event(
-        self, run: StoredRun, action: AddEvent, questions: Mapping[str, Interrupt], payloads: dict[str, JSON]
-    ) -> None:
-        kind = action.kind
-        if kind is EventKind.INTERRUPT_ASKED:
-            self._open(run, questions[action.detail])
-        if kind is EventKind.INTERRUPT_REMINDED:
-            payloads |= run.remind(action.detail)
-        if kind is EventKind.RUN_ENDED:
-            run.ended_at = self.clock()
-        if kind in {
-            EventKind.INTERRUPT_WITHDRAWN,
-            EventKind.INTERRUPT_EXPIRED,
-            EventKind.INTERRUPT_REMINDED,
-        }:
-            data = payloads.get(kind)
-        else:
-            data = payloads.get(action.detail, payloads.get(kind))
-        self.event(run, kind, action.node, action.visit, detail=action.detail, data=pack_copy(data))
-
-    def _open(self, run: StoredRun, question: Interrupt) -> None:
-        now, run_id = self.clock(), run.record.run_id
-        opened = replace(question, asked_at=now, reminded=0)
-        run.open(opened)
-        if opened.expires_in is not None:
-            expires_at = now + round(opened.expires_in * 1000)
-            self._set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
-        if first := interrupts.first_reminder(opened):
-            self._set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
-
-    def _write_dead_letter(self, run: StoredRun, action: WriteDeadLetter) -> dict[str, JSON]:
-        """Write the error of a node that used up its restarts; return the data of its event, by kind."""
-        run.entries[action.node, action.visit] = {"error": pack_copy(CRASHED)}
-        visit = {"run_id": run.record.run_id, "node": action.node, "visit": action.visit}
-        self.dead.append({**visit, "reason": CRASHED["message"]})
-        return {EventKind.NODE_FAILED: event_payloads.error({"error": CRASHED})}
+    def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
+        self.dead.append({"run_id": run_id, "node": node, "visit": visit, "reason": reason})

@@ -9,7 +9,6 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
-from runner.records import interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
@@ -17,7 +16,6 @@ from runner.records.migration import Migration
 from runner.records.outcomes import Saved
 from runner.records.run import (
     Arrivals,
-    EventKind,
     LoopRecord,
     MapRecord,
     NodeRecord,
@@ -26,10 +24,9 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
 )
-from runner.scheduler.changes import Changes, EndExpired, TransitionResult
-from runner.store import event_payloads
+from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
-from runner.store.interface import Claim, Event, Fork, RunSnapshot, Settlement, Start, Token
+from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
 from runner.store.memory.semaphores import Semaphores
 
 KEPT = 10_000
@@ -164,16 +161,20 @@ class StoredRun:
             self.documents[node] = pack_copy(saved.document)
             self.messages.setdefault(node, [])[saved.keep :] = pack_copy(saved.messages)
 
-    def finish(self, node: str, visit: int, settlement: Settlement) -> None:
-        """Write the result of a visit that ended."""
-        self.entries[node, visit] = pack_copy(settlement.entry)
-        if settlement.status is Status.COMPLETED:
-            self.outputs[node, visit] = pack_copy(settlement.output)
+    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+        self.entries[node, visit] = pack_copy(entry)
+        if status is Status.COMPLETED:
+            self.outputs[node, visit] = pack_copy(output)
             self.order += [] if map_of(node) else [(node, visit)]
-        self.keep(node, settlement.saved)
+
+    def end(self, now: int) -> None:
+        self.ended_at = now
+
+    def stops_child(self, node: str) -> None:
+        self.idle.discard(node)
 
     def open(self, question: Interrupt) -> None:
-        """Write a question; one that a node asks under an old name that it has back counts as the newest."""
+        # One that a node asks under an old name that it has back counts as the newest.
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
 
@@ -188,21 +189,10 @@ class StoredRun:
             answered_at=now,
         )
 
-    def end_expired(self, action: EndExpired) -> dict[str, JSON]:
-        """Write the result of a node that ended with its question; return the data of its event, by kind."""
-        visit, question = (action.node, action.visit), self.questions[action.interrupt_id]
-        self.entries[visit] = pack_copy(interrupts.expired_entry(question, action.edges))
-        if not interrupts.route(question):
-            return {EventKind.NODE_FAILED: event_payloads.error(self.entries[visit])}
-        self.outputs[visit] = pack_copy(interrupts.expired_output(question))
-        self.order.append(visit)
-        return {EventKind.NODE_COMPLETED: event_payloads.value(self.outputs[visit])}
-
-    def remind(self, interrupt_id: str) -> dict[str, JSON]:
-        """Count a reminder; return the data of its event, by kind."""
+    def remind(self, interrupt_id: str) -> int:
         question = self.questions[interrupt_id]
         self.questions[interrupt_id] = replace(question, reminded=question.reminded + 1)
-        return {EventKind.INTERRUPT_REMINDED: {"count": question.reminded + 1}}
+        return question.reminded + 1
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
         self.questions[interrupt_id] = replace(

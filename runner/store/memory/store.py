@@ -21,7 +21,7 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import event_payloads, interface
+from runner.store import event_payloads, interface, walk
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.memory.database import Database, Sessions, wall_clock
@@ -151,7 +151,9 @@ class MemoryStore:
             )
             if owned and reply.word == "settled":
                 run = self._database.runs[token.run_id]
-                run.finish(token.node, token.visit, settlement)
+                settled = settlement.status, settlement.entry, settlement.output
+                run.leave_result(token.node, token.visit, *settled)
+                run.keep(token.node, settlement.saved)
                 if settlement.session is not None:
                     self._sessions.add(settlement.session, run.messages.get(token.node, []))
             return reply
@@ -447,7 +449,7 @@ class MemoryStore:
     def _apply(
         self, run_id: str, transition: Callable[..., TransitionResult], *arguments: object, **named: Any
     ) -> Reply:
-        word, doorbells = self._database.apply(run_id, transition, *arguments, **named)
+        word, doorbells = walk.apply(self._database, run_id, transition, *arguments, **named)
         self._changed.notify_all()
         return Reply(word, doorbells)
 

@@ -1,0 +1,150 @@
+-- Write what was planned from what `look` had read: all of it, or nothing where that has changed since.
+--
+-- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
+-- nodes of a run don't disturb each other. Nothing here knows a rule; store/redis/transaction.py writes the arguments.
+-- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
+--   arguments name.
+-- Arguments: from 6, each list after how many there are:
+--   guards: key, fields (a list, then their values, "" for none); forms: key, field, pattern of its value;
+--   timers that must be due as they were: member, ms; the time (ms) before which it must be, or 0;
+--   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there), what it
+--     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
+--     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
+--     events (a list: text, data or "");
+--   arrivals: key, field, round, how many, how many of them live, below how many they stay or 0;
+--   then what is written: "1" to make room (parts/room.lua); sizes: key, bytes more; hashes: key, fields
+--     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
+--     commands: how many arguments, name, key, arguments; the task that rings or "";
+--     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
+--   Keys have no prefix. In a value that begins with \1, "\1<run>:<n>\1" is the number of that run's n-th event.
+-- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
+--   value, form, run and arrival as it is.
+-- include: settings
+-- include: doorbells
+-- include: offers
+-- include: room
+local timers, place, changed, present = prefix .. 'timers', 6, false, {}
+
+local function take()
+  place = place + 1
+  return ARGV[place - 1]
+end
+
+local function number() return tonumber(take()) end
+
+local function see(value)
+  present[#present + 1] = value
+  return value or ''
+end
+
+for _ = 1, number() do
+  local key, count = prefix .. take(), number()
+  for first = 1, count, 1000 do
+    local last = math.min(first + 999, count)
+    for nth, value in ipairs(redis.call('HMGET', key, unpack(ARGV, place + first - 1, place + last - 1))) do
+      if see(value) ~= ARGV[place + count + first + nth - 2] then changed = true end
+    end
+  end
+  place = place + 2 * count
+end
+for _ = 1, number() do
+  local key, field, pattern = prefix .. take(), take(), take()
+  if not see(redis.call('HGET', key, field)):find(pattern) then changed = true end
+end
+for _ = 1, number() do
+  local member, due = take(), number()
+  if tonumber(redis.call('ZSCORE', timers, member) or 0) ~= due then changed = true end
+end
+local before = number()
+if before > 0 and now >= before then changed = true end
+
+local runs = {}
+for nth = 1, number() do
+  local run = {key = prefix .. take(), was = take(), comes_to = take(), most = number(), events = {}}
+  local more = {number(), number(), number(), number(), number()}
+  local status, stopping = take(), take()
+  for event = 1, number() do run.events[event] = {take(), take()} end
+  local text = redis.call('HGET', run.key, 'run')
+  if not see(text):find(run.was) then changed = true end
+  if text then
+    local old, active, waiting, held, failed, started, events, stops =
+      text:match('^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
+    local a, w, h, f = active + more[1], waiting + more[2], held + more[3], failed + more[4]
+    local counters = {a = a, w = w, h = h, f = f}
+    for letter in run.comes_to:gmatch('%a') do
+      if (counters[letter:lower()] > 0) ~= (letter == letter:lower()) then changed = true end
+    end
+    started = started + more[5]
+    if run.most > 0 and started > run.most then changed = true end
+    run.first = tonumber(events)
+    run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + #run.events,
+      stopping ~= '' and stopping or stops}, ' ')
+  end
+  runs[nth] = run
+end
+
+local arrivals = {}
+for nth = 1, number() do
+  local key, field, round, more, live, below = prefix .. take(), take(), take(), number(), number(), number()
+  local text = see(redis.call('HGET', key, field))
+  local had, arrived, alive = text:match('^%[(%d+),(%d+),(%d+)%]$')
+  if had ~= round then
+    if had and tonumber(had) > tonumber(round) then changed = true end
+    arrived, alive = 0, 0
+  end
+  arrived, alive = arrived + more, alive + live
+  if below > 0 and arrived >= below then changed = true end
+  arrivals[nth] = {key, field, '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'}
+end
+if changed then return {'changed', ('%.0f'):format(now), unpack(present)} end
+
+if take() == '1' then make_room() end
+local function filled(text)
+  if text:byte() ~= 1 then return text end
+  return (text:sub(2):gsub('\1(%d+):(%d+)\1', function(run, nth)
+    return ('%.0f'):format(runs[tonumber(run)].first + nth)
+  end))
+end
+
+for _ = 1, number() do
+  local key, bytes = prefix .. take(), take()
+  if redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'size', bytes) end
+end
+for _, run in ipairs(runs) do
+  if run.text then
+    for nth, event in ipairs(run.events) do
+      local fields = event[2] ~= '' and {'e', event[1], 'd', event[2]} or {'e', event[1]}
+      redis.call('XADD', run.key .. ':e', 'MAXLEN', '~', 10000, ('%.0f-0'):format(run.first + nth), unpack(fields))
+    end
+    redis.call('HSET', run.key, 'run', run.text)
+  end
+end
+for _, arrival in ipairs(arrivals) do redis.call('HSET', unpack(arrival)) end
+for _ = 1, number() do
+  local key, fields = prefix .. take(), {}
+  for nth = 1, 2 * number() do fields[nth] = filled(take()) end
+  many('HSET', key, fields)
+end
+for _ = 1, number() do
+  local key, fields = prefix .. take(), {}
+  for nth = 1, number() do fields[nth] = take() end
+  many('HDEL', key, fields)
+end
+for _, command in ipairs({'ZADD', 'ZREM'}) do
+  local members = {}
+  for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = take() end
+  many(command, timers, members)
+end
+for _ = 1, number() do
+  local count, command, key, arguments = number(), take(), prefix .. take(), {}
+  for nth = 1, count do arguments[nth] = filled(take()) end
+  redis.call(command, key, unpack(arguments))
+end
+local task = take()
+if task ~= '' then rung_by_task(task) end
+for nth = 1, number() do
+  bells[nth] = {take(), take(), number(), number(), take(), number(), take()}
+end
+local offered = {'done'}
+for _ = 1, number() do offer(take(), number(), take(), offered) end
+return ring_all(table.concat(offered, '\n'))

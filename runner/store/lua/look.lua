@@ -1,0 +1,14 @@
+-- Read what a transaction is planned from, all at one moment: see store/redis/transaction.py.
+--
+-- Keys touched (read only): those that the arguments name.
+-- Arguments: 6 ... commands that only read, each after how many arguments it has: name, key without prefix,
+--   arguments.
+-- Words: the time in ms, then the reply of each.
+-- include: settings
+local words, place = {('%.0f'):format(now)}, 6
+while ARGV[place] do
+  local last = place + tonumber(ARGV[place])
+  words[#words + 1] = redis.call(ARGV[place + 1], prefix .. ARGV[place + 2], unpack(ARGV, place + 3, last))
+  place = last + 1
+end
+return words

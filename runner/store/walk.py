@@ -1,0 +1,224 @@
+"""How a store applies a transition, with all that follows from it for parent and child runs.
+
+The same for every store: a `Book` holds the runs for the length of one atomic step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from runner import scheduler
+from runner.records import interrupts
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.run import EventKind, RunRecord, Status, VisitEntry
+from runner.scheduler.changes import (
+    Action,
+    AddEvent,
+    Changes,
+    CloseQuestion,
+    Dispatch,
+    DropTimer,
+    EndExpired,
+    LimitAction,
+    NotifyParent,
+    SetTimer,
+    StopChild,
+    TimerKind,
+    TransitionResult,
+    View,
+    WriteDeadLetter,
+)
+from runner.store import event_payloads
+from runner.store.interface import Doorbell
+from runner.store.receipts import CRASHED
+
+OF_QUESTIONS = frozenset(
+    {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED, EventKind.INTERRUPT_REMINDED}
+)
+"""Events whose data are by their kind, though their detail is a question's id."""
+
+
+class KeptRun(View, Protocol):
+    """One run as a store keeps it: what transitions see, and how it is changed."""
+
+    record: RunRecord
+
+    def write(self, result: TransitionResult) -> None:
+        """Write the records that a transition changed."""
+
+    def stops_child(self, node: str) -> None:
+        """Note that the child run of a node is being cancelled: see `View.stoppable`."""
+
+    def end(self, now: int) -> None:
+        """Note when the run ended."""
+
+    def open(self, question: Interrupt) -> None:
+        """Write a question; its event comes next."""
+
+    def close(self, interrupt_id: str, status: str, now: int) -> None:
+        """Write a question's final status."""
+
+    def remind(self, interrupt_id: str) -> int:
+        """Count a reminder, and return the count."""
+
+    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+        """Write what a visit that has ended leaves; the output counts only of a completed one."""
+
+
+Kept = TypeVar("Kept", bound=KeptRun)
+
+
+class Book(Protocol[Kept]):
+    """All runs of a store and what they share, for the length of one atomic step."""
+
+    def clock(self) -> int:
+        """Return the time of the step, in ms."""
+
+    def find(self, run_id: str) -> Kept | None:
+        """Return a run; None for one that never was, or is gone."""
+
+    def changes(self, run: Kept) -> Changes:
+        """Begin a transition of a run."""
+
+    def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
+        """Set a timer to so many ms of the clock."""
+
+    def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
+        """Delete a timer, if it exists."""
+
+    def event(
+        self, run: Kept, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+    ) -> None:
+        """Add an event to a run, to its root's where it is inside one, and to the notices where it is one."""
+
+    def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
+        """Write why a node is given up."""
+
+    def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
+        """Apply an action of a limit; return the (run, node) that now get a place."""
+
+
+def apply(
+    book: Book[Kept],
+    run_id: str,
+    transition: Callable[..., TransitionResult],
+    *arguments: object,
+    questions: Sequence[Interrupt] = (),
+    payloads: Mapping[str, JSON] | None = None,
+    **named: object,
+) -> tuple[str, list[Doorbell]]:
+    """Apply a transition, and then what follows from it for a parent run and for child runs.
+
+    `questions` are those that it may ask; `payloads` are the data of events, by the event's kind or
+    the question's id.
+    """
+    run = book.find(run_id)
+    if run is None:
+        return "stale", []
+    by_id = {question.id: question for question in questions}
+    data = dict(
+        payloads or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
+    )
+    doorbells: list[Doorbell] = []
+    result = transition(book.changes(run), *arguments, **named)
+    actions = deque(_write(run, result))
+    while actions:
+        owner, action = actions.popleft()
+        record, run_id = owner.record, owner.record.run_id
+        match action:
+            case Dispatch():
+                visit = (run_id, action.node, action.visit, action.attempt)
+                doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
+            case SetTimer():
+                book.set_timer(action.kind, run_id, action.key, action.due)
+            case DropTimer():
+                book.drop_timer(action.kind, run_id, action.key)
+            case AddEvent():
+                _add_event(book, owner, action, by_id, data)
+            case CloseQuestion():
+                owner.close(action.interrupt_id, action.status, book.clock())
+            case EndExpired():
+                data |= _end_expired(owner, action)
+            case WriteDeadLetter():
+                owner.leave_result(action.node, action.visit, Status.FAILED, {"error": CRASHED}, None)
+                book.write_dead_letter(run_id, action.node, action.visit, CRASHED["message"])
+                data[EventKind.NODE_FAILED] = event_payloads.error({"error": CRASHED})
+            case _:
+                for other, following in _follow(book, owner, action):
+                    actions += _write(other, following)
+    return result.reply, doorbells
+
+
+def _follow(
+    book: Book[Kept], run: Kept, action: NotifyParent | StopChild | LimitAction
+) -> Iterator[tuple[Kept, TransitionResult]]:
+    """Make the transitions of other runs that follow from an action."""
+    record = run.record
+    match action:
+        case StopChild():
+            run.stops_child(action.node)
+            child = book.find(action.run_id)
+            if child is not None:
+                yield child, scheduler.cancel(book.changes(child), "its parent run stops")
+        case NotifyParent():
+            parent, status = book.find(record.parent), Status(action.status)
+            if parent is not None:
+                changes, node = book.changes(parent), record.parent_node
+                yield parent, scheduler.child_changed(changes, node, record.run_id, status)
+        case _:
+            for other_id, node in book.limit(record.run_id, action):
+                other = book.find(other_id)
+                if other is not None:
+                    yield other, scheduler.offer_place(book.changes(other), node)
+
+
+def _write(run: Kept, result: TransitionResult) -> list[tuple[Kept, Action]]:
+    run.write(result)
+    return [(run, action) for action in result.actions]
+
+
+def _add_event(
+    book: Book[Kept],
+    run: Kept,
+    action: AddEvent,
+    questions: Mapping[str, Interrupt],
+    payloads: dict[str, JSON],
+) -> None:
+    kind = action.kind
+    if kind is EventKind.INTERRUPT_ASKED:
+        _open(book, run, questions[action.detail])
+    if kind is EventKind.INTERRUPT_REMINDED:
+        payloads[kind] = {"count": run.remind(action.detail)}
+    if kind is EventKind.RUN_ENDED:
+        run.end(book.clock())
+    data = payloads.get(kind) if kind in OF_QUESTIONS else payloads.get(action.detail, payloads.get(kind))
+    book.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
+
+
+def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:
+    now, run_id = book.clock(), run.record.run_id
+    opened = replace(question, asked_at=now, reminded=0)
+    run.open(opened)
+    if opened.expires_in is not None:
+        expires_at = now + round(opened.expires_in * 1000)
+        book.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
+    if first := interrupts.first_reminder(opened):
+        book.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+
+
+def _end_expired(run: KeptRun, action: EndExpired) -> dict[str, JSON]:
+    """Write the result of a node that ended with its question; return the data of its event, by kind."""
+    question = run.question(action.interrupt_id)
+    if question is None:
+        raise AssertionError(f"{action.interrupt_id} expired, and was never asked")
+    entry, routed = interrupts.expired_entry(question, action.edges), bool(interrupts.route(question))
+    output = interrupts.expired_output(question) if routed else None
+    status = Status.COMPLETED if routed else Status.FAILED
+    run.leave_result(action.node, action.visit, status, entry, output)
+    if routed:
+        return {EventKind.NODE_COMPLETED: event_payloads.value(output)}
+    return {EventKind.NODE_FAILED: event_payloads.error(entry)}
