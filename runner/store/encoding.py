@@ -30,7 +30,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import RunSummary
 from runner.records.outcomes import Remembered, Saved
-from runner.records.run import MapRecord, NodeRecord, RunRecord, Status, VisitEntry, VisitKey
+from runner.records.run import LoopRecord, MapRecord, NodeRecord, RunRecord, Status, VisitEntry, VisitKey
 from runner.store.interface import Doorbell, Event, Reply
 
 dump = codec.dump_json
@@ -119,6 +119,23 @@ def _fast_edge(topology: Topology, target: str) -> list[JSON]:
     return [target, node.needs, node.join is Join.ANY, node.queue, node.priority]
 
 
+RECORD = (
+    "v",
+    "run",
+    "of",
+    "reason",
+    "lock",
+    "parent_node",
+    "root",
+    "path",
+    "on_end",
+    "ends",
+    "unreported",
+    "trace",
+)
+"""The fields of a run's hash that its record is read from."""
+
+
 def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     """Read a run's own fields; see parts/run.lua.
 
@@ -183,6 +200,12 @@ def node_record(data: bytes) -> tuple[NodeRecord, int]:
         **fields,
     )
     return record, scope
+
+
+def loop_record(data: bytes) -> LoopRecord:
+    fields = load(data)
+    fields |= {name: tuple(map(tuple, fields[name])) for name in ("asked", "taken") if name in fields}
+    return LoopRecord(**fields)
 
 
 def map_record(data: bytes) -> MapRecord:

@@ -10,17 +10,19 @@
 --   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there), what it
 --     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
---     events (a list: text, data or "");
+--     events (a list);
 --   arrivals: key, field, round, how many, how many of them live, below how many they stay or 0;
 --   then what is written: "1" to make room (parts/room.lua); sizes: key, bytes more; hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
---     commands: how many arguments, name, key, arguments; the task that rings or "";
+--     commands: how many arguments, name, key, arguments; shapes that a run less uses: key; the task that rings
+--     or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
 --   Keys have no prefix. In a value that begins with \1, "\1<run>:<n>\1" is the number of that run's n-th event.
 -- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
 --   value, form, run and arrival as it is.
 -- include: settings
 -- include: doorbells
+-- include: echo
 -- include: offers
 -- include: room
 local timers, place, changed, present = prefix .. 'timers', 6, false, {}
@@ -63,7 +65,7 @@ for nth = 1, number() do
   local run = {key = prefix .. take(), was = take(), comes_to = take(), most = number(), events = {}}
   local more = {number(), number(), number(), number(), number()}
   local status, stopping = take(), take()
-  for event = 1, number() do run.events[event] = {take(), take()} end
+  for event = 1, number() do run.events[event] = take() end
   local text = redis.call('HGET', run.key, 'run')
   if not see(text):find(run.was) then changed = true end
   if text then
@@ -96,7 +98,7 @@ for nth = 1, number() do
   if below > 0 and arrived >= below then changed = true end
   arrivals[nth] = {key, field, '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'}
 end
-if changed then return {'changed', ('%.0f'):format(now), unpack(present)} end
+if changed then return {'changed', ('%.0f'):format(now), present} end
 
 if take() == '1' then make_room() end
 local function filled(text)
@@ -112,10 +114,7 @@ for _ = 1, number() do
 end
 for _, run in ipairs(runs) do
   if run.text then
-    for nth, event in ipairs(run.events) do
-      local fields = event[2] ~= '' and {'e', event[1], 'd', event[2]} or {'e', event[1]}
-      redis.call('XADD', run.key .. ':e', 'MAXLEN', '~', 10000, ('%.0f-0'):format(run.first + nth), unpack(fields))
-    end
+    for nth, event in ipairs(run.events) do push_event(run.key, run.first + nth, event) end
     redis.call('HSET', run.key, 'run', run.text)
   end
 end
@@ -139,6 +138,11 @@ for _ = 1, number() do
   local count, command, key, arguments = number(), take(), prefix .. take(), {}
   for nth = 1, count do arguments[nth] = filled(take()) end
   redis.call(command, key, unpack(arguments))
+end
+for _ = 1, number() do
+  local key = prefix .. take()
+  local unused = redis.call('HINCRBY', key, 'runs', -1) <= 0 and redis.call('HEXISTS', key, 'current') == 0
+  if unused and retention > 0 then redis.call('PEXPIRE', key, retention) end
 end
 local task = take()
 if task ~= '' then rung_by_task(task) end

@@ -181,6 +181,24 @@ DICTIONARY = (
 )
 
 
+# Names below the prefix, as scripts are given them.
+
+
+def run_key(run_id: str, part: str = "") -> str:
+    """Name a run's hash, or with a `part` such as `:s` another of its keys.
+
+    No run has a colon in its id: with one it would name a part of another run.
+    """
+    return f"r:{run_id.replace(':', '%')}{part}"
+
+
+def shape_key(fingerprint: str) -> str:
+    return f"g:{fingerprint}"
+
+
+TEMPLATE = f"doorbell:{VERSION}"
+
+
 class Keys:
     """The keys of one partition, and those that all partitions of a namespace share.
 
@@ -205,7 +223,7 @@ class Keys:
         self.early = f"{self.prefix}early"
         self.notices = f"{self.prefix}notices"
         self.dead = f"{self.prefix}dead"
-        self.doorbell = f"{self.prefix}doorbell:{VERSION}"
+        self.doorbell = self.prefix + TEMPLATE
         self.durable = f"{self.prefix}durable"
         self.wake = f"{self.prefix}wake"
         self.failing = f"{self.prefix}failing"
@@ -215,14 +233,11 @@ class Keys:
         self.unarchived = f"{self.prefix}unarchived"
 
     def shape(self, fingerprint: str) -> str:
-        return f"{self.prefix}g:{fingerprint}"
+        return self.prefix + shape_key(fingerprint)
 
     def run(self, run_id: str, part: str = "") -> str:
-        """Name a run's hash, or with a `part` such as `:s` another of its keys.
-
-        No run has a colon in its id: with one it would name a part of another run.
-        """
-        return f"{self.prefix}r:{run_id.replace(':', '%')}{part}"
+        """Name a run's hash, or with a `part` such as `:s` another of its keys."""
+        return self.prefix + run_key(run_id, part)
 
     def handed_early(self, door: str) -> str:
         """Name the stream of early answers that a door gets back when they are to be applied."""

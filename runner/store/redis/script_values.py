@@ -24,13 +24,16 @@ from runner.records.interrupts import (
     route,
 )
 from runner.records.migration import Migration
-from runner.records.run import LoopRecord, NodeRecord, Records, Rewrite
+from runner.records.run import LoopRecord, MapRecord, NodeRecord, Records, Rewrite
 from runner.store import encoding, event_payloads
 from runner.store.encoding import dump, load
 from runner.store.interface import Claim, Fetched, Fork, RunSnapshot, Token
 from runner.store.receipts import by_visit
 from runner.store.redis.connection import Argument
 from runner.store.redis.large_values import LargeValues
+
+Write = Callable[[JSON], bytes]
+"""Writes a value that may be large."""
 
 # Questions: the field i:<id> of their run has them as they were asked, d:<id> what was decided.
 
@@ -120,12 +123,12 @@ def question_arguments(
             lifetime,
             question_document(question),
             dump(event_payloads.question(question)),
-            _timed(question, lambda value: write(token, value)),
+            timed(question, lambda value: write(token, value)),
         ]
     return arguments
 
 
-def _timed(question: Interrupt, write: Callable[[JSON], bytes]) -> bytes:
+def timed(question: Interrupt, write: Write) -> bytes:
     """Write what time does to a question, in lines: reminders, how its node ends, and the node's result.
 
     Nothing for a question that neither reminds nor ends its node.
@@ -305,27 +308,32 @@ def record_arguments(records: Records) -> Iterator[Argument]:
     yield records.started
     yield len(records.loops)
     for number, loop in records.loops.items():
-        yield from (number, _loop(loop))
+        yield from (number, loop_text(loop))
     yield len(records.arrivals)
     for (scope, node), arrivals in records.arrivals.items():
         yield from (f"a{scope}:{node}", dump([arrivals.stamp, arrivals.arrived, arrivals.live]))
     yield len(records.maps)
     for name, items in records.maps.items():
-        yield from (name, " ".join(str(int(count)) for count in astuple(items)))
+        yield from (name, map_text(items))
     yield len(records.nodes)
     for name, record in records.nodes.items():
-        yield from (name, _node(record, records.scopes.get(shape_name(name), ROOT)))
+        yield from (name, node_text(record, records.scopes.get(shape_name(name), ROOT)))
 
 
 def _visit(visit: tuple[str, int]) -> str:
     return f"{visit[0]}.{visit[1]}"
 
 
-def _loop(record: LoopRecord) -> bytes:
+def loop_text(record: LoopRecord) -> bytes:
     return dump({name: value for name, value in asdict(record).items() if value})
 
 
-def _node(record: NodeRecord, scope: int) -> str:
+def map_text(record: MapRecord) -> str:
+    """Write the record of a map's items as parts/maps.lua does."""
+    return " ".join(str(int(count)) for count in astuple(record))
+
+
+def node_text(record: NodeRecord, scope: int) -> str:
     """Write a node's record as parts/records.lua does."""
     rest = {
         name: value for name, value in asdict(record).items() if name not in FIXED and value != DEFAULTS[name]

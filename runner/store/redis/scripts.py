@@ -68,14 +68,14 @@ class Scripts:
         """`prefix` is the partition's, the one key of every script."""
         self._redis, self._prefix, self._durability = connection, prefix, durability
 
-    def run(self, name: str, *arguments: Argument) -> list[Any]:
-        """Run a script and return its reply.
+    def run(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+        """Run a script, for a request of that name or `verb`, and return its reply.
 
         Raises:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        source, then = script(name), self._confirmation(name)
+        source, then = script(name), self._confirmation(verb or name)
         words: list[Any]
         try:
             words = self._redis.call("EVALSHA", source.sha, "1", self._prefix, *arguments, then=then)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from runner import scheduler
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError
 from runner.records.codec import JSON
@@ -32,18 +33,21 @@ from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
 from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, no_such_run
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
+from runner.scheduler.changes import TransitionResult
 from runner.store import encoding, event_payloads, interface
-from runner.store.encoding import LARGE, doorbells_of, dump, reply_of, topology_of
+from runner.store.encoding import doorbells_of, dump, reply_of, topology_of
 from runner.store.interface import Claim, Event, Fetched, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.receipts import CRASHED, receipts_for
 from runner.store.redis import measurements, script_values
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
+from runner.store.redis.draft import Settings
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.script_values import claimed, fetched
 from runner.store.redis.scripts import Scripts
+from runner.store.redis.transaction import Transaction, Transactions
 
 log = logging.getLogger(__name__)
 
@@ -58,21 +62,6 @@ ANSWER_TRIES = 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries while the store is away or full: at first, and in the end."""
 
-
-RECORD = (
-    b"v",
-    b"run",
-    b"of",
-    b"reason",
-    b"lock",
-    b"parent_node",
-    b"root",
-    b"path",
-    b"on_end",
-    b"ends",
-    b"unreported",
-    b"trace",
-)
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
@@ -152,6 +141,8 @@ class RedisStore:
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
+        known = Settings(self.lease_ms, self._retention_ms, push, max_run, self._value)
+        self._transactions = Transactions(self._call, self._scripts.confirm, known)
 
     def close(self) -> None:
         self._redis.close()
@@ -264,10 +255,10 @@ class RedisStore:
         return next(reply for reply in replies if reply.word != "more")
 
     def hold(self, token: Token) -> Reply:
-        return reply_of(self._call("hold", *_token(token)))
+        return self._apply_visit("hold", token, scheduler.hold)
 
     def leave(self, token: Token) -> Reply:
-        return reply_of(self._call("leave", *_token(token)))
+        return self._apply_visit("leave", token, scheduler.leave)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:
@@ -278,10 +269,10 @@ class RedisStore:
     # External tasks
 
     def hand(self, token: Token, reference: str) -> Reply:
-        return reply_of(self._call("hand", *_token(token), reference))
+        return self._apply_visit("hand", token, scheduler.hand, reference)
 
     def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        return reply_of(self._call("sent", *_token(token), reference, timeout_ms))
+        return self._apply_visit("sent", token, scheduler.sent, reference, timeout_ms=timeout_ms)
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
         data = self._large.put(run_id, dump(outcome))
@@ -440,7 +431,7 @@ class RedisStore:
         return reply_of(self._call("migrate", nonce, *arguments))
 
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        return reply_of(self._call("release", run_id, *nodes))
+        return self._apply("release", run_id, scheduler.release, nodes)
 
     def remove(self, run_id: str) -> Reply:
         return reply_of(self._call("remove", run_id))
@@ -482,7 +473,7 @@ class RedisStore:
         return Reply(count, doorbells_of([count, *doorbells]))
 
     def end_reported(self, run_id: str, end: int) -> Reply:
-        return reply_of(self._call("end_reported", run_id, end))
+        return self._apply("end_reported", run_id, scheduler.end_reported, end)
 
     # Reading
 
@@ -520,8 +511,9 @@ class RedisStore:
 
     def peek(self, run_id: str) -> RunRecord | None:
         with self._redis.translated():
-            values: list[bytes | None] = self._redis.client.hmget(self._keys.run(run_id), RECORD)
-        fields = {name: value for name, value in zip(RECORD, values, strict=True) if value is not None}
+            values: list[bytes | None] = self._redis.client.hmget(self._keys.run(run_id), encoding.RECORD)
+        pairs = zip(encoding.RECORD, values, strict=True)
+        fields = {name.encode(): value for name, value in pairs if value is not None}
         return encoding.run_record(run_id, fields) if fields else None
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
@@ -675,8 +667,10 @@ class RedisStore:
 
     # Calling scripts
 
-    def _call(self, name: str, *arguments: Argument) -> list[Any]:
+    def _call(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
         """Run a script and return its reply: a word, then what the script's header says.
+
+        `verb` is the request that it belongs to, where that has another name.
 
         What a worker asks for its node is repeated for `retry_for` seconds while the store is away or
         full: the node's work is done and must not be lost. Each such request has a nonce or a fence.
@@ -686,11 +680,11 @@ class RedisStore:
         """
         now: Argument = self.clock() if self.clock else ""
         settings = (self.lease_ms, "1" if self._push else "0", self._retention_ms, self.max_run)
-        ends = time.monotonic() + (self._retry_for if name in WORKERS_OWN else 0)
+        ends = time.monotonic() + (self._retry_for if (verb or name) in WORKERS_OWN else 0)
         pause = FIRST_PAUSE
         while True:
             try:
-                reply = self._scripts.run(name, now, *settings, *arguments)
+                reply = self._scripts.run(name, now, *settings, *arguments, verb=verb or name)
             except StoreError as error:
                 if not error.passing or time.monotonic() + pause > ends:
                     raise
@@ -702,10 +696,43 @@ class RedisStore:
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
             pause = min(LONGEST_PAUSE, 2 * pause)
 
+    def _apply(
+        self,
+        verb: str,
+        run_id: str,
+        transition: Callable[..., TransitionResult],
+        *arguments: object,
+        **named: Any,
+    ) -> Reply:
+        """Make a transition of a run."""
+
+        def plan(step: Transaction) -> Reply:
+            return step.apply(run_id, transition, *arguments, **named)
+
+        return self._transactions.run(verb, plan, [(run_id, "run")])
+
+    def _apply_visit(
+        self,
+        verb: str,
+        token: Token,
+        transition: Callable[..., TransitionResult],
+        *rest: object,
+        **named: Any,
+    ) -> Reply:
+        """Make a transition of a worker's visit."""
+
+        def plan(step: Transaction) -> Reply:
+            visit = (token.node, token.visit, token.fence)
+            return step.apply(token.run_id, transition, *visit, *rest, **named)
+
+        return self._transactions.run(verb, plan, [(token.run_id, f"n:{token.node}")])
+
     def _written(self, token: Token | None, value: JSON) -> bytes:
         """Write a value, or a reference to it where it is large and its run exists."""
-        data = dump(value)
-        return self._large.put(token.run_id, data) if token and len(data) > LARGE else data
+        return self._value(token.run_id, value) if token else dump(value)
+
+    def _value(self, run_id: str, value: JSON) -> bytes:
+        return self._large.put(run_id, dump(value))
 
 
 def _token(token: Token) -> tuple[Argument, ...]:

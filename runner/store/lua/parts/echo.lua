@@ -4,13 +4,16 @@
 local EVENTS, SPARE, woken = 10000, 500, {}
 
 -- Readers that wait have made r:<run>:w (see events.lua); where there is none, this wakes nobody.
-local function write_event(key, number, event, name)
-  local length = redis.call('RPUSH', key .. ':e',
-    table.concat({event.kind, now, event.visit, name, event.data or '', event.detail}, '\n'))
+local function push_event(key, number, text)
+  local length = redis.call('RPUSH', key .. ':e', text)
   if length > EVENTS + SPARE then redis.call('LTRIM', key .. ':e', -EVENTS, -1) end
   if woken[key] then return end
   woken[key] = true
   redis.call('XADD', key .. ':w', 'NOMKSTREAM', 'MAXLEN', 1, '*', 'n', number)
+end
+
+local function write_event(key, number, event, name)
+  push_event(key, number, table.concat({event.kind, now, event.visit, name, event.data or '', event.detail}, '\n'))
 end
 
 -- The root of a child run as it stands, and the way from there.

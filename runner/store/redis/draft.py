@@ -1,0 +1,328 @@
+"""A transaction as it is drafted: what was read of the store, what is checked, and what will be written.
+
+Everything is read through `Draft`, which remembers the texts. What was not read yet raises `Unread`:
+then all that is missing is read in one request, and the draft is made again from its beginning.
+`commit.lua` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.definition.model import Topology
+from runner.records.codec import JSON
+from runner.store.interface import Doorbell
+from runner.store.redis.connection import Argument
+from runner.store.redis.keys import run_key
+
+Command = tuple[Argument, ...]
+"""A command: its name, its key without the prefix, its arguments."""
+
+AT_ONCE = 1_000
+"""Fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
+
+
+KNOWN_SHAPES = 256
+"""Shapes of graphs that a process remembers."""
+
+
+class Topologies:
+    """The shapes of graphs that this process has read: one of a fingerprint never changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Topology] = {}
+
+    def get(self, fingerprint: str) -> Topology | None:
+        return self._known.get(fingerprint)
+
+    def put(self, fingerprint: str, topology: Topology) -> None:
+        if len(self._known) >= KNOWN_SHAPES:
+            self._known.clear()
+        self._known[fingerprint] = topology
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a draft needs to know of its store; times in ms, `max_run` in bytes.
+
+    `write` writes a value of a run, or a reference to it where it is large.
+    """
+
+    lease_ms: int
+    retention_ms: int
+    push: bool
+    max_run: int
+    write: Callable[[str, JSON], bytes]
+    topologies: Topologies = field(default_factory=Topologies)
+
+
+class Unread(Exception):
+    """A draft needs what was not read yet."""
+
+
+class Reads:
+    """What was read for a transaction: at one moment, or found unchanged since."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.times = 0
+        self._fields: dict[str, dict[str, bytes | None]] = {}
+        self._replies: dict[Command, Any] = {}
+        self._missing: dict[str, dict[str, None]] = {}
+        self._commands: dict[Command, None] = {}
+
+    def want(self, key: str, names: Iterable[str]) -> bool:
+        """Note fields of a hash that will be needed; whether all of them are there."""
+        known = self._fields.get(key, {})
+        missing = [name for name in names if name not in known]
+        if missing:
+            self._missing.setdefault(key, {}).update(dict.fromkeys(missing))
+        return not missing
+
+    def ask(self, *command: Argument) -> bool:
+        """Note a command whose reply will be needed; whether it is there."""
+        if command not in self._replies:
+            self._commands[command] = None
+        return command in self._replies
+
+    def field(self, key: str, name: str) -> bytes | None:
+        if not self.want(key, (name,)):
+            raise Unread
+        return self._fields[key][name]
+
+    def reply(self, *command: Argument) -> Any:
+        """Return what a command replied that only reads."""
+        if not self.ask(*command):
+            raise Unread
+        return self._replies[command]
+
+    def questions(self) -> tuple[list[Command], list[tuple[str, list[str]]]]:
+        """Return the commands that read what is missing, and which hashes the first of them read."""
+        hashes = [
+            (key, names[first : first + AT_ONCE])
+            for key, names in ((key, list(names)) for key, names in self._missing.items())
+            for first in range(0, len(names), AT_ONCE)
+        ]
+        return [*(("HMGET", key, *names) for key, names in hashes), *self._commands], hashes
+
+    def take(self, reply: Sequence[Any], hashes: Sequence[tuple[str, list[str]]]) -> None:
+        """Remember the time, and what those commands replied."""
+        self.now, self.times = int(reply[0]), self.times + 1
+        for (key, names), values in zip(hashes, reply[1:], strict=False):
+            self._fields.setdefault(key, {}).update(zip(names, values, strict=True))
+        self._replies.update(zip(self._commands, reply[1 + len(hashes) :], strict=True))
+        self._missing, self._commands = {}, {}
+
+    def renew(self, now: int, values: Iterable[tuple[str, str, bytes | None]]) -> None:
+        """Remember what fields have changed to; what commands replied is read again."""
+        self.now = now
+        self._replies = {}
+        for key, name, value in values:
+            self._fields.setdefault(key, {})[name] = value
+
+    def again(self) -> None:
+        """Read everything once more, at one moment."""
+        for key, names in self._fields.items():
+            self._missing[key] = dict.fromkeys(names)
+        self._commands = dict.fromkeys(self._replies)
+        self._fields, self._replies, self.times = {}, {}, 0
+
+
+@dataclass(slots=True)
+class Line:
+    """The line of counters of a run (its field `run`), and its new events.
+
+    `was` is a Lua pattern of what it must have been; "" for a run of which only events are written.
+    `comes_to` has a letter for each counter that decides the status: small where it is above 0, large where
+    it is 0. `more` is what is added to the counters active, waiting, held, failed and started.
+    """
+
+    key: str
+    was: str = ""
+    comes_to: str = ""
+    most: int = 0
+    more: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    status: str = ""
+    stopping: str = ""
+    events: list[bytes] = field(default_factory=list)
+
+    def arguments(self) -> Iterator[Argument]:
+        yield from (self.key, self.was, self.comes_to, self.most, *self.more, self.status, self.stopping)
+        yield len(self.events)
+        yield from self.events
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Arrivals that are added to those of a field, which stay below a number; 0 for any."""
+
+    key: str
+    name: str
+    round: int
+    arrived: int
+    live: int
+    below: int
+
+
+class Draft:
+    """What one transaction has read, checks and writes. Keys are without the prefix."""
+
+    def __init__(self, reads: Reads, settings: Settings, *, makes_room: bool = False) -> None:
+        self.reads, self.settings = reads, settings
+        self.guards: dict[str, dict[str, str | bytes]] = {}
+        self.forms: dict[tuple[str, str], str] = {}
+        self.timer_guards: dict[str, int] = {}
+        self.before = 0
+        self.lines: dict[str, Line] = {}
+        self.arrivals: list[Arrival] = []
+        self.makes_room = makes_room
+        self.sizes: dict[str, int] = {}
+        self.puts: dict[str, dict[str, Argument]] = {}
+        self.drops: dict[str, dict[str, None]] = {}
+        self.timers: dict[str, int | None] = {}
+        self.commands: list[Command] = []
+        self.left_shapes: list[str] = []
+        self.rung_by = ""
+        self.places: list[tuple[str, int, str]] = []
+
+    # Reading
+
+    def get(self, key: str, name: str) -> bytes | None:
+        """Return a field that must not change until the draft is written."""
+        if name in self.puts.get(key, {}) or name in self.drops.get(key, {}):
+            return self.peek(key, name)
+        value = self.reads.field(key, name)
+        self.guards.setdefault(key, {})[name] = value or b""
+        return value
+
+    def peek(self, key: str, name: str) -> bytes | None:
+        """Return a field that may change meanwhile."""
+        if name in self.drops.get(key, {}):
+            return None
+        put = self.puts.get(key, {}).get(name)
+        if put is None:
+            return self.reads.field(key, name)
+        return put if isinstance(put, bytes) else str(put).encode()
+
+    # Writing
+
+    def put(self, key: str, name: str, value: Argument) -> None:
+        self.drops.get(key, {}).pop(name, None)
+        self.puts.setdefault(key, {})[name] = value
+
+    def drop(self, key: str, name: str) -> None:
+        self.puts.get(key, {}).pop(name, None)
+        self.drops.setdefault(key, {})[name] = None
+
+    def timer(self, member: str, due: int | None) -> None:
+        """Set a timer to so many ms of the clock, or drop it."""
+        self.timers[member] = due
+
+    def command(self, *command: Argument) -> None:
+        self.commands.append(command)
+
+    def grow(self, root: str, size: int) -> None:
+        """Add bytes to what a family of runs has, by its root."""
+        self.sizes[root] = self.sizes.get(root, 0) + size
+
+    def line(self, run_id: str) -> Line:
+        line = self.lines.get(run_id)
+        if line is None:
+            line = self.lines[run_id] = Line(run_key(run_id))
+        return line
+
+    def event_number(self, run_id: str) -> str:
+        """Return the place of the number of a run's next event, in a value that begins with character 1."""
+        line = self.line(run_id)
+        return f"\1{list(self.lines).index(run_id) + 1}:{len(line.events) + 1}\1"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be written."""
+        return not (
+            self.lines
+            or self.arrivals
+            or self.sizes
+            or any(self.puts.values())
+            or any(self.drops.values())
+            or self.timers
+            or self.commands
+            or self.left_shapes
+            or self.places
+        )
+
+    def arguments(self, doorbells: Sequence[Doorbell]) -> Iterator[Argument]:
+        """Write the arguments of `commit.lua`."""
+        yield len(self.guards)
+        for key, guarded in self.guards.items():
+            yield from (key, len(guarded), *guarded, *guarded.values())
+        yield len(self.forms)
+        for (key, name), form in self.forms.items():
+            yield from (key, name, form)
+        yield len(self.timer_guards)
+        for member, due in self.timer_guards.items():
+            yield from (member, due)
+        yield self.before
+        yield len(self.lines)
+        for line in self.lines.values():
+            yield from line.arguments()
+        yield len(self.arrivals)
+        for arrival in self.arrivals:
+            yield from (
+                arrival.key,
+                arrival.name,
+                arrival.round,
+                arrival.arrived,
+                arrival.live,
+                arrival.below,
+            )
+        yield from self._writes()
+        yield from (self.rung_by, len(doorbells))
+        for bell in doorbells:
+            yield from (bell.run_id, bell.node, bell.visit, bell.attempt, bell.queue, bell.priority)
+            yield bell.graph_id
+        yield len(self.places)
+        for place in self.places:
+            yield from place
+
+    def _writes(self) -> Iterator[Argument]:
+        yield "1" if self.makes_room else "0"
+        sizes = {root: size for root, size in self.sizes.items() if size}
+        yield len(sizes)
+        for root, size in sizes.items():
+            yield from (run_key(root), size)
+        puts = {key: fields for key, fields in self.puts.items() if fields}
+        yield len(puts)
+        for key, fields in puts.items():
+            yield from (key, len(fields))
+            yield from (part for pair in fields.items() for part in pair)
+        drops = {key: names for key, names in self.drops.items() if names}
+        yield len(drops)
+        for key, names in drops.items():
+            yield from (key, len(names))
+            yield from names
+        due = {member: ms for member, ms in self.timers.items() if ms is not None}
+        yield len(due)
+        for member, ms in due.items():
+            yield from (ms, member)
+        gone = [member for member, ms in self.timers.items() if ms is None]
+        yield len(gone)
+        yield from gone
+        yield len(self.commands)
+        for command in self.commands:
+            yield from (len(command) - 2, *command)
+        yield len(self.left_shapes)
+        yield from self.left_shapes
+
+    def seen(self, values: Sequence[bytes | None]) -> Iterator[tuple[str, str, bytes | None]]:
+        """Name what `commit.lua` returns in place of a change: key, field, value."""
+        names = [
+            *((key, name) for key, guarded in self.guards.items() for name in guarded),
+            *self.forms,
+            *((line.key, "run") for line in self.lines.values()),
+            *((arrival.key, arrival.name) for arrival in self.arrivals),
+        ]
+        for (key, name), value in zip(names, values, strict=True):
+            yield key, name, value

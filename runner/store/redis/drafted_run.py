@@ -1,0 +1,260 @@
+"""One run in a draft: what a transition sees of it, and what is written of it in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner.definition.model import Topology, map_of, shape_name
+from runner.definition.policies import QueuePosition
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Saved
+from runner.records.run import (
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    VisitEntry,
+)
+from runner.scheduler.changes import TransitionResult
+from runner.scheduler.shared import IDLE
+from runner.store import encoding
+from runner.store.encoding import dump, load
+from runner.store.redis import kept, questions, retention
+from runner.store.redis.draft import Arrival, Draft, Line
+from runner.store.redis.keys import run_key
+from runner.store.redis.script_values import loop_text, map_text, node_text
+from runner.store.redis.sizes import VISIT_BYTES
+
+
+class DraftedRun:
+    """One run: the view of its transitions, which writes into a draft.
+
+    With `calm` the nodes of a run that stops are cancelled by a timer, not at once: see `stoppable`.
+    """
+
+    def __init__(self, draft: Draft, record: RunRecord, topology: Topology, *, calm: bool) -> None:
+        self.draft, self.topology = draft, topology
+        self.before = self.record = record
+        self.key = run_key(record.run_id)
+        self._calm = calm
+        self._exact = False
+        self._nodes: dict[str, NodeRecord] = {}
+        self._loops: dict[int, LoopRecord] = {}
+        self._maps: dict[str, MapRecord] = {}
+        self._arrived: dict[tuple[int, str], Arrivals] = {}
+        self._stopped: set[str] = set()
+
+    # The view of a transition
+
+    def run(self) -> RunRecord:
+        return self.record
+
+    def node(self, node: str) -> NodeRecord:
+        written = self._nodes.get(node)
+        if written is not None:
+            return written
+        text = self.draft.get(self.key, f"n:{node}")
+        return encoding.node_record(text)[0] if text else NodeRecord()
+
+    def loop(self, loop: int) -> LoopRecord:
+        written = self._loops.get(loop)
+        if written is not None:
+            return written
+        text = self.draft.get(self.key, f"l:{loop}")
+        return encoding.loop_record(text) if text else LoopRecord()
+
+    def map(self, node: str) -> MapRecord:
+        written = self._maps.get(node)
+        return written if written is not None else self._stored_map(node)
+
+    def _stored_map(self, node: str) -> MapRecord:
+        """Read a map's record: while it is only looked at, its items may come and go."""
+        text = self.draft.peek(self.key, f"m:{node}")
+        record = encoding.map_record(text) if text else MapRecord()
+        form = rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+        self.draft.forms[self.key, f"m:{node}"] = form
+        return record
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        written = self._arrived.get((scope, node))
+        return written if written is not None else self._stored_arrivals(scope, node)
+
+    def _stored_arrivals(self, scope: int, node: str) -> Arrivals:
+        """Read arrivals; outside of loops others may come meanwhile, while they decide nothing."""
+        read = self.draft.get if self.topology.nodes[node].loops else self.draft.peek
+        text = read(self.key, f"a{scope}:{node}")
+        return Arrivals(*load(text)) if text else Arrivals()
+
+    def stoppable(self) -> Iterable[str]:
+        """Name the nodes that a stop has to cancel, which costs a look at all nodes of the run.
+
+        No node of it may change meanwhile. Where that does not succeed, none is named (see `Drafter.calm`).
+        """
+        if self._calm:
+            return ()
+        self._exact = True
+        names: list[bytes] = self.draft.reads.reply("HKEYS", self.key)
+        fields = [name.decode() for name in names if name.startswith(b"n:")]
+        self.draft.reads.want(self.key, fields)
+        idle = [name[2:] for name in fields if self.node(name[2:]).status in IDLE]
+        children = [child for node in idle if (child := self.node(node).child)]
+        for child in children:
+            self.draft.reads.want(run_key(child), ("run",))
+        return [node for node in idle if node not in self._stopped and not self._child_stops(node)]
+
+    def _child_stops(self, node: str) -> bool:
+        child = self.node(node).child
+        line = self.draft.peek(run_key(child), "run") if child else None
+        return line is not None and not line.endswith(b" -")
+
+    def question_status(self, interrupt_id: str) -> str:
+        return questions.status(self.draft, self.key, interrupt_id)
+
+    def question(self, interrupt_id: str) -> Interrupt | None:
+        return questions.question(self.draft, self.key, interrupt_id)
+
+    def reported(self, reference: str) -> bool:
+        return self.draft.get(self.key, f"h:{reference}") is not None
+
+    def tag(self, name: str) -> str:
+        text = self.draft.peek(run_key(self.record.root), "tags")
+        value: object = load(text).get(name, "") if text else ""
+        return value if isinstance(value, str) else ""
+
+    def next_start(self, key: str) -> int:
+        raise NotImplementedError(f"a claim asks for the limit {key}, and no other transition")
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        raise NotImplementedError(f"a claim asks for the limit {key}, and no other transition")
+
+    # Writing
+
+    def write(self, result: TransitionResult) -> None:
+        self.record = result.run
+        self._nodes.update(result.nodes)
+        self._loops.update(result.loops)
+        self._maps.update(result.maps)
+        self._arrived.update(result.arrivals)
+
+    def stops_child(self, node: str) -> None:
+        self._stopped.add(node)
+
+    def end(self, now: int) -> None:
+        self.draft.put(self.key, "ended", now)
+
+    def open(self, question: Interrupt) -> None:
+        questions.open_question(self.draft, self.record, question, self._written)
+
+    def close(self, interrupt_id: str, status: str, now: int) -> None:
+        questions.close(self.draft, self.key, interrupt_id, f"{status} {now}  ".encode())
+
+    def remind(self, interrupt_id: str) -> int:
+        return questions.remind(self.draft, self.key, interrupt_id)
+
+    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+        run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
+        if status is Status.COMPLETED:
+            text, value = self.draft.settings.write(run_id, entry), self.draft.settings.write(run_id, output)
+            self.draft.put(self.key, f"o:{node}.{visit}", value)
+            size += len(value)
+            # An item has no place in the order: its map has.
+            if not map_of(node):
+                place = f"\1{self.draft.event_number(run_id)} "
+        else:
+            text = dump(entry)
+        self.draft.put(self.key, f"x:{node}.{visit}", place.encode() + text)
+        self.draft.grow(self.record.root, size + len(text))
+
+    def keep(self, node: str, saved: Saved | None) -> None:
+        """Write a node's checkpoint."""
+        size = kept.keep(self.draft, self.key, node, saved)
+        self.draft.grow(self.record.root, size)
+
+    def _written(self, value: JSON) -> bytes:
+        return self.draft.settings.write(self.record.run_id, value)
+
+    def flush(self) -> None:
+        """Write into the draft what transitions have changed."""
+        draft, key = self.draft, self.key
+        for node, record in self._nodes.items():
+            draft.get(key, f"n:{node}")
+            shape = self.topology.nodes.get(shape_name(node))
+            draft.put(key, f"n:{node}", node_text(record, shape.scope if shape else -1))
+        for loop, around in self._loops.items():
+            draft.get(key, f"l:{loop}")
+            draft.put(key, f"l:{loop}", loop_text(around))
+        for node, items in self._maps.items():
+            draft.get(key, f"m:{node}")
+            if items != self._stored_map(node):
+                draft.put(key, f"m:{node}", map_text(items))
+        for (scope, node), arrivals in self._arrived.items():
+            self._flush_arrivals(scope, node, arrivals)
+        written = self._nodes or self._loops or self._maps or self._arrived or self._exact
+        if written or self.record != self.before or self.record.run_id in draft.lines:
+            self._flush_record()
+        retention.follow(draft, self.before, self.record)
+
+    def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
+        """Add arrivals to those that there are, unless more of them would decide something else."""
+        old, name = self._stored_arrivals(scope, node), f"a{scope}:{node}"
+        if old.stamp != arrivals.stamp:
+            old = Arrivals(arrivals.stamp)
+        shape, record = self.topology.nodes[node], self._nodes.get(node)
+        if record is not None or shape.loops:
+            self.draft.get(self.key, name)
+            self.draft.put(self.key, name, dump([arrivals.stamp, arrivals.arrived, arrivals.live]))
+            return
+        pending = self.node(node).status is Status.PENDING and not self.record.stopping
+        below = shape.needs if pending else 0
+        more = (arrivals.arrived - old.arrived, arrivals.live - old.live)
+        self.draft.arrivals.append(Arrival(self.key, name, arrivals.stamp, *more, below))
+
+    def _flush_record(self) -> None:
+        draft, before, after = self.draft, self.before, self.record
+        for name, old, new in (
+            ("reason", before.reason, after.reason),
+            ("lock", before.lock, after.lock),
+            ("ends", before.ends, after.ends),
+            ("unreported", before.unreported, after.unreported),
+        ):
+            if old != new:
+                draft.get(self.key, name)
+                if new:
+                    draft.put(self.key, name, new)
+                else:
+                    draft.drop(self.key, name)
+        fill_line(draft.line(after.run_id), before, after)
+        if self._exact:
+            text = draft.peek(self.key, "run") or b""
+            draft.line(after.run_id).was = f"^{text.decode().replace('-', '%-')}$"
+        if after.started > before.started and not (after.stopping and not before.stopping):
+            draft.line(after.run_id).most = self.topology.limit
+
+
+def fill_line(line: Line, before: RunRecord, after: RunRecord) -> None:
+    """Say what is added to a run's counters, and what must come of it."""
+    line.was = f"^{before.status} .* {before.stopping or '%-'}$"
+    line.more = (
+        after.active - before.active,
+        after.waiting - before.waiting,
+        after.held - before.held,
+        after.failed - before.failed,
+        after.started - before.started,
+    )
+    line.comes_to = _deciding(after)
+    line.status, line.stopping = after.status, after.stopping or "-"
+
+
+def _deciding(run: RunRecord) -> str:
+    """Name the counters that decide a run's status, as `status_of` looks at them."""
+    letters = ""
+    for letter, count in (("a", run.active), ("h", run.held), ("w", run.waiting)):
+        if count:
+            return letters + letter
+        letters += letter.upper()
+    if run.stopping == Status.FAILED:
+        return letters
+    return letters + ("f" if run.failed else "F")

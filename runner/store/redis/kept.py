@@ -1,0 +1,36 @@
+"""What a node keeps across a pause: its document, and its messages, which are stored one by one."""
+
+from __future__ import annotations
+
+from runner.records.outcomes import Saved
+from runner.store.encoding import dump
+from runner.store.redis.draft import Draft
+from runner.store.redis.sizes import MESSAGE_BYTES
+
+
+def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
+    """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
+    if saved is None:
+        return 0
+    documents, messages = f"{key}:s", f"{key}:m"
+    had = int(draft.peek(messages, f"#{node}") or 0)
+    gone = range(saved.keep + 1, had + 1)
+    lengths = [("HSTRLEN", documents, node), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]
+    for command in lengths:
+        draft.reads.ask(*command)
+    document = dump(saved.document)
+    freed: int = sum(draft.reads.reply(*command) for command in lengths)
+    size = len(document) - freed - MESSAGE_BYTES * len(gone)
+    count = min(had, saved.keep)
+    for message in map(dump, saved.messages):
+        count += 1
+        size += MESSAGE_BYTES + len(message)
+        draft.put(messages, f"{count}.{node}", message)
+    for nth in range(count + 1, had + 1):
+        draft.drop(messages, f"{nth}.{node}")
+    if count or had:
+        # Most nodes keep no messages: no key is made to say so.
+        draft.put(messages, f"#{node}", count)
+    draft.put(documents, node, document)
+    draft.put(key, f"k:{node}", 1)
+    return size

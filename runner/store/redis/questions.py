@@ -1,0 +1,99 @@
+"""Questions to people in a draft: opened, closed, reminded, with the lists of open ones.
+
+The fields i:<id> of their run have them as they were asked, d:<id> what was decided.
+"""
+
+from __future__ import annotations
+
+from runner.records.interrupts import Interrupt, as_asked
+from runner.records.run import RunRecord
+from runner.store.encoding import dump, load
+from runner.store.redis import early, script_values
+from runner.store.redis.draft import Draft
+from runner.store.redis.keys import run_key
+from runner.store.redis.script_values import Write, question_document, question_fields
+
+
+def status(draft: Draft, key: str, interrupt_id: str) -> str:
+    """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
+    asked, decided = _read(draft, key, interrupt_id)
+    if decided:
+        return decided.partition(b" ")[0].decode()
+    return "" if asked is None else "open"
+
+
+def question(draft: Draft, key: str, interrupt_id: str) -> Interrupt | None:
+    asked, decided = _read(draft, key, interrupt_id)
+    return script_values.question(interrupt_id, asked, decided) if asked else None
+
+
+def _read(draft: Draft, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
+    asked, decided = question_fields(interrupt_id)
+    draft.reads.want(key, (asked, decided))
+    return draft.get(key, asked), draft.get(key, decided)
+
+
+def document(draft: Draft, key: str, interrupt_id: str) -> bytes:
+    """Return a question as it was asked (JSON)."""
+    asked, _ = question_fields(interrupt_id)
+    _, brace, text = (draft.peek(key, asked) or b"").partition(b"{")
+    return brace + text
+
+
+def size(question: Interrupt, write: Write) -> int:
+    """Return the bytes of a question as it is stored; `write` writes what may be large."""
+    return len(question_document(as_asked(question))) + len(script_values.timed(question, write))
+
+
+def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Write) -> None:
+    """Write a question, whose event comes next; `write` writes what may be large."""
+    key, name = run_key(run.run_id), question.id
+    text, timed = question_document(as_asked(question)), script_values.timed(question, write)
+    # A node that a migration gives its old name back asks what it asked there.
+    was = len(document(draft, key, name)) + len(draft.peek(key, f"w:{name}") or b"")
+    draft.grow(run.root, len(text) + len(timed) - was)
+    lifetime = question.expires_in
+    expires = 0 if lifetime is None else question.asked_at + max(1, round(lifetime * 1000))
+    head = f"\1{draft.event_number(run.run_id)} {question.asked_at} {expires} "
+    asked, decided = question_fields(name)
+    draft.put(key, asked, head.encode() + text)
+    draft.drop(key, decided)
+    if timed:
+        draft.put(key, f"w:{name}", timed)
+    else:
+        draft.drop(key, f"w:{name}")
+    _list_open(draft, run, question)
+    early.hand(draft, run.run_id, name)
+    field = f"q:{question.node_id}"
+    visit, *ids = load(draft.get(key, field) or dump([question.visit]))
+    ids = [] if visit != question.visit else ids
+    if name not in ids:
+        draft.put(key, field, dump([question.visit, *ids, name]))
+
+
+def _list_open(draft: Draft, run: RunRecord, question: Interrupt) -> None:
+    """Write a question to the lists of open ones: by graph, family of runs, name and person."""
+    lists = [f"n:{question.name}", *(f"a:{person}" for person in dict.fromkeys(question.assignees))]
+    lists += [f"g:{run.graph_id.partition('/')[0]}", f"r:{run.root}"]
+    for name in ("open", *(f"open:{name}" for name in lists)):
+        draft.command("ZADD", name, question.asked_at, question.id)
+    draft.put("listed:open", question.id, dump(lists))
+
+
+def close(draft: Draft, key: str, interrupt_id: str, decision: bytes) -> None:
+    """Write what was decided, and take the question off the lists of open ones."""
+    draft.put(key, question_fields(interrupt_id)[1], decision)
+    lists = draft.peek("listed:open", interrupt_id)
+    for name in ("open", *(f"open:{name}" for name in load(lists or b"[]"))):
+        draft.command("ZREM", name, interrupt_id)
+    draft.drop("listed:open", interrupt_id)
+
+
+def remind(draft: Draft, key: str, interrupt_id: str) -> int:
+    """Write a question with one reminder more; return how many it had with it."""
+    field, _ = question_fields(interrupt_id)
+    head, brace, text = (draft.get(key, field) or b"").partition(b"{")
+    number, asked_at, expires, *reminded = head.decode().split()
+    count = int(reminded[0]) + 1 if reminded else 1
+    draft.put(key, field, f"{number} {asked_at} {expires} {count} ".encode() + brace + text)
+    return count

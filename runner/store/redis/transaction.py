@@ -1,0 +1,235 @@
+"""A transaction on Redis: transitions are planned in Python, and written by one script or not at all.
+
+`commit.lua` checks that what was read is still so, and writes; where something has changed it returns what
+there is, and the transitions run again on that. Counters of runs and arrivals are not compared: the script
+adds to them, and checks only that what follows from them is what was planned, so that the nodes of one run
+don't disturb each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from runner import scheduler
+from runner.definition.model import Topology
+from runner.errors import StoreError
+from runner.records.codec import JSON
+from runner.records.run import NOTICES, OF_RUNS, EventKind
+from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
+from runner.store import encoding, walk
+from runner.store.encoding import RECORD, doorbells_of, dump
+from runner.store.interface import Doorbell, Reply
+from runner.store.redis import questions
+from runner.store.redis.connection import Argument
+from runner.store.redis.draft import Draft, Reads, Settings, Unread
+from runner.store.redis.drafted_run import DraftedRun
+from runner.store.redis.keys import TEMPLATE, run_key, shape_key
+
+PATIENT, AT_ONCE, TRIES = 3, 20, 2_000
+"""How often others may come in between before a run's stop is left to a timer, before the next try waits, and
+in all."""
+
+PAUSE = 0.005
+"""Seconds between two tries at first."""
+
+LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
+"""Bounds of the dead letters: their number, the bytes of a text, and how long they stay."""
+
+KEPT_EVENTS, KEPT_NOTICES = 10_000, 100_000
+
+HEAD = (*RECORD, "created", "size")
+
+
+class Call(Protocol):
+    """Calls a script of the store."""
+
+    def __call__(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+        """Run a script for a request of the store, and return its reply."""
+
+
+class Transaction:
+    """All runs of a store, for the length of one atomic step: the `Book` of Redis."""
+
+    def __init__(self, draft: Draft, *, calm: bool = False) -> None:
+        self.draft = draft
+        self._calm = calm
+        self._runs: dict[str, DraftedRun | None] = {}
+
+    def clock(self) -> int:
+        return self.draft.reads.now
+
+    def find(self, run_id: str) -> DraftedRun | None:
+        if run_id not in self._runs:
+            self._runs[run_id] = self._open(run_id)
+        return self._runs[run_id]
+
+    def _open(self, run_id: str) -> DraftedRun | None:
+        key = run_key(run_id)
+        self.draft.reads.want(key, HEAD)
+        fields = {name.encode(): self.draft.peek(key, name) for name in RECORD}
+        stored = {name: value for name, value in fields.items() if value is not None}
+        if b"run" not in stored:
+            return None
+        record = encoding.run_record(run_id, stored)
+        for name in ("of", "lock"):
+            self.draft.get(key, name)
+        topology = self.topology(record.graph_id, record.fingerprint)
+        return DraftedRun(self.draft, record, topology, calm=self._calm) if topology else None
+
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        known = self.draft.settings.topologies.get(fingerprint)
+        if known is None:
+            texts: list[bytes] = self.draft.reads.reply("HGETALL", shape_key(fingerprint))
+            fields = dict(zip(texts[::2], texts[1::2], strict=True))
+            if b"meta" not in fields:
+                return None
+            known = encoding.topology_of(graph_id, fingerprint, fields)
+            self.draft.settings.topologies.put(fingerprint, known)
+        return known
+
+    def changes(self, run: DraftedRun) -> Changes:
+        return Changes(run, run.topology, self.clock(), self.draft.settings.lease_ms)
+
+    def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
+        self.draft.timer(f"{kind}|{run_id}|{key}", due)
+
+    def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
+        self.draft.timer(f"{kind}|{run_id}|{key}", None)
+
+    def event(
+        self, run: DraftedRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+    ) -> None:
+        draft, record, now = self.draft, run.record, self.clock()
+        text = b"" if data is None else dump(data)
+        number = draft.event_number(record.run_id)
+        line = f"{kind}\n{now}\n{visit}\n%b\n%b\n{detail}".encode()
+        draft.line(record.run_id).events.append(line % (node.encode(), text))
+        if record.path and not kind.startswith(OF_RUNS):
+            draft.line(record.root).events.append(line % ((record.path + node).encode(), text))
+        if kind in NOTICES:
+            asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
+            question = questions.document(draft, run.key, detail) if asks else b""
+            withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
+            reminded = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
+            name = f"\1{record.run_id}:{number}"
+            about = ("node", node, "visit", visit, "detail", detail, "at", now)
+            body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
+            self.draft.command(
+                *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
+                *("id", name, "kind", str(kind), "run_id", record.run_id, *about, *body),
+            )
+
+    def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
+        short = [text.encode()[:LETTER_BYTES] for text in (node, reason)]
+        body = ("run_id", run_id, "node", short[0], "visit", visit, "reason", short[1], "at", self.clock())
+        self.draft.command("XADD", "dead", "MAXLEN", "~", LETTERS, "*", *body)
+        # Ids are the server's time, which is not that of a test's clock.
+        oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
+        self.draft.command("XTRIM", "dead", "MINID", oldest)
+
+    def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
+        """Note a place that is given back: the script offers it to others, and returns those."""
+        match action:
+            case ReturnPlace():
+                self.draft.places.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
+            case OfferPlaces():
+                self.draft.places.append((action.key, action.concurrency, ""))
+            case _:
+                raise NotImplementedError(f"{action} is written by the script of claims")
+        return ()
+
+    def apply(self, run_id: str, transition: Callable[..., Any], *arguments: object, **named: Any) -> Reply:
+        """Apply a transition with all that follows from it."""
+        word, doorbells = walk.apply(self, run_id, transition, *arguments, **named)
+        return encoding.replied(word, doorbells)
+
+    def finish(self, doorbells: Sequence[Doorbell]) -> None:
+        """Write what all transitions have changed into the draft."""
+        for run in self._runs.values():
+            if run is not None:
+                run.flush()
+        draft, settings = self.draft, self.draft.settings
+        if doorbells and settings.push and not draft.reads.reply("EXISTS", TEMPLATE):
+            # No worker has left a template to ring with: the next sweep rings.
+            soon = draft.reads.now + settings.lease_ms
+            for bell in doorbells:
+                for member in (f"node|{bell.run_id}|{bell.node}", f"callback|{bell.run_id}|"):
+                    if draft.timers.get(member) == soon:
+                        draft.timers[member] = draft.reads.now
+
+
+def _offer(step: Transaction, run_id: str, node: str) -> Reply:
+    return step.apply(run_id, scheduler.offer_place, node)
+
+
+Plan = Callable[[Transaction], Reply]
+
+
+class Transactions:
+    """Plans and commits transactions, each until nothing came in between."""
+
+    def __init__(self, call: Call, confirm: Callable[[str], None], settings: Settings) -> None:
+        """`call` runs a script; `confirm` waits until what was written for a request is safe."""
+        self._call, self._confirm, self._settings = call, confirm, settings
+
+    def run(
+        self, verb: str, plan: Plan, wants: Iterable[tuple[str, str]] = (), *, room: bool = False
+    ) -> Reply:
+        """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
+
+        `wants` are (run, field) that it will need; with `room` it is done on a server whose memory is full.
+
+        Raises:
+            StoreError: the store could not be reached or refused, or others came in between again and again.
+        """
+        reads, conflicts = Reads(), 0
+        for run_id, field in wants:
+            reads.want(run_key(run_id), (*HEAD, field))
+        if self._settings.push:
+            reads.ask("EXISTS", TEMPLATE)
+        self._look(reads)
+        while conflicts < TRIES:
+            draft = Draft(reads, self._settings, makes_room=room)
+            try:
+                transaction = Transaction(draft, calm=conflicts >= PATIENT)
+                reply = plan(transaction)
+                if draft.is_empty:
+                    if reads.times > 1:
+                        # What was refused must be so at one moment.
+                        reads.again()
+                        self._look(reads)
+                        continue
+                    self._confirm(verb)
+                    return reply
+                transaction.finish(reply.doorbells)
+            except Unread:
+                self._look(reads)
+                continue
+            answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
+            if answer[0] != b"changed":
+                return self._done(reply, answer)
+            reads.renew(int(answer[1]), draft.seen(answer[2]))
+            conflicts += 1
+            if conflicts > AT_ONCE:
+                time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
+        raise StoreError(f"other requests came in between {TRIES} times, and this one ({verb}) was not done.")
+
+    def _look(self, reads: Reads) -> None:
+        commands, hashes = reads.questions()
+        arguments = (part for command in commands for part in (len(command), *command))
+        reads.take(self._call("look", *arguments), hashes)
+
+    def _done(self, reply: Reply, answer: list[Any]) -> Reply:
+        """Return the doorbells that were not pushed, and ring for nodes that were offered a place."""
+        _, *offered = answer[0].decode().split("\n")
+        doorbells = doorbells_of(answer)
+        for member in offered:
+            run_id, _, node = member.partition("|")
+            offer = functools.partial(_offer, run_id=run_id, node=node)
+            doorbells += self.run("offer", offer, [(run_id, f"n:{node}")]).doorbells
+        return replace(reply, doorbells=doorbells)
