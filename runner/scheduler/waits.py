@@ -1,7 +1,6 @@
 """What a node waits for besides people: its items, a child run, an external task, a migration.
 
-Twins in `store/lua`: expand.lua, hand.lua, sent.lua, report.lua, hold.lua, release.lua, and
-parts/delegate.lua, parts/follow.lua, parts/ownership.lua.
+Twins in `store/lua`: expand.lua, report.lua, parts/delegate.lua, parts/follow.lua, parts/ownership.lua.
 """
 
 from __future__ import annotations

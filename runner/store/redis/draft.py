@@ -146,7 +146,7 @@ class Line:
     more: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     status: str = ""
     stopping: str = ""
-    events: list[bytes] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
 
     def arguments(self) -> Iterator[Argument]:
         yield from (self.key, self.was, self.comes_to, self.most, *self.more, self.status, self.stopping)

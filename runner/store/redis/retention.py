@@ -11,8 +11,7 @@ PARTS = ("", ":s", ":m", ":e", ":q", ":c", ":f", ":b")
 """The keys of a run."""
 
 ARCHIVE, UNARCHIVED = "archive", "unarchived"
-"""Where the archive is, if there is one: then the expiry of a run begins when the archive has it; and the ended
-runs that it does not have yet."""
+"""Where the archive is, if there is one, and the ended runs that it does not have yet: so long they stay."""
 
 
 def in_use(run: RunRecord) -> bool:

@@ -107,10 +107,10 @@ class Transaction:
         draft, record, now = self.draft, run.record, self.clock()
         text = b"" if data is None else dump(data)
         number = draft.event_number(record.run_id)
-        line = f"{kind}\n{now}\n{visit}\n%b\n%b\n{detail}".encode()
-        draft.line(record.run_id).events.append(line % (node.encode(), text))
+        before, after = f"{kind}\n{now}\n{visit}\n", f"\n{text.decode()}\n{detail}"
+        draft.line(record.run_id).events.append(before + node + after)
         if record.path and not kind.startswith(OF_RUNS):
-            draft.line(record.root).events.append(line % ((record.path + node).encode(), text))
+            draft.line(record.root).events.append(before + record.path + node + after)
         if kind in NOTICES:
             asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
             question = questions.document(draft, run.key, detail) if asks else b""
