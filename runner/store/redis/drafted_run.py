@@ -149,7 +149,7 @@ class DraftedRun:
         questions.open_question(self.draft, self.record, question, self._written)
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
-        questions.close(self.draft, self.key, interrupt_id, f"{status} {now}  ".encode())
+        questions.close(self.draft, self.record, interrupt_id, f"{status} {now}  ".encode())
 
     def remind(self, interrupt_id: str) -> int:
         return questions.remind(self.draft, self.key, interrupt_id)

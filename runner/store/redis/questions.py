@@ -5,7 +5,9 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 
 from __future__ import annotations
 
-from runner.records.interrupts import Interrupt, as_asked
+from runner.definition.model import map_of
+from runner.records.interrupts import Interrupt, address_of, as_asked
+from runner.records.listings import outermost
 from runner.records.run import RunRecord
 from runner.store.encoding import dump, load
 from runner.store.redis import early, script_values
@@ -62,7 +64,8 @@ def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Writ
         draft.put(key, f"w:{name}", timed)
     else:
         draft.drop(key, f"w:{name}")
-    _list_open(draft, run, question)
+    for each in _lists(run, name, text):
+        draft.command("ZADD", each, question.asked_at, name)
     early.hand(draft, run.run_id, name)
     field = f"q:{question.node_id}"
     visit, *ids = load(draft.get(key, field) or dump([question.visit]))
@@ -71,22 +74,24 @@ def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Writ
         draft.put(key, field, dump([question.visit, *ids, name]))
 
 
-def _list_open(draft: Draft, run: RunRecord, question: Interrupt) -> None:
-    """Write a question to the lists of open ones: by graph, family of runs, name and person."""
-    lists = [f"n:{question.name}", *(f"a:{person}" for person in dict.fromkeys(question.assignees))]
-    lists += [f"g:{run.graph_id.partition('/')[0]}", f"r:{run.root}"]
-    for name in ("open", *(f"open:{name}" for name in lists)):
-        draft.command("ZADD", name, question.asked_at, question.id)
-    draft.put("listed:open", question.id, dump(lists))
+def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
+    """Name the lists of open questions that have one: by graph, person, and family of runs.
+
+    What nodes of an outermost run ask, but for items of maps, is not listed by family: it is found in it.
+    """
+    address = address_of(interrupt_id)
+    lists = [f"open:g:{outermost(run.graph_id)}"]
+    if run.parent or (address and map_of(address.node_id)):
+        lists.append(f"open:r:{run.root}")
+    return lists + [f"open:a:{person}" for person in dict.fromkeys(load(document)["assignees"])]
 
 
-def close(draft: Draft, key: str, interrupt_id: str, decision: bytes) -> None:
+def close(draft: Draft, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
     """Write what was decided, and take the question off the lists of open ones."""
+    key = run_key(run.run_id)
     draft.put(key, question_fields(interrupt_id)[1], decision)
-    lists = draft.peek("listed:open", interrupt_id)
-    for name in ("open", *(f"open:{name}" for name in load(lists or b"[]"))):
+    for name in _lists(run, interrupt_id, document(draft, key, interrupt_id)):
         draft.command("ZREM", name, interrupt_id)
-    draft.drop("listed:open", interrupt_id)
 
 
 def remind(draft: Draft, key: str, interrupt_id: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from runner.records.run import FINAL, RunRecord, Status
-from runner.store.encoding import dump, load
 from runner.store.redis.draft import Draft
 from runner.store.redis.keys import run_key, shape_key
 
@@ -21,19 +20,20 @@ def in_use(run: RunRecord) -> bool:
 
 def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
     """Write what follows from a change of a run's record."""
-    if before.status is not after.status:
+    was, now = (f"runs:{run.status}:{run.graph_id}" for run in (before, after))
+    if was != now:
         created = draft.peek(run_key(after.run_id), "created") or b"0"
-        draft.command("ZREM", f"runs:{before.status}", after.run_id)
-        draft.command("ZADD", f"runs:{after.status}", created, after.run_id)
+        draft.command("ZREM", was, after.run_id)
+        draft.command("ZADD", now, created, after.run_id)
     if in_use(before) and not in_use(after):
         draft.left_shapes.append(shape_key(after.fingerprint))
         if after.parent:
             if _outlived(draft, after.root):
-                retire(draft, after.run_id, after.graph_id)
+                retire(draft, after)
         elif draft.reads.reply("EXISTS", ARCHIVE):
             draft.command("ZADD", UNARCHIVED, draft.reads.now, after.run_id)
         else:
-            retire(draft, after.run_id, after.graph_id)
+            retire(draft, after)
 
 
 def _outlived(draft: Draft, root: str) -> bool:
@@ -47,14 +47,9 @@ def _outlived(draft: Draft, root: str) -> bool:
     return not goes_on and draft.reads.reply("ZSCORE", UNARCHIVED, root) is None
 
 
-def listings(graph_id: str, tags: bytes) -> list[str]:
-    """Name the lists of runs of a graph and of tags in which a run is."""
-    return [f"g:{graph_id}", *(f"t:{name}={value}" for name, value in load(tags).items())]
-
-
-def retire(draft: Draft, run_id: str, graph_id: str) -> None:
+def retire(draft: Draft, run: RunRecord) -> None:
     """Set the expiry of a finished run's keys; those of its children get theirs in a later sweep."""
-    key, retention = run_key(run_id), draft.settings.retention_ms
+    key, retention = run_key(run.run_id), draft.settings.retention_ms
     if not retention:
         return
     draft.reads.want(key, ("idem", "tags"))
@@ -64,7 +59,13 @@ def retire(draft: Draft, run_id: str, graph_id: str) -> None:
     idem = (draft.peek(key, "idem") or b"").decode().partition("}:")[2]
     if idem:
         draft.command("PEXPIRE", idem, retention)
-    draft.put("listed:runs", run_id, dump(listings(graph_id, draft.peek(key, "tags") or b"{}")))
-    draft.command("ZADD", "retired", draft.reads.now + retention, run_id)
+    # What is left of it when its keys are gone, to find its lists.
+    parts = (
+        run.run_id.encode(),
+        run.status.encode(),
+        run.graph_id.encode(),
+        draft.peek(key, "tags") or b"{}",
+    )
+    draft.command("ZADD", "retired", draft.reads.now + retention, b"\n".join(parts))
     if children:
         draft.command("RPUSH", "retiring", *children)
