@@ -142,7 +142,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     Raises:
         CorruptDocument: another version of this library wrote them.
     """
-    if fields.get(b"v") != b"%d" % V:
+    if fields.get(b"v", b"").split(b" ")[0] != b"%d" % V:
         raise CorruptDocument(
             f"run {run_id} is stored in a form that this version can't read; it was left untouched. "
             "Read it with the version that wrote it."
@@ -164,9 +164,9 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
         reason=fields.get(b"reason", b"").decode(),
         lock=fields.get(b"lock", b"").decode(),
         parent="" if parent == "-" else parent,
-        parent_node=fields[b"parent_node"].decode(),
-        root=fields[b"root"].decode(),
-        path=fields[b"path"].decode(),
+        parent_node=fields.get(b"parent_node", b"").decode(),
+        root=fields.get(b"root", run_id.encode()).decode(),
+        path=fields.get(b"path", b"").decode(),
         on_end=fields.get(b"on_end", b"").decode(),
         ends=int(fields.get(b"ends", 0)),
         unreported=int(fields.get(b"unreported", 0)),
@@ -174,10 +174,10 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     )
 
 
-def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes) -> RunSummary:
+def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes | None) -> RunSummary:
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
     parent = "" if parent == "-" else parent
-    return RunSummary(run_id, graph, Status(status), int(created), load(tags), fingerprint, parent)
+    return RunSummary(run_id, graph, Status(status), int(created), load(tags or b"{}"), fingerprint, parent)
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:

@@ -56,7 +56,7 @@ class Story:
         return [line.decode().split("|") for line in self.site.redis.lrange(f"{what}:{name}", 0, -1)]
 
     def document(self, name):
-        text = self.site.redis.hget(Keys().run(self.runs[name].id, ":s"), "a")
+        text = self.site.redis.hget(Keys().run(self.runs[name].id), "k:a")
         return json.loads(text)["executor"] if text else {"calls": []}
 
     def answer(self, name, *responses):

@@ -117,7 +117,7 @@ def test_fast_may_forget_and_is_then_as_it_was(behind, opened):
     store = opened("fast")
     walk = Walk(store, "00walk")
     answer = until("answer", walk)
-    wait_until(lambda: behind.replica.client.exists("runner:{p00}:open"), "the replica has the question")
+    wait_until(lambda: behind.replica.client.keys("runner:{p00}:open:*"), "the replica has the question")
     before = store.read("00walk")
     behind.fall_behind()
     assert answer("") == "accepted"

@@ -80,7 +80,7 @@ def test_a_finished_run_expires_whole(worker, client):
 
     stored_keys = [key for key in keys(client) if run_id in key or ":idem:" in key]
 
-    assert len(stored_keys) > 4
+    assert len(stored_keys) > 3
     assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
 
 
@@ -168,7 +168,7 @@ def test_a_retried_run_stays(worker, store, clock, client):
     store.sweep()
     store.publish([shape("a>c")])
     stored_keys = [*keys(client, f"*{child}*"), *keys(client, f"*{parent}*"), *keys(client, "*:idem:*")]
-    assert len(stored_keys) > 4
+    assert len(stored_keys) > 3
     assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
 
     write_retry(store, parent)

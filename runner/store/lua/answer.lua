@@ -27,7 +27,7 @@ for place = 7, #ARGV, 6 do
   local run, name, visit, id = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   local decision = table.concat({'answered', now, nonce, ARGV[place + 4]}, ' ')
   redis.call('HSET', prefix .. 'r:' .. run, 'd:' .. short_id(id), decision)
-  grow(redis.call('HGET', prefix .. 'r:' .. run, 'root'), #ARGV[place + 4])
+  grow(redis.call('HGET', prefix .. 'r:' .. run, 'root') or run, #ARGV[place + 4])
   list_closed(prefix .. 'r:' .. run, id)
   local group = groups[#groups]
   if not group or group.run ~= run or group.name ~= name or group.visit ~= visit then

@@ -1,6 +1,6 @@
 -- Publish questions of a running visit at once, with what it keeps.
 --
--- Keys touched: r:<run> (the node), questions, :s and :m (kept), :e, timers, open:*,
+-- Keys touched: r:<run> (the node), questions, :m (kept), :e, timers, open:*,
 --   notices, r:<root> (size), early, early:<door>.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... questions (see parts/question_arguments.lua), then what is kept.
 -- Words: "asked"; "stopping" when the run stops (they are withdrawn); "stale"; "full" and two sizes.

@@ -2,7 +2,7 @@
 --
 -- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; limit:h:<limit>,
 --   limit:q:<limit>, rates, and the nodes, timers and queues of those that get a place; read: g:<fingerprint>,
---   graphs, r:<run> (inputs), :s and :m (what the node kept).
+--   graphs, r:<run> (inputs), :m (what the node kept).
 -- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
 --   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),

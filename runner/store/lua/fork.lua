@@ -1,6 +1,6 @@
 -- Begin a run from what another has done: its records are given, its results are copied.
 --
--- Keys touched: the source's r:<run>, :s and :m (read); g:<fingerprint> (counts its runs), r:<run> and its
+-- Keys touched: the source's r:<run> and :m (read); g:<fingerprint> (counts its runs), r:<run> and its
 --   parts, runs:* (indexes), timers; queues.
 -- Arguments: 6 run, 7 graph, 8 fingerprint, 9 task, 10 invocation state, 11 tags (JSON), 12 source, then records
 --   (parts/reopen.lua); then, each after how many there are: results (node.visit, place in the order), nodes
@@ -33,7 +33,8 @@ if timeout > 0 then timer(d, 'deadline', '', now + timeout) end
 grow(run, bytes)
 if ARGV[place] then
   -- What a node keeps makes its claim go the general way, which looks for a task of its own.
-  redis.call('HSET', key, 'k:' .. ARGV[place], 1, 't:' .. ARGV[place] .. '.' .. ARGV[place + 1], ARGV[place + 2])
+  redis.call('HSETNX', key, 'k:' .. ARGV[place], 1)
+  redis.call('HSET', key, 't:' .. ARGV[place] .. '.' .. ARGV[place + 1], ARGV[place + 2])
 end
 put_records(d, records)
 step(d)

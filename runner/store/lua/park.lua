@@ -1,6 +1,6 @@
 -- A running visit waits for people.
 --
--- Keys touched: r:<run> (the node, counters), questions, :s and :m (kept), :e,
+-- Keys touched: r:<run> (the node, counters), questions, :m (kept), :e,
 --   timers, open:*, notices, r:<root> (size), early, early:<door>; its parent's r:<run>; queues.
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 ... all questions that are open (see parts/question_arguments.lua),
 --   then what is kept.

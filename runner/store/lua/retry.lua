@@ -1,6 +1,6 @@
 -- Run a visit again after a delay.
 --
--- Keys touched: r:<run> (the node, its error), :s and :m (kept), :e, timers, notices,
+-- Keys touched: r:<run> (the node, its error), :m (kept), :e, timers, notices,
 --   runs:*; its parent's r:<run>; queues; r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 delay in ms, 11 entry with the error, which makes it a new
 --   attempt, or "", 12 what its event tells (JSON), then what is kept.

@@ -1,6 +1,6 @@
 -- End a visit: write what it leaves behind, carry its arrivals, ring what became ready.
 --
--- Keys touched: r:<run> (nodes, loops, counters, result), :s and :m (kept), :q, :e,
+-- Keys touched: r:<run> (nodes, loops, counters, result), :m (kept), :q, :e,
 --   timers, open:*, notices, runs:*; its parent's; queues; session:m:<session>,
 --   session:s:<session>; r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 nonce, 11 "completed" or "failed", 12 a bit for each

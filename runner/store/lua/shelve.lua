@@ -6,6 +6,7 @@
 --   (parts/size.lua).
 -- include: size
 local root, run = unpack(redis.call('HMGET', prefix .. 'r:' .. ARGV[6], 'root', 'run'))
+root = root or run and ARGV[6]
 local left = root and redis.call('PTTL', prefix .. 'r:' .. root) or -2
 if left == -2 then return {'unknown'} end
 local key = prefix .. 'r:' .. root .. ':b'

@@ -26,7 +26,7 @@ if redis.call('EXISTS', key) == 1 then return {'started'} end
 local root, path, above, stopping = ARGV[13] ~= '' and ARGV[13] or run, '', nil, false
 if ARGV[16] then
   above = redis.call('HMGET', prefix .. 'r:' .. ARGV[16], 'root', 'path', 'run')
-  root = ARGV[13] ~= '' and ARGV[13] or above[1] or run
+  root = ARGV[13] ~= '' and ARGV[13] or above[1] or above[3] and ARGV[16] or run
   path, stopping = (above[2] or '') .. ARGV[17] .. '/', above[3] and not above[3]:find(' %-$')
 end
 local bytes = RUN_BYTES + #ARGV[9] + #ARGV[10] + #ARGV[11]
@@ -39,7 +39,7 @@ if ARGV[16] then
   redis.call('RPUSH', prefix .. 'r:' .. ARGV[16] .. ':c', run)
 end
 if idem ~= '' then redis.call('SET', idem, run) end
-local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[16], node = ARGV[17], root = root, path = path,
+local d = begin({run = run, graph = graph, fp = fp, parent = ARGV[16], parent_node = ARGV[17], root = root, path = path,
   task = ARGV[9], state = ARGV[10], tags = ARGV[11], idem = idem,
   on_end = ARGV[14], trace = ARGV[15]})
 grow(root, bytes)

@@ -62,20 +62,19 @@ DICTIONARY = (
     Key(
         "r:<run>",
         "hash",
-        "v, run (status, counters), of (graph), reason, lock, again, cancel (nonce), parent_node, root, "
-        "path, created, ended, task, state, tags, idem, on_end, ends, unreported, trace; at the root size "
-        "(bytes, with all runs inside); chatter (bytes of long events since older ones had to go); "
-        "n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
+        "v (form, so long that the hash is a table), run (status, counters), of (graph), reason, lock, "
+        "again, cancel (nonce), created, ended, ends, unreported; unless they are as usual (null, {}, "
+        "nothing, for root the run itself) task, state, tags, idem, on_end, trace, parent_node, root, path; "
+        "at the root size (bytes, with all runs inside); chatter (bytes of long events since older ones had "
+        "to go); n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
         "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> "
         "questions of its visit; by a question's id without its run's: i:<question> number, asked ms, "
         "expires ms, question (JSON), d:<question> status, ms, nonce, answer (JSON); w:<question> what time "
-        "does to it: reminders, how its node ends, what that leaves, a line each; k:<node> when it keeps a "
-        "document or has a task of its own, "
-        "t:<node>.<visit> (JSON); m:<map> record of its items; h:<reference> how the work of that name "
-        "ended, which another system does (JSON); wide makes it a table",
+        "does to it: reminders, how its node ends, what that leaves, a line each; k:<node> document that "
+        "resumes it (JSON), or 1 where it has a task of its own, t:<node>.<visit> (JSON); m:<map> record of "
+        "its items; h:<reference> how the work of that name ended, which another system does (JSON)",
         _ENDED,
     ),
-    Key("r:<run>:s", "hash", "<node> -> document that resumes it (JSON)", _ENDED),
     Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
     Key(
         "r:<run>:e",

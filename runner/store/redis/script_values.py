@@ -195,7 +195,7 @@ def claimed(
         signature=load(claim.shape)["signature"],
         record=record,
         task=task,
-        invocation_state=state,
+        invocation_state={} if claim.invocation_state is None else state,
         inputs=[
             (source.decode(), visit, output)
             for (source, visit, _), output in zip(claim.inputs, outputs, strict=True)

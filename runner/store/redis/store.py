@@ -490,9 +490,9 @@ class RedisStore:
         return RunSnapshot(
             record=encoding.run_record(run_id, fields),
             nodes=_nodes(fields),
-            task=encoding.load(fields[b"task"]),
-            invocation_state=encoding.load(fields[b"state"]),
-            tags=encoding.load(fields[b"tags"]),
+            task=encoding.load(fields.get(b"task", b"null")),
+            invocation_state=encoding.load(fields.get(b"state", b"{}")),
+            tags=encoding.load(fields.get(b"tags", b"{}")),
             created_at=int(fields[b"created"]),
             ended_at=int(fields.get(b"ended", 0)),
             order=order,
@@ -524,8 +524,11 @@ class RedisStore:
 
     def documents(self, run_id: str) -> dict[str, JSON]:
         with self._redis.translated():
-            documents: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id, ":s"))
-        return {name.decode(): encoding.load(value) for name, value in documents.items()}
+            fields: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id))
+        documents = {
+            name: value for name, value in fields.items() if name.startswith(b"k:") and value != b"1"
+        }
+        return {name[2:].decode(): encoding.load(value) for name, value in documents.items()}
 
     def children(self, run_id: str) -> list[str]:
         with self._redis.translated():
@@ -663,7 +666,10 @@ class RedisStore:
             for run_id in ids:
                 pipe.hmget(self._keys.run(run_id), "of", "root")
             rows: list[list[bytes | None]] = pipe.execute()
-        return [((of or b"- - ").decode().split(" ", 2)[2], (root or b"").decode()) for of, root in rows]
+        return [
+            (of.decode().split(" ", 2)[2], root.decode() if root else run_id) if of else ("", "")
+            for run_id, (of, root) in zip(ids, rows, strict=True)
+        ]
 
     # Calling scripts
 

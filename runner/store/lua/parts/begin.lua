@@ -2,19 +2,22 @@
 -- include: indexes
 -- include: shape
 -- include: change
--- One value of more than 64 bytes makes the server keep the hash as a table: otherwise it
+-- A value of more than 64 bytes makes the server keep the hash as a table: otherwise it
 -- searches through hundreds of fields, one after another.
-local WIDE = ('-'):rep(65)
+local FORM = '1 ' .. ('-'):rep(63)
+-- What a run is most often is not stored.
+local USUAL = {parent_node = '', path = '', task = 'null', state = '{}', tags = '{}', idem = '', on_end = '', trace = ''}
 
 local function begin(of)
   local key, shape_key = prefix .. 'r:' .. of.run, prefix .. 'g:' .. of.fp
-  redis.call('HSET', key, 'v', 1, 'run', 'executing 0 0 0 0 0 0 -',
-    'of', of.fp .. ' ' .. (of.parent or '-') .. ' ' .. of.graph, 'parent_node', of.node or '', 'root', of.root,
-    'path', of.path, 'created', now, 'task', of.task, 'state', of.state, 'tags', of.tags, 'idem', of.idem,
-    'wide', WIDE)
-  if (of.on_end or '') ~= '' then redis.call('HSET', key, 'on_end', of.on_end) end
-  if (of.trace or '') ~= '' then redis.call('HSET', key, 'trace', of.trace) end
-  list_run(of.run, 'executing', of.graph, of.tags, now)
+  local fields = {'v', FORM, 'run', 'executing 0 0 0 0 0 0 -', 'created', now,
+    'of', of.fp .. ' ' .. (of.parent or '-') .. ' ' .. of.graph}
+  for name, usual in pairs(USUAL) do
+    if (of[name] or usual) ~= usual then fields[#fields + 1], fields[#fields + 2] = name, of[name] end
+  end
+  if of.root ~= of.run then fields[#fields + 1], fields[#fields + 2] = 'root', of.root end
+  redis.call('HSET', key, unpack(fields))
+  list_run(of.run, 'executing', of.graph, now, of.tags)
   redis.call('HINCRBY', shape_key, 'runs', 1)
   redis.call('PERSIST', shape_key)
   local d = open(of.run)

@@ -35,11 +35,11 @@ end
 
 local function claimed(d, name)
   local record, shape_name = node(d, name), map_of(name) and map_of(name) .. '[]' or name
-  local run = redis.call('HMGET', d.key, 'm:' .. name, 'state', 'q:' .. name)
+  local run = redis.call('HMGET', d.key, 'm:' .. name, 'state', 'q:' .. name, 'k:' .. name)
   local shapes = redis.call('HMGET', d.shape_key, 'n:' .. shape_name, 'i:' .. name)
   d.shapes['i:' .. shape_name] = shapes[2] and cjson.decode(shapes[2]) or {}
   return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
     shapes[1], write_node(record), task(d, name, record.visit), run[2], inputs(d, name, record),
-    answers(d, run[3], record.visit), redis.call('HGET', d.key .. ':s', name), messages(d, name), run[1],
+    answers(d, run[3], record.visit), run[4] ~= '1' and run[4], messages(d, name), run[1],
     record.handed ~= '' and redis.call('HGET', d.key, 'h:' .. record.handed)}
 end

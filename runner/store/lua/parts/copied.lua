@@ -1,5 +1,5 @@
 -- What a run takes over from the one that it is a fork of: all give how many bytes it is.
--- include: settings
+-- include: size
 
 -- A large value lies with the root of its run (see shelve.lua): the fork gets one of its own.
 local function own(key, value)
@@ -37,15 +37,14 @@ local function copy_kept(source, key, nodes)
   end
   for _, item in ipairs(nodes) do
     local name = item[1]
-    if redis.call('HEXISTS', source .. ':s', name) == 1 then
-      redis.call('HSET', key, 'k:' .. name, 1)
-      copy(':s', name)
+    if document_bytes(source, name) > 0 then
+      copy('', 'k:' .. name)
       local count = tonumber(redis.call('HGET', source .. ':m', '#' .. name) or 0)
       for place = 1, count do
         copy(':m', place .. '.' .. name)
         bytes = bytes + MESSAGE_BYTES
       end
-      redis.call('HSET', key .. ':m', '#' .. name, count)
+      if count > 0 then redis.call('HSET', key .. ':m', '#' .. name, count) end
     end
   end
   return bytes

@@ -8,7 +8,7 @@ local function open(run, name)
   local key = prefix .. 'r:' .. run
   local fields = redis.call('HMGET', key, 'run', 'of', 'lock', 'n:' .. (name or ''), 'root')
   if not fields[1] then return nil end
-  local d = {id = run, key = key, root = fields[5], was = fields[1], run = read_run(fields[1], fields[2], fields[3]),
+  local d = {id = run, key = key, root = fields[5] or run, was = fields[1], run = read_run(fields[1], fields[2], fields[3]),
     had_lock = fields[3] or '', nodes = {}, loops = {}, arrived = {}, shapes = {}, changed = {},
     turned = {}, came = {}, maps = {}, moved = {}, timers = {}, events = {}, closed = {}, bells = {}, follow = {}}
   d.shape_key = prefix .. 'g:' .. d.run.fp

@@ -2,13 +2,13 @@
 -- include: settings
 -- include: indexes
 local FINAL = {completed = true, failed = true, cancelled = true}
-local KEYS_OF_RUN = {'', ':s', ':m', ':e', ':q', ':c', ':f', ':b'}
+local KEYS_OF_RUN = {'', ':m', ':e', ':q', ':c', ':f', ':b'}
 
 -- What is left of a run in `retired` when its keys are gone, to find its listings: id, status, graph and tags.
 local function retired(run)
   local record, of, tags = unpack(redis.call('HMGET', prefix .. 'r:' .. run, 'run', 'of', 'tags'))
   if not record then return run end
-  return table.concat({run, record:match('^%S+'), of:match('^%S+ %S+ (.*)$'), tags}, '\n')
+  return table.concat({run, record:match('^%S+'), of:match('^%S+ %S+ (.*)$'), tags or ''}, '\n')
 end
 
 -- Set the expiry of a finished run's keys, and of its children's when the sweep gets to them.
@@ -17,7 +17,7 @@ local function retire(run)
   if retention == 0 then return end
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PEXPIRE', key .. suffix, retention) end
   local idem = redis.call('HGET', key, 'idem')
-  if idem and idem ~= '' then redis.call('PEXPIRE', idem, retention) end
+  if idem then redis.call('PEXPIRE', idem, retention) end
   redis.call('ZADD', prefix .. 'retired', now + retention, retired(run))
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
 end
@@ -56,7 +56,7 @@ end
 local function index_status(d, before, status)
   local created = redis.call('HGET', d.key, 'created')
   redis.call('ZREM', prefix .. 'runs:' .. before .. ':' .. d.run.graph, d.id)
-  list_run(d.id, status, d.run.graph, '{}', created)
+  list_run(d.id, status, d.run.graph, created)
   if not FINAL[status] then return end
   redis.call('HSET', d.key, 'ended', now)
   if redis.call('HEXISTS', d.key, 'unreported') == 0 then end_use(d) end

@@ -2,13 +2,13 @@
 -- include: settings
 local function listings_of(status, graph, tags)
   local listings = {status .. ':' .. graph}
-  if tags ~= '{}' then
+  if tags and tags ~= '' then
     for name, value in pairs(cjson.decode(tags)) do listings[#listings + 1] = 't:' .. name .. '=' .. value end
   end
   return listings
 end
 
-local function list_run(run, status, graph, tags, created)
+local function list_run(run, status, graph, created, tags)
   for _, name in ipairs(listings_of(status, graph, tags)) do redis.call('ZADD', prefix .. 'runs:' .. name, created, run) end
 end
 
@@ -21,7 +21,7 @@ end
 local function question_listings(of, root, id, json)
   local parent, graph = of:match('^%S+ (%S+) ([^/]*)')
   local names = {'g:' .. graph}
-  if parent ~= '-' or id:find('%]%.%d+%.[^.]*$') then names[2] = 'r:' .. root end
+  if parent ~= '-' or id:find('%]%.%d+%.[^.]*$') then names[2] = 'r:' .. (root or id:match('^[^.]+')) end
   if json:sub(1, 15) ~= '{"assignees":[]' then
     for _, person in ipairs(cjson.decode(json).assignees) do names[#names + 1] = 'a:' .. person end
   end

@@ -5,7 +5,7 @@
 -- How many bytes more a node keeps with it, and how many messages it had.
 local function kept_bytes(key, name, first)
   if not ARGV[first] then return 0, 0 end
-  local list, bytes = key .. ':m', #ARGV[first] - redis.call('HSTRLEN', key .. ':s', name)
+  local list, bytes = key .. ':m', #ARGV[first] - document_bytes(key, name)
   local had = tonumber(redis.call('HGET', list, '#' .. name) or 0)
   for place = first + 2, #ARGV do bytes = bytes + MESSAGE_BYTES + #ARGV[place] end
   for place = tonumber(ARGV[first + 1]) + 1, had do
@@ -16,10 +16,9 @@ end
 
 local function keep(key, name, first, had)
   if not ARGV[first] then return end
-  redis.call('HSET', key, 'k:' .. name, 1)
   local list, field = key .. ':m', '#' .. name
   local count = math.min(had, tonumber(ARGV[first + 1]))
-  redis.call('HSET', key .. ':s', name, ARGV[first])
+  redis.call('HSET', key, 'k:' .. name, ARGV[first])
   for place = first + 2, #ARGV do
     count = count + 1
     redis.call('HSET', list, count .. '.' .. name, ARGV[place])

@@ -31,10 +31,11 @@ local function reshape(d, move)
     redis.call('PERSIST', d.shape_key)
   end
   redis.call('ZREM', prefix .. 'runs:' .. d.run.status .. ':' .. d.run.graph, d.id)
-  list_run(d.id, d.run.status, move.graph, '{}', redis.call('HGET', d.key, 'created'))
+  list_run(d.id, d.run.status, move.graph, redis.call('HGET', d.key, 'created'))
   d.run.fp, d.run.graph = move.fp, move.graph
   local of = table.concat({move.fp, d.run.parent ~= '' and d.run.parent or '-', move.graph}, ' ')
-  redis.call('HSET', d.key, 'of', of, 'parent_node', move.node, 'path', move.path)
+  redis.call('HSET', d.key, 'of', of)
+  if move.node ~= '' then redis.call('HSET', d.key, 'parent_node', move.node, 'path', move.path) end
   local timeout = shape(d, 'meta').timeout
   timer(d, 'deadline', '', timeout > 0 and now + timeout)
 end

@@ -6,7 +6,7 @@ local HOLDERS, QUEUE = prefix .. 'limit:h:', prefix .. 'limit:q:'
 
 local function limit_key(d, limit)
   if limit[2] == '' then return limit[1] end
-  local tags = redis.call('HGET', prefix .. 'r:' .. redis.call('HGET', d.key, 'root'), 'tags')
+  local tags = redis.call('HGET', prefix .. 'r:' .. d.root, 'tags')
   local value = tags and cjson.decode(tags)[limit[2]]
   return limit[1] .. (type(value) == 'string' and value or '')
 end

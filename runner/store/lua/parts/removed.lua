@@ -14,5 +14,5 @@ local function remove_run(run)
   unlist_run(run, record:match('^%S+'), of:match('^%S+ %S+ (.*)$'), tags)
   many('RPUSH', prefix .. 'retiring', redis.call('LRANGE', key .. ':c', 0, -1))
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('UNLINK', key .. suffix) end
-  if idem and idem ~= '' then redis.call('UNLINK', idem) end
+  if idem then redis.call('UNLINK', idem) end
 end

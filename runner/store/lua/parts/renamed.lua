@@ -16,15 +16,12 @@ local function take_node(d, puts, old, new, visit, document, decided)
     move_field(puts, list, place .. '.' .. old, place .. '.' .. new)
   end
   move_field(puts, list, '#' .. old, '#' .. new)
-  grow(d.root, #document - redis.call('HSTRLEN', d.key .. ':s', old))
-  redis.call('HDEL', d.key .. ':s', old)
-  if document ~= '' then
-    puts[#puts + 1] = {d.key .. ':s', new, document}
-    puts[#puts + 1] = {d.key, 'k:' .. new, 1}
-  end
+  grow(d.root, #document - document_bytes(d.key, old))
   redis.call('HDEL', d.key, 'q:' .. old)
   if decided ~= '' then puts[#puts + 1] = {d.key, 'q:' .. new, decided} end
-  move_field(puts, d.key, 'k:' .. old, 'k:' .. new)
+  local kept = document ~= '' and document or (redis.call('HGET', d.key, 'k:' .. old) == '1' and '1')
+  redis.call('HDEL', d.key, 'k:' .. old)
+  if kept then puts[#puts + 1] = {d.key, 'k:' .. new, kept} end
   move_field(puts, d.key, 't:' .. old .. suffix, 't:' .. new .. suffix)
   local items = read_map(redis.call('HGET', d.key, 'm:' .. old)).total
   for index = 0, items - 1 do move_field(puts, d.key .. ':f', old .. suffix .. '.' .. index, new .. suffix .. '.' .. index) end

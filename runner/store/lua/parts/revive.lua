@@ -7,7 +7,7 @@ local function stay(run)
   local key = prefix .. 'r:' .. run
   for _, suffix in ipairs(KEYS_OF_RUN) do redis.call('PERSIST', key .. suffix) end
   local idem = redis.call('HGET', key, 'idem')
-  if idem and idem ~= '' then redis.call('PERSIST', idem) end
+  if idem then redis.call('PERSIST', idem) end
   redis.call('ZREM', prefix .. 'retired', retired(run))
   for _, child in ipairs(redis.call('LRANGE', key .. ':c', 0, -1)) do stay(child) end
 end
@@ -39,9 +39,8 @@ local function erase(d, undone, forgets)
       grow(d.root, -MESSAGE_BYTES - redis.call('HSTRLEN', list, place .. '.' .. name))
       redis.call('HDEL', list, place .. '.' .. name)
     end
-    grow(d.root, -redis.call('HSTRLEN', d.key .. ':s', name))
+    grow(d.root, -document_bytes(d.key, name))
     redis.call('HDEL', list, '#' .. name)
-    redis.call('HDEL', d.key .. ':s', name)
     redis.call('HDEL', d.key, 'k:' .. name)
   end
 end

@@ -15,6 +15,12 @@ local function grow(root, bytes)
   if bytes ~= 0 and redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'size', bytes) end
 end
 
+-- How many bytes the document of a node has; k:<node> is "1" for one that has none, but a task of its own.
+local function document_bytes(key, name)
+  local bytes = redis.call('HSTRLEN', key, 'k:' .. name)
+  return bytes > 1 and bytes or 0
+end
+
 -- How many bytes a question has as it is stored, without the numbers before it.
 local function json_bytes(key, id)
   local stored = redis.call('HGET', key, 'i:' .. short_id(id))
