@@ -12,15 +12,16 @@ def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
     """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
     if saved is None:
         return 0
-    documents, messages = f"{key}:s", f"{key}:m"
+    field, messages = f"k:{node}", f"{key}:m"
     had = int(draft.peek(messages, f"#{node}") or 0)
     gone = range(saved.keep + 1, had + 1)
-    lengths = [("HSTRLEN", documents, node), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]
+    lengths = [("HSTRLEN", key, field), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]
     for command in lengths:
         draft.reads.ask(*command)
     document = dump(saved.document)
-    freed: int = sum(draft.reads.reply(*command) for command in lengths)
-    size = len(document) - freed - MESSAGE_BYTES * len(gone)
+    old, *freed = (draft.reads.reply(*command) for command in lengths)
+    # Of one byte it is no document, but says that the node has a task of its own.
+    size = len(document) - (old if old > 1 else 0) - sum(freed) - MESSAGE_BYTES * len(gone)
     count = min(had, saved.keep)
     for message in map(dump, saved.messages):
         count += 1
@@ -31,6 +32,5 @@ def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
     if count or had:
         # Most nodes keep no messages: no key is made to say so.
         draft.put(messages, f"#{node}", count)
-    draft.put(documents, node, document)
-    draft.put(key, f"k:{node}", 1)
+    draft.put(key, field, document)
     return size

@@ -6,7 +6,7 @@ from runner.records.run import FINAL, RunRecord, Status
 from runner.store.redis.draft import Draft
 from runner.store.redis.keys import run_key, shape_key
 
-PARTS = ("", ":s", ":m", ":e", ":q", ":c", ":f", ":b")
+PARTS = ("", ":m", ":e", ":q", ":c", ":f", ":b")
 """The keys of a run."""
 
 ARCHIVE, UNARCHIVED = "archive", "unarchived"
@@ -64,7 +64,7 @@ def retire(draft: Draft, run: RunRecord) -> None:
         run.run_id.encode(),
         run.status.encode(),
         run.graph_id.encode(),
-        draft.peek(key, "tags") or b"{}",
+        draft.peek(key, "tags") or b"",
     )
     draft.command("ZADD", "retired", draft.reads.now + retention, b"\n".join(parts))
     if children:
