@@ -19,7 +19,7 @@ def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
     for command in lengths:
         draft.reads.ask(*command)
     document = dump(saved.document)
-    old, *freed = (draft.reads.reply(*command) for command in lengths)
+    old, *freed = (int(draft.reads.reply(*command)) for command in lengths)
     # Of one byte it is no document, but says that the node has a task of its own.
     size = len(document) - (old if old > 1 else 0) - sum(freed) - MESSAGE_BYTES * len(gone)
     count = min(had, saved.keep)
