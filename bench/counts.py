@@ -159,7 +159,7 @@ class Story:
         self._store.install_doorbell(make_template(make_app(settings)))
         self._engine = Engine(self._store, SweeperDispatcher(), _graphs(width))
         self._engine.publish(self._engine.registry.names())
-        self._intake, self._workers = Intake(self._url, "reader"), WorkerRegistry(self._url)
+        self._intake, self._workers = Intake(self._url), WorkerRegistry(self._url)
 
     def work(self) -> Table:
         """Go through all steps twice, and return the counts of the second time: all is connected then."""

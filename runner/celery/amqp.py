@@ -18,28 +18,31 @@ from typing import Any
 
 import pydantic_core
 from amqp.exceptions import AMQPError
+from celery import Celery
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import OperationalError
 
 from runner.celery.background import Background
-from runner.celery.config import is_amqp
-from runner.celery.engines import outbox_of
-from runner.celery.intake import is_away, keeper_of, reader_name
+from runner.celery.config import CONNECT, is_amqp
+from runner.celery.engines import connection_of
+from runner.celery.messages import is_away, keeper_of
+from runner.celery.seats import Seats
 from runner.errors import BrokerError, ConflictError, StoreError
+from runner.execution.engine import Engine
 from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
 from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
-from runner.store.redis.keys import Keys
-from runner.store.redis.streams import Intake, Notice, NoticeReader
+from runner.settings import Settings
+from runner.store.redis.streams import Notice, NoticeReader, Outbox
 
 log = logging.getLogger(__name__)
 
 WAIT = 1.0
-"""Seconds of one blocking read, and so the longest that a stopping worker waits for a thread."""
+"""Seconds of one blocking read, and so the longest that a stopping worker waits for this thread."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which a message is tried again that the store refused, and early answers are looked for."""
+"""Seconds after which a message is tried again that the store refused."""
 
 TAKE_OVER_AFTER = 10.0
 """Seconds after which what another worker has taken from the store is done by this one."""
@@ -98,6 +101,96 @@ class ReceivedMessage:
         return {"queue": self.queue, "body": self.body.decode(), "message_id": self.id, **properties}
 
 
+Publish = Callable[..., object]
+"""Publishes a body: exchange, key, body and options as kombu's producers have them."""
+
+
+class AmqpMessages:
+    """Applies what came over RabbitMQ, and tells of it there."""
+
+    def __init__(self, engine: Engine, settings: Settings, publish: Publish) -> None:
+        """`publish` sends receipts and dead letters."""
+        self._engine, self._settings, self._publish = engine, settings, publish
+        self._doors = Doors(settings.namespace)
+        self._outbox = Outbox(connection_of(engine), settings.namespace)
+
+    def apply_early(self, message: Any) -> bool:
+        """Apply an answer that the store has kept until now; False where the store refuses it for now."""
+        properties = {name: message[name] for name in ("message_id", "reply_to", "correlation_id")}
+        received = ReceivedMessage(Message(message["body"], properties=properties), message["queue"])
+        return self.apply(received, keep=False)
+
+    def apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
+        """Apply one message; False where the store refuses it for now."""
+        try:
+            verdict = self._judge(received, keep=keep)
+        except (StoreError, ConflictError) as error:
+            if is_away(error):
+                raise
+            log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
+            return False
+        except Exception as error:
+            log.exception("message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id))
+            verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
+        self._tell(received, verdict)
+        return True
+
+    def _judge(self, received: ReceivedMessage, *, keep: bool) -> Verdict:
+        if compression := received.message.headers.get(COMPRESSION):
+            return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
+        traceparent = traceparent_of(received.message.headers.get("traceparent"))
+        key = f"{received.queue}/{received.id}"
+        sent = InboxMessage(received.id, key, received.body, traceparent)
+        if received.queue == self._doors.starts:
+            return judge_start(self._engine, sent, self._settings.on_end)
+        keeper = keeper_of(self._engine, self._settings, EARLY, received.kept) if keep else None
+        return judge_answer(self._engine, sent, keeper)
+
+    def _tell(self, received: ReceivedMessage, verdict: Verdict) -> None:
+        """Send the receipt and the dead letter, before the message is acknowledged."""
+        properties = received.message.properties
+        correlated = (
+            {"correlation_id": properties["correlation_id"]} if properties.get("correlation_id") else {}
+        )
+        if verdict.receipt is not None:
+            receipt = verdict.receipt.model_dump_json().encode()
+            if verdict.reply_to is not None:
+                self._outbox.reply(verdict.reply_to, receipt)
+            if properties.get("reply_to"):
+                self._publish("", str(properties["reply_to"]), receipt, **correlated)
+        if verdict.disposition is Disposition.DEAD:
+            reason = one_line(verdict.reason)
+            log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
+            headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
+            self._publish(self._doors.dead_name, received.queue, received.body, headers=headers, **correlated)
+
+
+def _publish(producer: Producer, exchange: str, key: str, body: bytes, **options: Any) -> None:
+    producer.publish(
+        body,
+        exchange=exchange,
+        routing_key=key,
+        content_type="application/json",
+        content_encoding="utf-8",
+        delivery_mode=2,
+        **options,
+    )
+
+
+def publisher_of(app: Celery) -> Publish:
+    """Return what publishes over an app's own connections, and raises BrokerError where it can't."""
+
+    def publish(*message: Any, **options: Any) -> None:
+        try:
+            with app.producer_or_acquire() as producer:
+                producer.connection.ensure_connection(**CONNECT)
+                _publish(producer, *message, **options)
+        except BROKEN as error:
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+    return publish
+
+
 class AmqpIntake(Background):
     """Reads the queues and applies each message; ends at once where the broker is no RabbitMQ."""
 
@@ -111,12 +204,13 @@ class AmqpIntake(Background):
         self._waiting: deque[ReceivedMessage] = deque()
         self._later: list[ReceivedMessage] = []
         self._retry_at = 0.0
-        self._doors, self._early = Doors(self.settings.namespace), self._open_early()
+        self._doors = Doors(self.settings.namespace)
+        self._messages = AmqpMessages(self.engine, self.settings, self._publish)
         if not is_amqp(self.settings.broker):
             self.finish()
 
     def turn(self) -> None:
-        """Apply what was received, every second also what was early or refused, then receive more."""
+        """Apply what was received, every second also what was refused, then receive more."""
         try:
             connection = self._connected()
             while self._waiting:
@@ -125,7 +219,6 @@ class AmqpIntake(Background):
             if time.monotonic() >= self._retry_at:
                 self._retry_at = time.monotonic() + RETRY_AFTER
                 self._apply_later()
-                self._apply_early()
             connection.heartbeat_check()
             connection.drain_events(timeout=WAIT)
         except TimeoutError:
@@ -136,12 +229,6 @@ class AmqpIntake(Background):
 
     def leave(self) -> None:
         self._close()
-        self._early.leave()
-
-    def _open_early(self) -> Intake:
-        # One name for all workers: what one has taken, and not done, another takes over by its age alone.
-        namespace = self.settings.namespace
-        return Intake(self.settings.redis_url, EARLY, namespace, [Keys(namespace).handed_early(EARLY)])
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -180,92 +267,15 @@ class AmqpIntake(Background):
                 self._later += later[index:]
                 raise
 
-    def _apply_early(self) -> None:
-        entries = self._early.take_over(TAKE_OVER_AFTER) + self._early.read(0)
-        while entries:
-            for entry in entries:
-                answers = [_received_of(message) for message in entry.early]
-                if all(self._apply(answer, keep=False) for answer in answers):
-                    self._early.done(entry)
-            entries = self._early.read(0)
-
     def _apply_received(self, received: ReceivedMessage) -> None:
-        if self._apply(received, keep=True):
+        if self._messages.apply(received, keep=True):
             received.message.ack()
         else:
             self._later.append(received)
 
-    def _apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
-        """Apply one message; False where the store refuses it for now."""
-        try:
-            verdict = self._judge(received, keep=keep)
-        except (StoreError, ConflictError) as error:
-            if is_away(error):
-                raise
-            log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
-            return False
-        except Exception as error:
-            log.exception("message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id))
-            verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
-        self._tell(received, verdict)
-        return True
-
-    def _judge(self, received: ReceivedMessage, *, keep: bool) -> Verdict:
-        if compression := received.message.headers.get(COMPRESSION):
-            return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
-        traceparent = traceparent_of(received.message.headers.get("traceparent"))
-        key = f"{received.queue}/{received.id}"
-        sent = InboxMessage(received.id, key, received.body, traceparent)
-        if received.queue == self._doors.starts:
-            return judge_start(self.engine, sent, self.settings.on_end)
-        keeper = keeper_of(self.engine, self.settings, EARLY, received.kept) if keep else None
-        return judge_answer(self.engine, sent, keeper)
-
-    def _tell(self, received: ReceivedMessage, verdict: Verdict) -> None:
-        """Send the receipt and the dead letter, before the message is acknowledged."""
-        properties = received.message.properties
-        if verdict.receipt is not None:
-            receipt = verdict.receipt.model_dump_json().encode()
-            if verdict.reply_to is not None:
-                outbox_of(self.settings).reply(verdict.reply_to, receipt)
-            if properties.get("reply_to"):
-                self._publish("", str(properties["reply_to"]), receipt, properties.get("correlation_id"))
-        if verdict.disposition is Disposition.DEAD:
-            reason = one_line(verdict.reason)
-            log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
-            headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
-            self._publish(
-                self._doors.dead_name,
-                received.queue,
-                received.body,
-                properties.get("correlation_id"),
-                headers,
-            )
-
-    def _publish(
-        self,
-        exchange: str,
-        key: str,
-        body: bytes,
-        correlation_id: Any,
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    def _publish(self, *message: Any, **options: Any) -> None:
         assert self._connection is not None  # noqa: S101 - a message came over it
-        Producer(self._connection.default_channel).publish(
-            body,
-            exchange=exchange,
-            routing_key=key,
-            content_type="application/json",
-            content_encoding="utf-8",
-            delivery_mode=2,
-            headers=headers or {},
-            **({"correlation_id": correlation_id} if correlation_id else {}),
-        )
-
-
-def _received_of(early: Any) -> ReceivedMessage:
-    properties = {name: early[name] for name in ("message_id", "reply_to", "correlation_id")}
-    return ReceivedMessage(Message(early["body"], properties=properties), early["queue"])
+        _publish(Producer(self._connection.default_channel), *message, **options)
 
 
 def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Message:
@@ -292,40 +302,47 @@ class Relay(Background):
     app: Any
 
     def prepare(self, worker: Any) -> None:
-        """Join the consumer group under a name that no other reader has."""
+        """Open the stream; nothing is connected yet."""
         self.app = worker.app
         self._connection: Connection | None = None
-        self._retry_at = 0.0
-        self._reader = NoticeReader(self.settings.redis_url, GROUP, reader_name(), self.settings.namespace)
-        self._exchange = Exchange(f"{self.settings.namespace}.notices", type="topic", durable=True)
+        settings, redis = self.settings, connection_of(self.engine)
+        self._reader = NoticeReader(redis, GROUP, settings.namespace)
+        self._seats = Seats(redis, settings.namespace, GROUP, settings.sweep_interval, self.stopping)
+        self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
         if not is_amqp(self.settings.broker):
             self.finish()
 
     def turn(self) -> None:
-        """Publish new notices, and now and then those that other workers have left."""
-        taken = self._reader.read(WAIT)
-        if time.monotonic() >= self._retry_at:
-            self._retry_at = time.monotonic() + TAKE_OVER_AFTER
-            taken += self._reader.take_over(TAKE_OVER_AFTER)
-        if not taken:
+        """Publish notices that other workers have left, then new ones until the seat is over."""
+        ends = self._seats.take()
+        if not ends:
             return
-        try:
-            self._publish(taken)
-        except BROKEN as error:
-            self._close()
-            raise BrokerError(f"the broker could not be reached ({error}).") from error
-        self._reader.done(taken)
+        notices = self._reader.take_over(TAKE_OVER_AFTER)
+        while True:
+            if notices:
+                self._publish(notices)
+                self._reader.done(notices)
+            left = ends - time.monotonic()
+            if left <= 0 or self.stopping.is_set():
+                return
+            notices = self._reader.read(left, is_stopping=self.stopping.is_set)
 
     def leave(self) -> None:
         self._close()
-        self._reader.leave()
 
-    def _publish(self, taken: list[Notice]) -> None:
+    def _publish(self, notices: list[Notice]) -> None:
+        try:
+            self._publish_all(notices)
+        except BROKEN as error:
+            self._close()
+            raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+    def _publish_all(self, notices: list[Notice]) -> None:
         if self._connection is None:
             self._connection = self.app.connection_for_write()
             self._connection.ensure_connection(max_retries=1, interval_start=0.1)
         producer = Producer(self._connection.default_channel, exchange=self._exchange)
-        for notice in taken:
+        for notice in notices:
             producer.publish(
                 pydantic_core.to_json(notice.message()),
                 routing_key=notice.kind,

@@ -31,7 +31,7 @@ from runner.celery.kombu_fixes import (
     use_safe_channel,
 )
 from runner.celery.measuring import measure_nodes
-from runner.celery.queues import add_queues
+from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.celery.tasks import report, report_error, respond, run_node, start
@@ -91,7 +91,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
             conf.worker_consumer = CONSUMER
         if is_redis(conf.broker_url):
             forget_old_connections()
-            use_safe_channel(app)
+            use_safe_channel(app, priorities_of(app, registry))
         add_queues(app, registry, instance, options)
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")
@@ -121,6 +121,10 @@ def _log_json(logger: logging.Logger, **_: object) -> None:
         handler.setFormatter(JsonFormatter())
 
 
+HEARTBEAT = 4.0
+"""Seconds between two events that tell Flower of a worker; Celery's own are 2, for each worker of a fleet."""
+
+
 class RunnerWorker(worker.Worker):
     """A worker of threads unless its command names another pool; without gossip and mingle."""
 
@@ -133,6 +137,7 @@ class RunnerWorker(worker.Worker):
             options["concurrency"] = SLOTS
         # The two cost a second at the start and talk among workers: the store has all that ours need.
         options |= {"without_gossip": True, "without_mingle": True}
+        options["heartbeat_interval"] = options.get("heartbeat_interval") or HEARTBEAT
         super().__init__(app, hostname, **options)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from celery import bootsteps
 
 from runner.celery.config import settings_of
-from runner.celery.engines import engine_of
+from runner.celery.engines import connection_of, engine_of
 from runner.errors import RunnerError
 from runner.execution.engine import Engine
 from runner.settings import Settings
@@ -91,3 +91,4 @@ class Background(bootsteps.StartStopStep):
             self.leave()
         except RunnerError as error:
             log.info("%s.left: %s", self.label, error)
+        connection_of(self.engine).release()

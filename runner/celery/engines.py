@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from billiard import common
 from celery import Celery, current_task
@@ -21,6 +20,7 @@ from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker, same_database
 from runner.store.addresses import cluster, sentinels
+from runner.store.redis.connection import RedisConnection
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Outbox
 
@@ -71,14 +71,14 @@ def _make(app: Celery, settings: Settings) -> Engine:
     return engine
 
 
-def outbox_of(settings: Settings) -> Outbox:
-    """Return this process's writer of messages and dead letters to a store."""
-    return _outbox(settings.redis_url, settings.namespace)
+def connection_of(engine: Engine) -> RedisConnection:
+    """Return the connections of a process's engine: a thread that works with it needs no other one."""
+    return cast("RedisStore", engine.store).connection
 
 
-@cache
-def _outbox(redis_url: str, namespace: str) -> Outbox:
-    return Outbox(redis_url, namespace)
+def outbox_of(app: Celery) -> Outbox:
+    """Return a writer of messages and dead letters to the store."""
+    return Outbox(connection_of(engine_of(app)), settings_of(app).namespace)
 
 
 def _ends_by_signal() -> bool:

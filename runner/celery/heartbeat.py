@@ -18,10 +18,12 @@ from celery.worker import state
 
 from runner.celery.background import ENDS_WITHIN, Background
 from runner.celery.config import is_redis
+from runner.celery.engines import connection_of
 from runner.celery.kombu_fixes import ignore_terminate_job
 from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
 from runner.errors import RunnerError
+from runner.store.redis.turns import Turns
 from runner.store.redis.workers import EVERY, Worker, WorkerRegistry, described
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,9 @@ VISIBILITY = 3600.0
 
 CHECK_EVERY = 0.5
 """Seconds between two checks whether the worker stops: a busy solo worker runs no code of its own."""
+
+TIDY_EVERY = 3600.0
+"""Seconds between two removals of workers that have long been gone, by one that starts: it reads the list."""
 
 DISTRIBUTION = "celery-graph-runner"
 
@@ -42,7 +47,8 @@ class Heartbeat(Background):
 
     def prepare(self, worker: Any) -> None:
         """Describe what stays as it is, and watch for the worker's end."""
-        self._workers = WorkerRegistry(self.settings.redis_url, self.settings.namespace)
+        redis, namespace = connection_of(self.engine), self.settings.namespace
+        self._workers, self._turns = WorkerRegistry(redis, namespace), Turns(redis, namespace)
         self._description = self._describe(worker)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
@@ -59,7 +65,8 @@ class Heartbeat(Background):
     def turn(self) -> None:
         """Write the heartbeat when it is due, and rest."""
         if not self._tidied:
-            self._workers.tidy()
+            if self._turns.take("tidy", TIDY_EVERY):
+                self._workers.tidy()
             self._tidied = True
         self._beat()
         self.stopping.wait(CHECK_EVERY)
@@ -72,7 +79,6 @@ class Heartbeat(Background):
             except RunnerError as error:
                 log.info("heartbeat.waits: %s", error)
         self._workers.leave(self._description["name"], self._description["pid"])
-        self._workers.close()
 
     def _beat(self) -> None:
         """Write the heartbeat when it is due, or when the worker has begun to stop."""

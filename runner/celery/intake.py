@@ -7,72 +7,61 @@ and `runner.start` put their messages on the same streams, so that there is one 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from celery import Celery
+
+from runner.celery.amqp import EARLY as EARLY_ON_AMQP
+from runner.celery.amqp import AmqpMessages, publisher_of
 from runner.celery.background import Background
-from runner.celery.engines import outbox_of
+from runner.celery.config import is_amqp
+from runner.celery.engines import connection_of
+from runner.celery.messages import is_away, keeper_of
+from runner.celery.seats import Seats
 from runner.errors import ConflictError, StoreError
-from runner.execution import ids
 from runner.execution.engine import Engine
-from runner.operations.inbox import Disposition, InboxMessage, Keep, Verdict, judge_answer, judge_start
+from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
 from runner.records.codec import JSON
 from runner.records.validation import one_line
 from runner.settings import Settings
-from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import EARLY, Entry, Intake
+from runner.store.redis.keys import Keys
+from runner.store.redis.streams import EARLY, Entry, Intake, Outbox
 
 log = logging.getLogger(__name__)
-
-WAIT = 1.0
-"""Seconds of one blocking read, and so the longest that a stopping worker waits for this thread."""
 
 RETRY_AFTER = 1.0
 """Seconds after which an entry is tried again: its reader is gone, or the store refused it."""
 
-FORGET_EVERY = 60.0
-"""Seconds between two looks for readers that are gone, by all workers together."""
 
-FORGET_AFTER = 60.0
-"""Seconds without a sign of life after which a reader's name is removed."""
+class StreamMessages:
+    """Applies what comes on the streams, and lets it go."""
 
+    def __init__(self, engine: Engine, settings: Settings, app: Celery | None = None) -> None:
+        """With the app of a worker on RabbitMQ also what came there before its question was asked."""
+        self._engine, self._settings = engine, settings
+        connection, keys = connection_of(engine), Keys(settings.namespace)
+        self._outbox = Outbox(connection, settings.namespace)
+        streams = [keys.responses, keys.starts, keys.handed_early(EARLY)]
+        if app is not None and is_amqp(settings.broker):
+            streams.append(keys.handed_early(EARLY_ON_AMQP))
+            self._amqp = AmqpMessages(engine, settings, publisher_of(app))
+        self.intake = Intake(connection, settings.namespace, streams)
 
-class StreamIntake(Background):
-    """Reads the streams and applies each message."""
-
-    label = "responses"
-
-    def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared in Background
-        """Join the consumer group under a name that no other reader has."""
-        self._intake = Intake(self.settings.redis_url, reader_name(), self.settings.namespace)
-        self._outbox = outbox_of(self.settings)
-        self._retry_at = 0.0
-
-    def turn(self) -> None:
-        """Apply new messages, and every second those that were left over."""
-        for entry in self._intake.read(WAIT):
-            self._apply(entry)
-        if time.monotonic() >= self._retry_at:
-            self._retry_at = time.monotonic() + RETRY_AFTER
-            for entry in self._intake.take_over(RETRY_AFTER):
-                self._apply(entry)
-            self._intake.forget(FORGET_AFTER, every=FORGET_EVERY)
-
-    def leave(self) -> None:
-        """Take this reader's name off the group."""
-        self._intake.leave()
-
-    def _apply(self, entry: Entry) -> None:
-        if entry.stream != self._intake.early:
-            self._apply_one(entry, keep=True)
-            return
-        answers = [_entry_of(message) for message in entry.early]
-        if all(self._apply_one(answer, keep=False) for answer in answers):
-            self._intake.done(entry)
+    def apply(self, entry: Entry) -> bool:
+        """Apply an entry; False where the store refuses it for now, and it has to be taken over."""
+        keys = self.intake.keys
+        if entry.stream == keys.handed_early(EARLY_ON_AMQP):
+            applied = all(self._amqp.apply_early(message) for message in entry.early)
+        elif entry.stream == keys.handed_early(EARLY):
+            answers = [_entry_of(message) for message in entry.early]
+            applied = all(self._apply_one(answer, keep=False) for answer in answers)
+        else:
+            return self._apply_one(entry, keep=True)
+        if applied:
+            self.intake.done(entry)
+        return applied
 
     def _apply_one(self, entry: Entry, *, keep: bool) -> bool:
         """Apply one message, and let it go; False where the store refuses it for now."""
@@ -92,17 +81,18 @@ class StreamIntake(Background):
             self._outbox.reply(verdict.reply_to, verdict.receipt.model_dump_json().encode())
         if verdict.disposition is Disposition.DEAD:
             log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(verdict.reason))
-            self._intake.write_dead_letter(entry, verdict.reason)
+            self.intake.write_dead_letter(entry, verdict.reason)
         else:
-            self._intake.done(entry)
+            self.intake.done(entry)
         return True
 
     def _judge(self, entry: Entry, *, keep: bool) -> Verdict:
         message = InboxMessage(entry.id, entry.key, entry.body)
-        if entry.stream == self._intake.keys.starts:
-            return judge_start(self.engine, message, self.settings.on_end)
-        keeper = keeper_of(self.engine, self.settings, EARLY, partial(_message_of, entry)) if keep else None
-        return judge_answer(self.engine, message, keeper)
+        if entry.stream == self.intake.keys.starts:
+            return judge_start(self._engine, message, self._settings.on_end)
+        kept = partial(_message_of, entry)
+        keeper = keeper_of(self._engine, self._settings, EARLY, kept) if keep else None
+        return judge_answer(self._engine, message, keeper)
 
 
 def _message_of(entry: Entry) -> JSON:
@@ -116,22 +106,30 @@ def _entry_of(message: Any) -> Entry:
     return Entry(message["stream"], message["id"], fields)
 
 
-def keeper_of(engine: Engine, settings: Settings, door: str, message: Callable[[], JSON]) -> Keep | None:
-    """Return what keeps a message of a door for its question; None where none is kept."""
-    store, seconds = engine.store, settings.early_answer
-    if not isinstance(store, RedisStore) or not seconds:
-        return None
-    return lambda interrupt_id: store.keep_early(interrupt_id, door, message(), seconds)
+class StreamIntake(Background):
+    """Reads the streams while it has a seat, and applies each message."""
 
+    label = "responses"
 
-def reader_name() -> str:
-    """Return a new name for a reader of a consumer group; host and process are for people."""
-    return f"{socket.gethostname()}-{os.getpid()}-{ids.nonce()}"
+    def prepare(self, worker: Any) -> None:
+        """Open the streams; nothing is connected yet."""
+        settings = self.settings
+        self.messages = StreamMessages(self.engine, settings, worker and worker.app)
+        self._seats = Seats(
+            connection_of(self.engine), settings.namespace, "read", settings.sweep_interval, self.stopping
+        )
 
-
-def is_away(error: Exception) -> bool:
-    """Return whether nothing can be applied now; otherwise the store refuses this one message.
-
-    Such a message is tried again, since people may remove the cause; those behind it don't wait.
-    """
-    return isinstance(error, StoreError) and error.passing
+    def turn(self) -> None:
+        """Apply what other readers have left, then new messages until the seat is over."""
+        ends, intake = self._seats.take(), self.messages.intake
+        if not ends:
+            return
+        entries = intake.take_over(RETRY_AFTER)
+        while True:
+            refused = [entry for entry in entries if not self.messages.apply(entry)]
+            if refused:
+                ends = min(ends, time.monotonic() + RETRY_AFTER)
+            left = ends - time.monotonic()
+            if left <= 0 or self.stopping.is_set():
+                return
+            entries = intake.read(left, is_stopping=self.stopping.is_set)

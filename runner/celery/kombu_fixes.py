@@ -9,10 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import lru_cache, partial, wraps
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pydantic_core
 from billiard import einfo
@@ -23,7 +26,6 @@ from celery.worker.request import Request
 from celery.worker.strategy import default
 from kombu.transport import redis
 
-from runner.celery.config import settings_of
 from runner.celery.engines import outbox_of
 from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.records import codec
@@ -40,7 +42,7 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
     source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
     log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
     try:
-        outbox_of(settings_of(app)).write_dead_letter(source, body, reason)
+        outbox_of(app).write_dead_letter(source, body, reason)
     except StoreError as error:
         log.warning("message.lost: %s The dead letter was not written.", one_line(error))
 
@@ -55,11 +57,90 @@ READ_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionErro
 """What decoding a malformed item raises. A lost connection is none of these."""
 
 
+READ = 2.0
+"""Seconds of one blocking read of the queues, which may delay a worker's end as long; kombu's is 1."""
+
+NAME_ALL_EVERY = 1.0
+"""Seconds within which also a busy worker reads all lists of its queues."""
+
+MANY = 2**31
+
+POOLS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The pools of connections that write, one for each place, and what leads there."""
+
+
 class SafeChannel(redis.Channel):
-    """kombu's channel, which writes an item that it can't decode to the dead letters."""
+    """kombu's channel, which writes an item that it can't decode to the dead letters.
+
+    It also needs half as many connections, and sends less.
+    """
 
     app: Any
+    priorities: Mapping[str, AbstractSet[int]] = MappingProxyType({})
     _item: Any = None
+    _pool: Any = None
+    _all_named_at = 0.0
+    _is_busy = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Let go of the connection on which kombu says hello: not every channel reads queues."""
+        super().__init__(*args, **kwargs)
+        if self.connection.polling_interval is None:
+            self.brpop_timeout = READ
+        self.async_pool.disconnect()
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        """Share the connections of all channels that write to the same place."""
+        made = super()._get_pool(asynchronous)
+        if asynchronous:
+            return made
+        place = self._connparams()
+        for pool, other in list(POOLS.items()):
+            if place == other:
+                return pool
+        made.max_connections = MANY
+        POOLS[made] = place
+        return made
+
+    def _disconnect_pools(self) -> None:
+        """Close what is idle: other threads may be writing."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.disconnect(inuse_connections=False)
+        super()._disconnect_pools()
+
+    def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        params = super()._connparams(asynchronous)
+        if asynchronous:
+            kind, shorten = params["connection_class"], self.shortened
+
+            def send_command(connection: Any, *command: Any, **options: Any) -> None:
+                kind.send_command(connection, *shorten(command), **options)
+
+            params["connection_class"] = type("Connection", (kind,), {"send_command": send_command})
+        return params
+
+    def shortened(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Leave out of a BRPOP the lists of priorities that no node has, now and then and not for long.
+
+        kombu names four lists for each queue, and most nodes have the same priority. But a graph of another
+        release may have others, so each second, and whenever there was nothing to read, all are named.
+        """
+        if command[0] != "BRPOP" or not self.priorities:
+            return command
+        now = time.monotonic()
+        if self._is_busy and now - self._all_named_at < NAME_ALL_EVERY:
+            used = [key for key in command[1:-1] if key not in self._unused()]
+            return ("BRPOP", *used, min(command[-1], NAME_ALL_EVERY)) if used else command
+        self._all_named_at = now
+        return command
+
+    def _unused(self) -> AbstractSet[str]:
+        return {
+            self._q_for_pri(queue, step)
+            for queue, priorities in self.priorities.items()
+            for step in set(self.priority_steps) - {self.priority(priority) for priority in priorities}
+        }
 
     def _brpop_read(self, **options: Any) -> Any:
         newest = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
@@ -88,13 +169,16 @@ class SafeChannel(redis.Channel):
         """Remember the item that a BRPOP took off a queue: kombu's error no longer has it."""
         reply = parse(connection, command, **options)
         if command == "BRPOP":
-            self._item = reply
+            self._item, self._is_busy = reply, reply is not None
         return reply
 
 
-def use_safe_channel(app: Any) -> None:
-    """Make the workers of this process read queues in Redis through a SafeChannel."""
-    SafeChannel.app = app
+def use_safe_channel(app: Any, priorities: Mapping[str, AbstractSet[int]]) -> None:
+    """Make the workers of this process read queues in Redis through a SafeChannel.
+
+    `priorities` are those that the messages of a queue have, where that is known.
+    """
+    SafeChannel.app, SafeChannel.priorities = app, priorities
     redis.Transport.Channel = SafeChannel
 
 

@@ -29,6 +29,17 @@ def queues_of(registry: Registry) -> list[str]:
     return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
 
 
+def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:
+    """Return the priorities of the nodes of each queue as the broker names it."""
+    priorities: dict[str, set[int]] = {}
+    for name in registry.names():
+        for plan in registry.family(name):
+            for node in plan.topology.nodes.values():
+                queue = settings_of(app).node_queue(node.queue)
+                priorities.setdefault(queue, set()).add(node.priority)
+    return priorities
+
+
 def declared(app: Celery, name: str) -> Queue:
     """Return a queue as every process of ours declares it; on RabbitMQ it survives the loss of a server."""
     kind = {"x-queue-type": "quorum"} if is_amqp(app.conf.broker_url) else None

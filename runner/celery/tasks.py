@@ -13,7 +13,6 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
 from celery.worker.request import Request
 
-from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
@@ -184,7 +183,7 @@ def start(self: Any, *args: object, **message: object) -> None:
 
 
 def _put_on_stream(task: Any, door: str, args: tuple[object, ...], message: dict[str, object]) -> None:
-    outbox = outbox_of(settings_of(task.app))
+    outbox = outbox_of(task.app)
     traceparent = traceparent_of(task.request.get("traceparent")) if door == "starts" else ""
     try:
         body = message_of(task.name, task.request.id, args, message, traceparent)

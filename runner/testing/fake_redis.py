@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import fakeredis
+from fakeredis import FakeRedisConnection
 
 from runner.store.redis.connection import CLIENTS, OPTIONS
 
@@ -22,6 +23,15 @@ SCHEME = "fakeredis"
 SHA1 = "lambda text: __import__('hashlib').sha1(text, usedforsecurity=False).hexdigest().encode()"
 ADD_SHA1HEX = f'redis.sha1hex = python.eval("{SHA1}")'
 """The one function of Redis' Lua that the scripts call and fakeredis lacks."""
+
+
+class Connection(FakeRedisConnection):
+    """A connection whose commands block while they are sent."""
+
+    def can_read(self, timeout: float | None = 0) -> bool:
+        """Return at once, to who waits for a reply, that it is there."""
+        return bool(timeout) or super().can_read(timeout)
+
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 
@@ -46,7 +56,7 @@ def fake_store() -> Iterator[FakeStore]:
 
 
 def _client(url: str) -> fakeredis.FakeRedis:
-    return fakeredis.FakeRedis(server=_servers[url], **OPTIONS)
+    return fakeredis.FakeRedis(server=_servers[url], connection_class=Connection, **OPTIONS)
 
 
 CLIENTS[SCHEME] = _client

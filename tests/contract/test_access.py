@@ -40,7 +40,7 @@ class Server:
         registry = Registry()
         registry.add("bench", wired({"a": ident}).build)
         self.engine = Engine(self.store, self, registry)
-        self.intake = Intake(url, "reader")
+        self.intake = Intake(url)
         self.intake.read(0.01)
         self.clients: dict[str, redis.Redis] = {}
 
@@ -62,7 +62,7 @@ class Server:
 
     def close(self) -> None:
         self.store.close()
-        self.intake.leave()
+        self.intake.close()
         for user in self.rules:
             self.admin.execute_command("ACL", "DELUSER", user)
         for client in (*self.clients.values(), self.admin):

@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 
-from runner.celery import intake
+from runner.celery import seats
 from runner.celery.intake import StreamIntake
 from runner.operations.inbox import MAX_EARLY_BYTES
 from runner.records.interrupts import Address
@@ -55,7 +55,7 @@ class Site:
 
     def read_all(self) -> None:
         """Take turns until nothing is left to read."""
-        while any(self.client.xlen(stream) for stream in (KEYS.responses, self.reader._intake.early)):
+        while any(self.client.xlen(stream) for stream in (KEYS.responses, self.reader.messages.intake.early)):
             self.reader.turn()
 
     def ask(self) -> None:
@@ -68,14 +68,13 @@ class Site:
         return [fields[b"id"] for _, fields in self.client.xrange(KEYS.dead_messages)]
 
     def close(self) -> None:
-        self.reader.leave()
         self.bench.store.close()
         self.client.close()
 
 
 @pytest.fixture
 def site(redis_url, monkeypatch):
-    monkeypatch.setattr(intake, "WAIT", 0.01)
+    monkeypatch.setattr(seats, "SWEEPS", 0.002)
     site = Site(redis_url)
     yield site
     site.close()
@@ -106,7 +105,6 @@ def test_no_reader_holds_an_early_answer(site):
     other.turn()
 
     assert site.receipts() == ["accepted"]
-    other.leave()
 
 
 def test_a_reader_that_dies_with_it_in_hand_loses_nothing(site):
@@ -114,12 +112,12 @@ def test_a_reader_that_dies_with_it_in_hand_loses_nothing(site):
     site.send(site.question, "early", reply_to=REPLIES)
     site.read_all()
     site.ask()
-    (taken,) = site.new_reader()._intake.read(0.01)
+    (taken,) = site.new_reader().messages.intake.read(0.01)
     site.reader.turn()
-    assert (taken.stream, site.receipts()) == (site.reader._intake.early, [])
+    assert (taken.stream, site.receipts()) == (site.reader.messages.intake.early, [])
 
-    for entry in site.reader._intake.take_over(0):
-        site.reader._apply(entry)
+    for entry in site.reader.messages.intake.take_over(0):
+        site.reader.messages.apply(entry)
 
     assert site.receipts() == ["accepted"]
     assert site.bench.finish().results["a"].output == "early"
@@ -130,12 +128,12 @@ def test_one_that_is_let_go_before_it_is_applied_is_lost(site):
     site.send(site.question, "early", reply_to=REPLIES)
     site.read_all()
     site.ask()
-    dies = site.new_reader()._intake
+    dies = site.new_reader().messages.intake
     for entry in dies.read(0.01):
         dies.done(entry)
 
-    for entry in site.reader._intake.take_over(0):
-        site.reader._apply(entry)
+    for entry in site.reader.messages.intake.take_over(0):
+        site.reader.messages.apply(entry)
 
     assert (site.receipts(), site.bench.result().status) == ([], Status.INTERRUPTED)
 
@@ -191,17 +189,16 @@ def test_one_applied_twice_is_one_answer(site, key):
     site.send(site.question, "early", reply_to=REPLIES, **key)
     site.read_all()
     site.ask()
-    entries = site.reader._intake.read(0.01)
+    entries = site.reader.messages.intake.read(0.01)
     other = site.new_reader()
 
     for reader in (site.reader, other):
         for entry in entries:
-            reader._apply(entry)
+            reader.messages.apply(entry)
 
     assert site.receipts() == ["accepted", "accepted"]
     events = [event.kind for event in site.bench.store.events(site.bench.run_id)]
     assert events.count("interrupt.answered") == 1
-    other.leave()
 
 
 def test_the_same_message_sent_twice_with_a_key_is_one_answer(site):
@@ -274,4 +271,4 @@ def test_when_all_were_applied_nothing_is_left(site):
     members = site.client.zrange(KEYS.timers, 0, -1)
     assert not [member for member in members if member.startswith(b"early|")]
     assert not site.client.exists(KEYS.early)
-    assert site.client.xpending(site.reader._intake.early, "runner")["pending"] == 0
+    assert site.client.xpending(site.reader.messages.intake.early, "runner")["pending"] == 0

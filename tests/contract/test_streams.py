@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import redis
 
-from runner.celery.intake import FORGET_AFTER, FORGET_EVERY
 from runner.errors import StoreError
 from runner.store.redis import streams
 from runner.store.redis.keys import Keys
@@ -20,13 +19,9 @@ def client(any_store):
 
 @pytest.fixture
 def intake(any_store):
-    intake = Intake(any_store.url, "reader-1")
+    intake = Intake(any_store.url)
     yield intake
-    intake.leave()
-
-
-def readers(client, stream=KEYS.responses) -> set[str]:
-    return {consumer["name"].decode() for consumer in client.xinfo_consumers(stream, "runner")}
+    intake.close()
 
 
 def test_an_entry_is_read_once_and_goes_when_it_is_done(client, intake):
@@ -54,13 +49,13 @@ def test_what_was_sent_before_the_first_worker_is_read(client, any_store):
     """A message that came before the group existed is not skipped."""
     client.xadd(KEYS.responses, {"body": b"early"})
 
-    assert [entry.body for entry in Intake(any_store.url, "late").read(0.01)] == [b"early"]
+    assert [entry.body for entry in Intake(any_store.url).read(0.01)] == [b"early"]
 
 
 def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, any_store):
     """What a reader took and never finished goes to another one."""
     client.xadd(KEYS.responses, {"body": b"1"})
-    gone = Intake(any_store.url, "gone")
+    gone = Intake(any_store.url)
     gone.read(0.01)
 
     assert intake.take_over(idle=3600) == []
@@ -105,49 +100,23 @@ def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     assert client.xlen(KEYS.responses) == 0
 
 
-def test_readers_that_are_gone_are_forgotten_unless_they_hold_entries(client, intake, any_store):
-    """A dead reader's name goes, but never with entries that nobody has applied."""
+def test_readers_of_every_program_are_one(client, intake, any_store):
+    """Programs come and go, and the server keeps one name: a command never goes through those of all."""
     intake.read(0.01)
-    Intake(any_store.url, "empty").read(0.01)
+    for _ in range(3):
+        Intake(any_store.url).read(0.01)
+
+    for stream in STREAMS:
+        assert [consumer["name"] for consumer in client.xinfo_consumers(stream, "runner")] == [b"worker"]
+
+
+def test_a_program_that_stops_ends_its_wait(redis_url):
+    """A reader that would wait for minutes stops at once, and what comes then goes to another one."""
+    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url)
+    assert intake.read(600, is_stopping=lambda: True) == []
+
     client.xadd(KEYS.responses, {"body": b"1"})
-    Intake(any_store.url, "holding").read(0.01)
-
-    assert intake.forget(3600) == []
-    intake.forget(0)
-
-    assert readers(client) == {"holding"}
-
-
-WORKERS, TURNS = 20, 10
-
-
-def turn_of_a_fleet(redis_url, **options):
-    """Let many workers turn many times; return how often each command was called for it."""
-    client = redis.Redis.from_url(redis_url)
-    intakes = [Intake(redis_url, f"reader-{number}") for number in range(WORKERS)]
-    for intake in intakes:
-        intake.read(0.01)
-    client.config_resetstat()
-    for _ in range(TURNS):
-        for intake in intakes:
-            intake.forget(FORGET_AFTER, **options)
-    return {name: stats["calls"] for name, stats in client.info("commandstats").items()}
-
-
-def test_a_fleet_lists_its_readers_once_a_minute(redis_url):
-    """However many workers there are and however often they turn, one of them looks at all readers."""
-    calls = turn_of_a_fleet(redis_url, every=FORGET_EVERY)
-
-    assert FORGET_EVERY >= 60
-    assert calls["cmdstat_xinfo|consumers"] == len(STREAMS)
-    assert calls["cmdstat_set"] == WORKERS
-
-
-def test_workers_that_ask_each_for_itself_list_all_readers_every_time(redis_url):
-    """The control: the work then grows with the square of the fleet."""
-    calls = turn_of_a_fleet(redis_url)
-
-    assert calls["cmdstat_xinfo|consumers"] == WORKERS * TURNS * len(STREAMS)
+    assert [entry.body for entry in intake.read(0.5)] == [b"1"]
 
 
 def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
@@ -172,20 +141,9 @@ def test_dead_letters_are_bounded_in_time(redis_url):
     assert client.xlen(KEYS.dead_messages) < 150
 
 
-def test_a_reader_that_leaves_is_no_longer_listed(client, any_store):
-    """A worker that stops leaves no name behind, and what it holds is taken over."""
-    intake = Intake(any_store.url, "mine")
-    intake.read(0.01)
-    assert readers(client) == {"mine"}
-
-    intake.leave()
-
-    assert readers(client) == set()
-
-
 def test_streams_that_were_deleted_are_made_again(redis_url):
     """A stream that an operator deletes is read again after one failed look."""
-    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url, "reader-1")
+    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url)
     intake.read(0.01)
     client.delete(KEYS.responses, KEYS.starts)
 
@@ -195,7 +153,7 @@ def test_streams_that_were_deleted_are_made_again(redis_url):
 
     assert [entry.body for entry in intake.read(0.01)] == [b"again"]
     client.close()
-    intake.leave()
+    intake.close()
 
 
 def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, any_store):
@@ -232,4 +190,4 @@ def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
 def test_an_unreachable_store_is_a_store_error(tmp_path):
     """A reader whose store is away says so in the library's own words."""
     with pytest.raises(StoreError, match="could not be reached"):
-        Intake(f"unix://{tmp_path}/none.sock", "r").read(0.01)
+        Intake(f"unix://{tmp_path}/none.sock").read(0.01)

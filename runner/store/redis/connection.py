@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,14 +38,16 @@ MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
 
 KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
 
-SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+KEY_AT = {"EVAL": 3, "EVALSHA": 3, "XGROUP": 2}
+"""Where a command has its first key, if not at once."""
 
 
 def key_of(command: Sequence[Any]) -> str | bytes | None:
     """Return the key that decides which server a command goes to; None where any server can answer."""
     if command[0] in KEYLESS:
         return None
-    key: str | bytes = command[3] if command[0] in SCRIPTS else command[1]
+    at = command.index("STREAMS") + 1 if command[0] == "XREADGROUP" else KEY_AT.get(command[0], 1)
+    key: str | bytes = command[at]
     return key
 
 
@@ -82,8 +85,11 @@ class Servers:
         """Read the map of slots again before the next request: it was wrong, or a server is gone."""
         self._slots = {}
 
+    def clients(self) -> list[Any]:
+        return list(self._clients.values())
+
     def close(self) -> None:
-        for client in list(self._clients.values()):
+        for client in self.clients():
             client.close()
 
     def _learn(self) -> dict[int, Address]:
@@ -115,6 +121,9 @@ HOME = Keys().prefix
 
 TIMEOUT = 5.0
 """Seconds that one command, or a connect, may take."""
+
+NOTICED_WITHIN = 0.5
+"""Seconds within which a thread that waits for the server notices that it is to stop."""
 
 ASKED_WITHIN = 1.0
 """Seconds that a Sentinel has to answer where the primary is, before another one is asked."""
@@ -167,11 +176,56 @@ class RedisConnection:
         """Split keys into those that one command may name together: in a cluster each is alone."""
         return [list(keys)] if self._servers is None else [[key] for key in keys]
 
-    def call(self, *command: Argument, then: Callable[[Any], None] | None = None) -> Any:
+    def call_blocking(self, seconds: float, is_stopping: Callable[[], bool], *command: Argument) -> Any:
+        """Send a command that the server answers within so many seconds, or with None.
+
+        None also when `is_stopping` becomes true: then the server is left to find out that nobody waits.
+
+        Raises:
+            StoreError: the store could not be reached or refused.
+        """
+
+        def talk(connection: Any) -> Any:
+            ends = time.monotonic() + seconds + TIMEOUT
+            connection.send_command(*command, check_health=False)
+            while not connection.can_read(timeout=NOTICED_WITHIN):
+                if is_stopping():
+                    connection.disconnect()
+                    return None
+                if time.monotonic() > ends:
+                    raise redis.TimeoutError(f"no answer in {seconds + TIMEOUT:g} s")
+            return connection.read_response()
+
+        return self.call(*command, talk=talk)
+
+    def call_all(self, *commands: Sequence[Argument]) -> list[Any]:
+        """Send commands for keys of one server at once, and return their replies.
+
+        Raises:
+            StoreError: the store could not be reached, or refused one.
+        """
+
+        def talk(connection: Any) -> list[Any]:
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            return [_reply(connection) for _ in commands]
+
+        replies: list[Any] = self.call(*commands[0], talk=talk)
+        with self.translated():
+            for reply in replies:
+                if isinstance(reply, redis.ResponseError):
+                    raise reply
+        return replies
+
+    def call(
+        self,
+        *command: Argument,
+        then: Callable[[Any], None] | None = None,
+        talk: Callable[[Any], Any] | None = None,
+    ) -> Any:
         """Send one command on this thread's connection and return the raw reply.
 
         `then` is called with the connection when the reply is there; should it break meanwhile, both are
-        done again.
+        done again. With `talk` that is called with the connection, to send and to read.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -185,8 +239,11 @@ class RedisConnection:
                     if self._watched:
                         # Only connect() asks the Sentinels; it returns at once when it is connected.
                         connection.connect()
-                    connection.send_command(*command, check_health=False)
-                    reply = connection.read_response()
+                    if talk is None:
+                        connection.send_command(*command, check_health=False)
+                        reply = connection.read_response()
+                    else:
+                        reply = talk(connection)
                     if then is not None:
                         then(connection)
                     return reply
@@ -251,13 +308,31 @@ class RedisConnection:
         refused.passing = bool(fix)
         return refused
 
-    def close(self) -> None:
+    def release(self) -> None:
+        """Close what this thread has used, and what nobody uses now; the next command connects again."""
         connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
         for connection in connections.values():
             connection.disconnect()
+        for client in [self._client] if self._servers is None else self._servers.clients():
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def close(self) -> None:
+        self.release()
         opened: Any = self._servers or self._client
         opened.close()
+
+
+def connected(place: str | RedisConnection, home: str = HOME) -> RedisConnection:
+    """Return a database as it is connected, or open the one of a URL; see RedisConnection."""
+    return RedisConnection(place, home) if isinstance(place, str) else place
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as refusal:
+        return refusal  # the replies behind it must be read
 
 
 OPTIONS: dict[str, Any] = {

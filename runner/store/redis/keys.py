@@ -203,8 +203,7 @@ class Keys:
 
     `responses` and `starts` are the streams of answers and of runs to begin; an entry goes when it was
     applied. `dead_messages` is a stream of messages that could not be used, with the reason. `replies` begins
-    the name of every stream of receipts. `forgotten` is a text that lapses in a minute: until then no worker
-    looks for readers of the streams that are gone. `workers` is a hash: worker and process -> what it is and
+    the name of every stream of receipts. `workers` is a hash: worker and process -> what it is and
     knows (JSON); a worker that is gone leaves it in a day.
     """
 
@@ -214,8 +213,8 @@ class Keys:
         self.starts = f"{namespace}:starts"
         self.dead_messages = f"{namespace}:dead"
         self.replies = f"{namespace}:replies:"
-        self.forgotten = f"{namespace}:forgotten"
         self.workers = f"{namespace}:workers"
+        self._turn = f"{namespace}:turn:"
         self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
         self.open = f"{self.prefix}open"
@@ -230,6 +229,10 @@ class Keys:
         self.metrics = f"{self.prefix}metrics"
         self.archive = f"{self.prefix}archive"
         self.unarchived = f"{self.prefix}unarchived"
+
+    def turn(self, name: str) -> str:
+        """Name a turn of one worker at something that it does for all: a text that lapses at its end."""
+        return f"{self._turn}{name}"
 
     def shape(self, fingerprint: str) -> str:
         return self.prefix + shape_key(fingerprint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -59,6 +59,27 @@ def _code(source: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith("--"))
 
 
+def run_on(
+    connection: RedisConnection,
+    name: str,
+    keys: Sequence[str],
+    *arguments: Argument,
+    then: Callable[[Any], None] | None = None,
+) -> list[Any]:
+    """Run a script on keys of one server and return its reply; `then` as in RedisConnection.call.
+
+    Raises:
+        StoreError: the store could not be reached or refused; then nothing has changed.
+    """
+    source, words = script(name), (len(keys), *keys, *arguments)
+    reply: list[Any]
+    try:
+        reply = connection.call("EVALSHA", source.sha, *words, then=then)
+    except NoScriptError:
+        reply = connection.call("EVAL", source.text, *words, then=then)
+    return reply
+
+
 class Scripts:
     """Calls scripts for one partition, over one connection."""
 
@@ -75,13 +96,7 @@ class Scripts:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        source, then = script(name), self._confirmation(verb or name)
-        words: list[Any]
-        try:
-            words = self._redis.call("EVALSHA", source.sha, "1", self._prefix, *arguments, then=then)
-        except NoScriptError:
-            words = self._redis.call("EVAL", source.text, "1", self._prefix, *arguments, then=then)
-        return words
+        return run_on(self._redis, name, (self._prefix,), *arguments, then=self._confirmation(verb or name))
 
     def confirm(self, name: str) -> None:
         """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.

@@ -144,13 +144,18 @@ class RedisStore:
         known = Settings(self.lease_ms, self._retention_ms, push, max_run, self._value)
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
 
+    @property
+    def connection(self) -> RedisConnection:
+        """Its connections: a thread that uses the store has one already."""
+        return self._redis
+
     def close(self) -> None:
         self._redis.close()
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
         """Store the message that scripts ring the task queue with; every process uses it from now on."""
-        with self._redis.translated():
-            self._redis.client.hset(self._keys.doorbell, mapping=template.fields())
+        fields = [part for pair in template.fields().items() for part in pair]
+        self._redis.call("HSET", self._keys.doorbell, *fields)
 
     # Graphs
 

@@ -8,8 +8,7 @@ StoreError when Redis can't be reached.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,14 @@ import redis
 
 from runner.errors import StoreError
 from runner.store import encoding
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
-from runner.store.redis.scripts import Scripts
+from runner.store.redis.scripts import run_on
 
-# A consumer group on streams: several readers share the entries, and take over from one that is gone.
+# A consumer group on streams: several programs share the entries, and take over from one that is gone.
+#
+# They read under one name: a name for each would have to be removed when its program dies, by looking through
+# those of all. Which entries were left, their age says.
 #
 # The group and its streams are made at the first read, and again when they are deleted while a reader waits.
 # Every method raises StoreError when Redis can't be reached.
@@ -31,6 +33,9 @@ from runner.store.redis.scripts import Scripts
 Found = list[tuple[str, bytes, Mapping[bytes, bytes] | None]]
 """Stream, id and fields of entries; no fields where an entry was deleted while a reader had it."""
 
+READER = "worker"
+"""The name under which all read."""
+
 LARGE = 4_000_000
 """Bytes at once beyond which entries are taken one by one: whatever is sent must fit into memory."""
 
@@ -38,43 +43,49 @@ TURN = 0.05
 """Seconds of one blocking read where streams lie on several servers."""
 
 
-class Group:
-    """One reader's side of a group; give each reader a name that no other has."""
+def never() -> bool:
+    """Return that a program which waits is not to stop."""
+    return False
 
-    def __init__(self, connection: RedisConnection, name: str, reader: str, streams: Sequence[str]) -> None:
+
+class Group:
+    """One program's side of a group."""
+
+    def __init__(self, connection: RedisConnection, name: str, streams: Sequence[str]) -> None:
         """Nothing is connected yet."""
-        self._redis, self._name, self._reader, self._streams = connection, name, reader, streams
+        self._redis, self._name, self._streams = connection, name, streams
         self._places: dict[str, Any] = {}
         self._joined = False
         self._large = False
 
-    def read(self, wait: float, limit: int) -> Found:
+    def read(self, wait: float, limit: int, is_stopping: Callable[[], bool]) -> Found:
         """Take new entries, at most `limit` of a stream, one if the last were large; wait so many seconds."""
         apart = self._redis.apart(self._streams)
         taken: Found = []
         for streams in apart:
             # Servers that have to be asked in turn are not waited for long: the next one may have some.
             block = max(1, round(min(wait, TURN if len(apart) > 1 else wait) * 1000))
-            newest = dict.fromkeys(streams, ">")
+            options = "COUNT", self._hand(limit), "BLOCK", block
             with self._joining():
-                client = self._redis.client_of(streams[0])
-                found = client.xreadgroup(
-                    self._name, self._reader, newest, count=self._hand(limit), block=block
+                found = self._redis.call_blocking(
+                    block / 1000,
+                    is_stopping,
+                    *("XREADGROUP", "GROUP", self._name, READER, *options),
+                    *("STREAMS", *streams, *(">" for _ in streams)),
                 )
-            taken += [(stream.decode(), *entry) for stream, entries in found for entry in entries]
+            taken += [entry for stream, entries in found or () for entry in _raw(stream.decode(), entries)]
         return self._weighed(taken)
 
     def take_over(self, idle: float, limit: int) -> Found:
-        """Take entries that their readers have left alone for so many seconds, on from the last ones."""
+        """Take entries that were handed out so many seconds ago and not done since, on from the last ones."""
         taken: Found = []
-        for stream in self._streams:
+        for streams in self._redis.apart(self._streams):
+            places = [self._places.get(stream, "0-0") for stream in streams]
+            arguments = self._name, READER, round(idle * 1000), self._hand(limit), *places
             with self._joining():
-                start = self._places.get(stream, "0-0")
-                client = self._redis.client_of(stream)
-                self._places[stream], found, *_ = client.xautoclaim(
-                    stream, self._name, self._reader, round(idle * 1000), start, self._hand(limit)
-                )
-                taken += self._weighed([(stream, *entry) for entry in found])
+                replies = run_on(self._redis, "take_over", streams, *arguments)
+            for stream, (self._places[stream], entries, *_) in zip(streams, replies, strict=True):
+                taken += self._weighed(_raw(stream, entries))
         return taken
 
     def _hand(self, limit: int) -> int:
@@ -86,24 +97,35 @@ class Group:
 
     @contextmanager
     def _joining(self) -> Iterator[None]:
-        with self._redis.translated():
-            if not self._joined:
-                self._join()
-            try:
-                yield
-            except redis.ResponseError:
-                self._joined = False
-                raise
+        if not self._joined:
+            self._join()
+        try:
+            yield
+        except StoreError as error:
+            self._joined = "NOGROUP" not in str(error)
+            raise
 
     def _join(self) -> None:
         for stream in self._streams:
             try:
-                client = self._redis.client_of(stream)
-                client.xgroup_create(stream, self._name, id="0", mkstream=True)
-            except redis.ResponseError as error:
+                self._redis.call("XGROUP", "CREATE", stream, self._name, "0", "MKSTREAM")
+            except StoreError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
         self._joined = True
+
+
+def _raw(stream: str, entries: Sequence[Any]) -> Found:
+    """Name the stream of entries as the server sends them; one that was deleted is None in old servers."""
+    return [
+        (
+            stream,
+            entry[0],
+            None if entry[1] is None else dict(zip(entry[1][::2], entry[1][1::2], strict=True)),
+        )
+        for entry in entries
+        if entry is not None
+    ]
 
 
 log = logging.getLogger(__name__)
@@ -157,37 +179,31 @@ class Entry:
 
 
 class Intake:
-    """One reader of the streams; give each reader a name that no other has."""
+    """One program that reads the streams."""
 
     def __init__(
-        self, url: str, reader: str, namespace: str = NAMESPACE, streams: Sequence[str] = ()
+        self, place: str | RedisConnection, namespace: str = NAMESPACE, streams: Sequence[str] = ()
     ) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet.
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet.
 
         Without `streams` those of answers and starts are read, and that of early answers which came on them.
         """
-        self._redis, self.keys = RedisConnection(url), Keys(namespace)
+        self._redis, self.keys = connected(place), Keys(namespace)
         self.early = self.keys.handed_early(EARLY)
-        self._reader = reader
         self._streams = tuple(streams) or (self.keys.responses, self.keys.starts, self.early)
-        self._group = Group(self._redis, GROUP, reader, self._streams)
-        self._forget_at = 0.0
+        self._group = Group(self._redis, GROUP, self._streams)
 
-    def read(self, wait: float, limit: int = HAND) -> list[Entry]:
-        """Take new entries; wait up to so many seconds for the first one."""
-        return _entries(self._group.read(wait, limit))
+    def read(self, wait: float, limit: int = HAND, is_stopping: Callable[[], bool] = never) -> list[Entry]:
+        """Take new entries; wait up to so many seconds for the first one, unless the program stops."""
+        return _entries(self._group.read(wait, limit, is_stopping))
 
     def take_over(self, idle: float, limit: int = HAND) -> list[Entry]:
-        """Take entries that their readers have left alone for so many seconds: gone, or not applied yet."""
+        """Take entries handed out so many seconds ago: their reader is gone, or could not apply them."""
         return _entries(self._group.take_over(idle, limit))
 
     def done(self, entry: Entry) -> None:
-        with self._redis.translated():
-            client = self._redis.client_of(entry.stream)
-            with client.pipeline(transaction=False) as pipe:
-                pipe.xack(entry.stream, GROUP, entry.id)
-                pipe.xdel(entry.stream, entry.id)
-                pipe.execute()
+        stream = entry.stream
+        self._redis.call_all(("XACK", stream, GROUP, entry.id), ("XDEL", stream, entry.id))
 
     def write_dead_letter(self, entry: Entry, reason: str) -> None:
         """Move an entry to the dead letters, its fields as they came."""
@@ -196,39 +212,16 @@ class Intake:
         _write_dead_letter(self._redis, self.keys.dead_messages, {**letter, **kept})
         self.done(entry)
 
-    def forget(self, idle: float, every: float = 0) -> list[str]:
-        """Remove readers that gave no sign of life for so many seconds and hold nothing.
-
-        With `every`, it is done once in so many seconds by all readers together, the first one does it:
-        it lists them all, which is not for every reader to do at every turn.
-        """
-        if every:
-            if time.monotonic() < self._forget_at:
-                return []
-            self._forget_at = time.monotonic() + every
-            if self._redis.call("SET", self.keys.forgotten, 1, "NX", "PX", round(every * 1000)) is None:
-                return []
-        return self._forget(idle, "")
-
-    def leave(self) -> None:
-        """Stop being a reader; what this one still holds is taken over by others."""
-        self._forget(0, self._reader)
+    def close(self) -> None:
         self._redis.close()
-
-    def _forget(self, idle: float, reader: str) -> list[str]:
-        gone: list[str] = []
-        for stream in self._streams:
-            reply = Scripts(self._redis, stream).run("forget", GROUP, round(idle * 1000), reader)
-            gone += [name.decode() for name in reply[1:]]
-        return gone
 
 
 class Outbox:
     """Writes messages: those of the doors on behalf of others, and receipts."""
 
-    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis, self.keys = RedisConnection(url), Keys(namespace)
+    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
+        self._redis, self.keys = connected(place), Keys(namespace)
 
     def send(self, stream: str, body: bytes) -> str:
         said: bytes = self._redis.call("XADD", stream, "*", BODY, body)
@@ -317,32 +310,35 @@ class Notice:
 
 
 class NoticeReader:
-    """One reader of a group; give each reader a name that no other has."""
+    """One program that reads for a group."""
 
     def __init__(
-        self, url: str, group: str, reader: str, namespace: str = NAMESPACE, partition: str = PARTITION
+        self,
+        place: str | RedisConnection,
+        group: str,
+        namespace: str = NAMESPACE,
+        partition: str = PARTITION,
     ) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
         self._stream = Keys(namespace, partition).notices
-        self._redis = RedisConnection(url, self._stream)
+        self._redis = connected(place, self._stream)
         self._name = group
-        self._group = Group(self._redis, group, reader, [self._stream])
+        self._group = Group(self._redis, group, [self._stream])
 
-    def read(self, wait: float, limit: int = 100) -> list[Notice]:
-        """Take new notices; wait up to so many seconds for the first one."""
-        return _notices(self._group.read(wait, limit))
+    def read(self, wait: float, limit: int = 100, is_stopping: Callable[[], bool] = never) -> list[Notice]:
+        """Take new notices; wait up to so many seconds for the first one, unless the program stops."""
+        return _notices(self._group.read(wait, limit, is_stopping))
 
     def take_over(self, idle: float, limit: int = 100) -> list[Notice]:
-        """Take notices that their readers have left alone for so many seconds."""
+        """Take notices that were handed out so many seconds ago and not done since."""
         return _notices(self._group.take_over(idle, limit))
 
     def done(self, notices: Sequence[Notice]) -> None:
         """Say that these were handled; the notices stay in the stream for other groups."""
         if notices:
-            with self._redis.translated():
-                self._redis.client.xack(self._stream, self._name, *(notice.entry for notice in notices))
+            self._redis.call("XACK", self._stream, self._name, *(notice.entry for notice in notices))
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._redis.close()
 
 
@@ -370,21 +366,20 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
 # Being woken: programs that can't ring the task queue ask a worker that sweeps to do it.
 
 
-LONGEST = 4.0
-"""Seconds of one wait; a command that takes longer counts as failed."""
-
-
 class SweepRequests:
     """One sleeper on a partition's list of wishes; any number may sleep, one wish wakes one."""
 
-    def __init__(self, url: str, namespace: str = NAMESPACE, partition: str = PARTITION) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis, self._key = RedisConnection(url), Keys(namespace, partition).wake
+    def __init__(
+        self, place: str | RedisConnection, namespace: str = NAMESPACE, partition: str = PARTITION
+    ) -> None:
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
+        self._redis, self._key = connected(place), Keys(namespace, partition).wake
 
-    def wait(self, seconds: float) -> bool:
-        """Wait up to so many seconds (at most 4); True when a sweep was asked for.
+    def wait(self, seconds: float, is_stopping: Callable[[], bool] = never) -> bool:
+        """Wait up to so many seconds, unless the program stops; True when a sweep was asked for.
 
         Raises:
             StoreError: the store could not be reached.
         """
-        return self._redis.call("BRPOP", self._key, f"{min(seconds, LONGEST):.3f}") is not None
+        command = "BRPOP", self._key, f"{seconds:.3f}"
+        return self._redis.call_blocking(seconds, is_stopping, *command) is not None

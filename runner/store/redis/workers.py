@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.scripts import run_on
 
 EVERY = 10.0
 """Seconds between two signs of life of a worker."""
@@ -70,12 +71,16 @@ class Worker:
         return "hangs" if self.stopping > self.grace + HANGS else "stopping"
 
 
+PAGE = 200
+"""Workers that are read at once: however many there are, no command takes long."""
+
+
 class WorkerRegistry:
     """The list of workers of one namespace in a database."""
 
-    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis, self._key = RedisConnection(url), Keys(namespace).workers
+    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
+        self._redis, self._key = connected(place), Keys(namespace).workers
 
     def now(self) -> int:
         """Return the store's time in ms."""
@@ -84,9 +89,8 @@ class WorkerRegistry:
 
     def enter(self, worker: Mapping[str, Any], clock: int) -> None:
         """Write a worker's sign of life; `clock` is its own time in ms."""
-        now = self.now()
-        written = {**worker, "v": 1, "seen": now, "ahead": clock - now}
-        self._redis.call("HSET", self._key, f"{worker['name']}:{worker['pid']}", json.dumps(written))
+        field = f"{worker['name']}:{worker['pid']}"
+        run_on(self._redis, "enter", (self._key,), field, json.dumps({"v": 1, **worker}), clock)
 
     def leave(self, name: str, pid: int) -> None:
         """Remove a worker."""
@@ -94,11 +98,17 @@ class WorkerRegistry:
 
     def all(self) -> list[Worker]:
         """List the workers by name, with those that died within the last day."""
-        workers = [_read(value) for value in self._redis.call("HGETALL", self._key)[1::2]]
-        return sorted(workers, key=lambda worker: (worker.name, worker.pid))
+        cursor: bytes = b"0"
+        workers: dict[bytes, Worker] = {}
+        while True:
+            cursor, entries = self._redis.call("HSCAN", self._key, cursor, "COUNT", PAGE)
+            # One that is entered meanwhile may come twice.
+            workers |= dict(zip(entries[::2], map(_read, entries[1::2]), strict=True))
+            if int(cursor) == 0:
+                return sorted(workers.values(), key=lambda worker: (worker.name, worker.pid))
 
     def tidy(self) -> None:
-        """Forget the workers that have been gone for a day."""
+        """Remove the workers that have been gone for a day."""
         now = self.now()
         for worker in self.all():
             if now - worker.seen > FORGOTTEN * 1000:
@@ -109,7 +119,8 @@ class WorkerRegistry:
 
 
 def described(worker: Worker) -> dict[str, Any]:
-    return asdict(worker)
+    """Return what a worker says of itself: all but what the store adds."""
+    return {name: value for name, value in asdict(worker).items() if name not in {"seen", "ahead"}}
 
 
 def _read(value: bytes) -> Worker:
