@@ -210,7 +210,7 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         calls = {name: row["calls"] for name, row in server.info("commandstats").items()}
         server.config_set("slowlog-max-len", SLOW)
         server.config_set("slowlog-log-slower-than", 0)
-        fleet.go(CLOCK.now + min(seconds, SLOW / 20 / size))
+        fleet.go(CLOCK.now + min(seconds, SLOW / 2 / size))
         fleet.registry.tidy()  # once an hour a worker that starts does this for all
         costs = _costs(server)
     sent = {name.removeprefix("cmdstat_"): count / seconds / size for name, count in calls.items()}

@@ -16,8 +16,11 @@ from runner.store.redis.turns import Turns
 SEATS = 8
 """Workers that read at the same time."""
 
+SEAT = 10.0
+"""Seconds for which a seat is taken at most."""
+
 SWEEPS = 2
-"""Sweep intervals for which a seat is taken."""
+"""Sweep intervals for which it is taken at most."""
 
 AGAIN = 0.5
 """Seconds after which a worker without a seat asks again; twice as many each time, up to half a seat."""
@@ -36,7 +39,7 @@ class Seats:
     ) -> None:
         """`name` is that of the readers; `stopping` ends a rest."""
         self._turns, self._name, self._stopping = Turns(redis, namespace), name, stopping
-        self._seconds, self._number, self._rest = SWEEPS * sweep_interval, 0, AGAIN
+        self._seconds, self._number, self._rest = min(SEAT, SWEEPS * sweep_interval), 0, AGAIN
 
     def take(self) -> float:
         """Take a seat and return when it is over, in monotonic time; without a free one rest and return 0.

@@ -76,7 +76,7 @@ def test_a_doorbell_is_short(redis_url, app):
     """A doorbell carries ids and nothing else: half of what Celery would send, or less."""
     ring(redis_url, app)
     with redis.Redis.from_url(redis_url) as client:
-        ((message,),) = [client.lrange(key, 0, -1) for key in client.scan_iter("runner*", _type="list")]
+        ((message,),) = [client.lrange(key, 0, -1) for key in client.scan_iter("runner/*", _type="list")]
 
     assert len(message) <= 460
 
@@ -111,7 +111,7 @@ def test_every_priority_has_the_list_that_the_worker_reads(redis_url, app, prior
     """The store rings on the very list that kombu uses for that priority."""
     ring(redis_url, app, priority=priority)
     with redis.Redis.from_url(redis_url) as client:
-        keys = list(client.scan_iter("runner*", _type="list"))
+        keys = list(client.scan_iter("runner/*", _type="list"))
     with app.connection_for_read() as connection, connection.channel() as channel:
         assert keys == [channel._q_for_pri("runner/refund", priority).encode()]
 
