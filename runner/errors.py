@@ -21,6 +21,7 @@
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the environment's: nothing changed, try again
         ├── NotDurable        written, but not yet as RUNNER_DURABILITY requires: repeat it
+        ├── ArchiveError      the archive can't be reached or read; nothing left the store
         └── BrokerError       the queue could not be reached; the sweeper sends again
 
 `InterruptRaised` is not an error: it is how `interrupt()` leaves user code. It derives from
@@ -119,6 +120,10 @@ class StoreError(RunnerError):
 
 class NotDurable(StoreError):
     """The request was written, but a crash may still lose it; repeat it with the same idempotency key."""
+
+
+class ArchiveError(StoreError):
+    """The archive could not be reached or read; runs that are not in it stay in the store."""
 
 
 class BrokerError(StoreError):

@@ -62,6 +62,16 @@ class Settings(BaseSettings):
     retention: float = Field(
         default=7 * DAY, ge=1, le=CENTURY, description="seconds that a finished run is kept"
     )
+    archive: str = Field(
+        default="",
+        description="where ended runs go before they expire: a folder, or the URL of a Postgres database",
+    )
+    archive_hold: float = Field(
+        default=7 * DAY,
+        ge=1,
+        le=CENTURY,
+        description="seconds that an ended run is kept for an archive that can't be written; then it expires",
+    )
     shutdown_grace: float = Field(
         default=600.0,
         ge=0,
@@ -175,7 +185,7 @@ def _first_problem(error: ValidationError) -> str:
     """Name the first setting that is wrong; the value of a URL is left out, since it may hold a password."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"]).upper()
-    value = "" if name.endswith("_URL") else f", not {first['input']!r}"
+    value = "" if name.endswith("_URL") or name == "ARCHIVE" else f", not {first['input']!r}"
     return f"RUNNER_{name}: {first['msg']}{value}"
 
 

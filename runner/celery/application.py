@@ -20,6 +20,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
 from runner.celery.amqp import AmqpIntake, Relay
+from runner.celery.archiver import Archiver
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
@@ -39,10 +40,11 @@ from runner.definition.registry import registry
 from runner.errors import RunnerError
 from runner.execution.telemetry import JsonFormatter
 from runner.settings import Settings
+from runner.store.archive import open_archive
 
 log = logging.getLogger(__name__)
 
-THREADS = frozenset({AmqpIntake, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
+THREADS = frozenset({AmqpIntake, Archiver, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
 
 TASKS = (run_node, respond, start, report, report_error)
 
@@ -83,6 +85,8 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if settings_of(app).log_format == "json":
             for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
                 signal.connect(_log_json, weak=False, dispatch_uid="runner")
+        if settings_of(app).archive:
+            open_archive(settings_of(app).archive)  # it says what is not installed
         measure_nodes()
         load_graphs(settings_of(app))
         if not registry.names():

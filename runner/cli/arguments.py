@@ -7,7 +7,6 @@ A question's id begins with that of its run.
 
 from __future__ import annotations
 
-import base64
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner.cli.exits import CommandError, Exit
+from runner.records.listings import DIGITS, id_span
 from runner.records.run import no_such_run
 from runner.records.validation import one_line
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runner.client import Client
     from runner.records.interrupts import Interrupt
     from runner.records.listings import Page, RunSummary
+    from runner.store.archive import Archive
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")
@@ -165,12 +166,6 @@ def read_pages(fetch: Callable[[int, str | None], Page[Item]], limit: int, curso
 
 # -- ids of runs and questions ------------------------------------------------------------------------
 
-DIGITS = 26
-"""Letters and digits of a run's id behind the two of its partition: 128 bits, the first 48 are ms."""
-
-SKEW = 3_600_000
-"""Ms by which the clock that made an id may differ from that of the store, which has the run's start."""
-
 LIMIT = 2_000
 """Runs of a span that are compared with a prefix."""
 
@@ -246,8 +241,24 @@ def _only(names: Sequence[str], text: str, kind: str) -> str:
     return names[0] if names else text
 
 
+def full_archived_id(archive: Archive, text: str) -> str:
+    """Return the id of the archived run that begins with this text, or the text itself, as `full_run_id`.
+
+    Raises:
+        CommandError: several runs fit.
+    """
+    from runner.records.listings import RunQuery
+
+    span = id_span(text)
+    if span is None or len(text) == DIGITS + 2:
+        return text
+    query = RunQuery(since=span[0], until=span[1])
+    page = read_pages(lambda number, after: archive.runs(query, number, after or ""), LIMIT, None)
+    return _only([run.run_id for run in page if run.run_id.startswith(text)], text, "runs")
+
+
 def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
-    span = _span(prefix)
+    span = id_span(prefix)
     if span is None:
         return []
     since, until = span
@@ -260,21 +271,6 @@ def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
             if len(runs) >= limit:
                 break
     return runs
-
-
-def _span(prefix: str) -> tuple[int, int] | None:
-    """Return the ms between which a run was started whose id begins so; None where no id does."""
-    digits = prefix[2:]
-    if len(digits) > DIGITS or not (prefix[:2].isdecimal() or not prefix[:2]):
-        return None
-    try:
-        first, last = (
-            int.from_bytes(base64.b32hexdecode(digits.ljust(DIGITS, filler).upper() + "======")[:6])
-            for filler in "0v"
-        )
-    except ValueError:
-        return None
-    return max(0, first - SKEW), last + SKEW
 
 
 def _questions(client: Client, prefix: str) -> list[Interrupt]:

@@ -18,6 +18,7 @@ from runner.cli.output import Output
 if TYPE_CHECKING:
     from runner.client import Client
     from runner.settings import Settings
+    from runner.store.archive import Archive
     from runner.store.interface import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -64,6 +65,13 @@ class CommandContext:
     def store(self) -> Store:
         """The store itself, for what a client doesn't offer."""
         return self.client.engine.store
+
+    @cached_property
+    def archive(self) -> Archive | None:
+        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
+        from runner.store.archive import open_archive
+
+        return open_archive(self.settings.archive) if self.settings.archive else None
 
     def load_graphs(self) -> None:
         """Import the modules of RUNNER_GRAPHS, from the current folder as a worker does.

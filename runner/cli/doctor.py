@@ -82,6 +82,7 @@ class Facts:
     unreadable: Sequence[str] = field(default_factory=tuple)
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
+    archive: bool = False
 
     @property
     def alive(self) -> list[Worker]:
@@ -124,6 +125,7 @@ def read_facts(settings: Settings) -> Facts:
         is_open_to_network=_is_open_to_network(settings.redis_url),
         unknown_settings=unknown_settings(),
         durability=settings.durability,
+        archive=bool(settings.archive),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
@@ -211,6 +213,8 @@ FULL = 0.9
 MAX_SKEW = 1_000
 """Ms by which a clock may be wrong before the times that people see are misleading."""
 MAX_LATE_SWEEPS = 3
+UNATTENDED = 60
+"""Intervals of the sweep in which some worker looks for runs to archive."""
 
 DISK = {
     "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
@@ -446,6 +450,22 @@ def _timers(facts: Facts) -> Iterator[Check]:
     yield from _check("timers", "", problem, fix, FAIL)
 
 
+def _archive(facts: Facts) -> Iterator[Check]:
+    state, waiting = facts.vitals.archive, facts.vitals.unarchived
+    wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
+    if state.get("problem"):
+        fix = "Correct what it says, or RUNNER_ARCHIVE; the workers' log has more."
+        yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
+    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, facts.sweep_interval) * 1000:
+        fix = "Start a worker with RUNNER_ARCHIVE."
+        yield Check(FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix)
+    elif state:
+        yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
+    elif facts.archive:
+        problem = "no worker writes to one: ended runs expire unarchived"
+        yield Check(FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them.")
+
+
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _settings,
     _version,
@@ -468,6 +488,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _messages,
     _visibility,
     _events,
+    _archive,
     _letters,
 )
 

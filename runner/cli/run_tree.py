@@ -67,6 +67,7 @@ def _heading(run: RunView, now: int) -> Text:
         (one_line(run.graph), "bold"),
         "  ",
         (run.status, style(run.status)),
+        (", archived" if run.archived else "", "dim"),
         f"  {elapsed}  ",
         (run.run_id, "dim"),
     )

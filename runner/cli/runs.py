@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
+    full_archived_id,
     input_option,
     paged,
     read_json,
@@ -26,7 +27,7 @@ from runner.records.json_form import stamp
 if TYPE_CHECKING:
     from runner.cli.json_views import NodeView, RunView
     from runner.client import Run
-    from runner.records.listings import RunSummary
+    from runner.records.listings import Page, RunSummary
 
 STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
 
@@ -176,16 +177,16 @@ def list_runs(
 
     A run is executing, interrupted (it waits only for people), needs_migration (a deploy changed a node
     that it needs), completed, failed or cancelled. Without a terminal: run id, graph, status, start time
-    (UTC), tags and the parent of a child run, separated by tabs. If there are more, stderr has the cursor
-    of the next page.
+    (UTC), tags, the parent of a child run, and "archived" for a run that is in the archive only, separated by
+    tabs. If there are more, stderr has the cursor of the next page.
 
     A child run, which is the run of a node that is a graph, stands below its parent if both are on the
     page.
     """
     filters: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
     filters["tags"] = read_tags(tags)
-    client, output = context.client, context.output
-    page = read_pages(lambda number, after: client.runs(**filters, limit=number, cursor=after), limit, cursor)
+    output = context.output
+    page = read_pages(lambda number, after: _page(context, number, after, **filters), limit, cursor)
     if output.as_json:
         output.data({"runs": list(page), "next": page.next})
         return
@@ -195,15 +196,29 @@ def list_runs(
         if output.is_terminal:
             graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
             started = clock_time(summary.created_at)
-            rows.append((summary.run_id, graph_text, summary.status, started, tags_text))
+            status_text = f"{summary.status}, archived" if summary.archived else summary.status
+            rows.append((summary.run_id, graph_text, status_text, started, tags_text))
         else:
-            started_at = stamp(summary.created_at)
-            rows.append(
-                (summary.run_id, summary.graph_id, summary.status, started_at, tags_text, summary.parent)
-            )
+            started_at, place = stamp(summary.created_at), "archived" if summary.archived else ""
+            head = (summary.run_id, summary.graph_id, summary.status, started_at)
+            rows.append((*head, tags_text, summary.parent, place))
     nothing = "No matching runs. `runner run GRAPH` starts one."
     output.table(("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
     output.next_page(page.next)
+
+
+def _page(context: CommandContext, limit: int, cursor: str | None, **filters: Any) -> Page[RunSummary]:
+    """Read a page of the store's runs and of those in the archive; a run that both have is the store's."""
+    page = context.client.runs(**filters, limit=limit, cursor=cursor)
+    if context.archive is None:
+        return page
+    from runner.records.listings import RunQuery, merged
+    from runner.records.run import Status
+
+    status = filters.pop("status")
+    query = RunQuery(Status(status) if status else None, **filters)
+    archived = context.archive.runs(query, limit, cursor or "")
+    return merged([page, archived], lambda run: run.place, limit)
 
 
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
@@ -230,13 +245,16 @@ def show(context: CommandContext, run_id: str) -> None:
     """Show a run: its nodes, their outputs, and its open questions.
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
-    tab-separated lines: first the run (run, id, graph, status, reason), then each node (node, id, status,
+    tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
+    archive only), then each node (node, id, status,
     visit, attempts, milliseconds, output or error), then each open question (interrupt, id, node, name,
     people, reason).
     """
-    from runner.cli.json_views import read_run
+    from runner.cli.json_views import archived_run, read_run
 
-    _show(context.output, read_run(context.store, run_id))
+    archived = _archived(context, run_id)
+    view = archived_run(archived) if archived is not None else read_run(context.store, run_id)
+    _show(context.output, view)
 
 
 @runs.command()
@@ -300,11 +318,20 @@ def export(context: CommandContext, run_id: str) -> None:
     """Write everything that is stored of a run as one JSON document.
 
     That is its task and state, the output or error of every visit, all questions and answers, the agents'
-    messages and the events, and the same for each child run.
+    messages and the events, and the same for each child run. Of a run that is in the archive only, it is what
+    was archived.
     """
     from runner.operations.exports import read_export
 
-    context.output.data(read_export(context.store, run_id))
+    archived = _archived(context, run_id)
+    context.output.data(read_export(context.store, run_id) if archived is None else archived)
+
+
+def _archived(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
+    """Read the export of a run that the store has no more; of its id, too, a unique prefix is enough."""
+    if context.archive is None or context.store.peek(run_id) is not None:
+        return None
+    return context.archive.read(full_archived_id(context.archive, run_id))
 
 
 def _show(output: Output, view: RunView) -> None:
@@ -313,7 +340,8 @@ def _show(output: Output, view: RunView) -> None:
 
         output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
 
-    rows: list[tuple[object, ...]] = [("run", view.run_id, view.graph, view.status, view.reason)]
+    head = ("run", view.run_id, view.graph, view.status, view.reason)
+    rows: list[tuple[object, ...]] = [(*head, "archived") if view.archived else head]
     rows += _node_rows(view)
     for question in view.interrupts:
         people, reason = ",".join(question.assignees), compact(question.reason)

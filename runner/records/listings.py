@@ -26,6 +26,12 @@ INSIDE = "/"
 
 MAX_TAGS, MAX_TAG = 50, 500
 
+DIGITS = 26
+"""Letters and digits of a run's id behind the two of its partition: 128 bits, the first 48 are ms."""
+
+SKEW = 3_600_000
+"""Ms by which the clock that made an id may differ from that of the store, which has the run's start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
@@ -52,7 +58,7 @@ class Page(Generic[Item]):
 class RunSummary:
     """One line of a listing of runs; `fingerprint` is that of its graph's shape.
 
-    `parent` is the run that a child run belongs to, otherwise empty.
+    `parent` is the run that a child run belongs to, otherwise empty. `archived`: it comes from the archive.
     """
 
     run_id: str
@@ -62,6 +68,7 @@ class RunSummary:
     tags: Mapping[str, str]
     fingerprint: str = ""
     parent: str = ""
+    archived: bool = False
 
     @property
     def place(self) -> tuple[int, str]:
@@ -150,6 +157,30 @@ def cut(
     candidates = list(items)
     page = tuple(candidates[:limit])
     return Page(page, cursor_of(place(page[-1])) if len(candidates) > limit else rest)
+
+
+def merged(pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int) -> Page[Item]:
+    """Make one page of pages of listings, newest first; of two items at one place the first counts."""
+    items = {place(item): item for page in reversed(pages) for item in page}
+    # Behind the end of a page that was cut short its listing may have items that nobody has seen yet.
+    horizon = max((place_of(page.next) for page in pages if page.next is not None), default=None)
+    seen = sorted((at for at in items if horizon is None or at >= horizon), reverse=True)
+    return cut([items[at] for at in seen], place, limit, rest=cursor_of(horizon) if horizon else None)
+
+
+def id_span(prefix: str) -> tuple[int, int] | None:
+    """Return the ms between which a run was started whose id begins so; None where no id does."""
+    digits = prefix[2:]
+    if len(digits) > DIGITS or not (prefix[:2].isdecimal() or not prefix[:2]):
+        return None
+    try:
+        first, last = (
+            int.from_bytes(base64.b32hexdecode(digits.ljust(DIGITS, filler).upper() + "======")[:6])
+            for filler in "0v"
+        )
+    except ValueError:
+        return None
+    return max(0, first - SKEW), last + SKEW
 
 
 def checked_limit(limit: int) -> int:

@@ -8,9 +8,10 @@ import pytest
 
 from tests.celery.sites import databases, empty_site
 from tests.chaos.fork_server import ForkServer
+from tests.postgres import postgres
 from tests.rabbitmq import channel, rabbit
 
-__all__ = ["channel", "databases", "empty_site", "rabbit"]
+__all__ = ["channel", "databases", "empty_site", "postgres", "rabbit"]
 
 HERE = Path(__file__).parent
 

@@ -78,5 +78,6 @@ around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interr
 around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
 around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
+around(RedisStore, "archived", "archived", lambda _, runs: next(iter(runs)), always)
 # The name of a sweep is that of nothing: arm it when the next thing that is due is the right one.
 around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.word != "0")

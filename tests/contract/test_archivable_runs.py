@@ -121,20 +121,6 @@ def test_the_runs_inside_stay_as_long_as_the_outermost(worker, store, client):
     assert (expires(client, parent), expires(client, child)) == (True, True)
 
 
-def test_a_child_that_ends_last_stays_too(worker, store, client):
-    """A child that ends after its outermost run was cancelled waits for the archive with it."""
-    take(store)
-    parent = worker.start(shape("a"))
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
-    token = worker.claim(child, "x").token
-    store.cancel(parent, "enough")
-    store.sweep()
-    worker.settle(token)
-    store.sweep()
-
-    assert not expires(client, child)
-
-
 def test_an_older_end_says_nothing_about_a_newer_one(worker, store, client, clock):
     """Of a run that was continued after it was read for the archive, the newer end is archived as well."""
     take(store)

@@ -22,7 +22,8 @@ class ServerInfo:
     `overdue` is for how many ms the oldest timer has waited for a sweep. `fsync` is "always", "everysec"
     or "no", and "" where the server hides it, as some hosted ones do. `unable` is why it can't wait for
     its disk; with fewer than `least_replicas` it refuses writes, None where it hides that.
-    `failing` are some runs whose timers fail.
+    `failing` are some runs whose timers fail. `unarchived` ended runs wait for the archive, of
+    which `archive` has what workers last recorded: `place`, `at` (ms) and `problem`.
     """
 
     server: str
@@ -38,6 +39,8 @@ class ServerInfo:
     replicas: int = 0
     least_replicas: int | None = None
     failing: Sequence[str] = ()
+    archive: Mapping[str, str] = field(default_factory=dict)
+    unarchived: int = 0
 
     @property
     def forgets(self) -> bool:
@@ -59,6 +62,8 @@ def read_server_info(url: str, namespace: str = NAMESPACE) -> ServerInfo:
         fsync, least = _setting(connection, "appendfsync"), _setting(connection, "min-replicas-to-write")
         failing = connection.call("HRANDFIELD", keys.failing, 10)
         oldest = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
+        archive = [bytes(part).decode() for part in connection.call("HGETALL", keys.archive)]
+        unarchived = int(connection.call("ZCARD", keys.unarchived))
     finally:
         connection.close()
     name = "Valkey" if "valkey_version" in info else "Redis"
@@ -77,6 +82,8 @@ def read_server_info(url: str, namespace: str = NAMESPACE) -> ServerInfo:
         unable=incapable(info),
         replicas=int(info.get("connected_slaves", 0)),
         least_replicas=int(least) if least else None,
+        archive=dict(zip(archive[::2], archive[1::2], strict=True)),
+        unarchived=unarchived,
         failing=sorted({bytes(member).decode().split("|")[1] for member in failing}),
     )
 
@@ -154,6 +161,10 @@ def _rest(connection: RedisConnection, keys: Keys, now: int) -> Iterator[Metric]
     due = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
     late = max(0.0, now - float(due[1])) / 1000 if due else 0.0
     yield Metric("runner_sweep_late_seconds", "For how long something that is due was not swept.", late)
+    unarchived = int(connection.call("ZCARD", keys.unarchived))
+    yield Metric("runner_runs_unarchived", "Ended runs that wait for the archive.", unarchived)
+    fails = bool(connection.call("HGET", keys.archive, "problem"))
+    yield Metric("runner_archive_failing", "1 while the last write to the archive failed.", int(fails))
     for kind, stream in (("message", keys.dead_messages), ("node", keys.dead)):
         count = int(connection.call("XLEN", stream))
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})

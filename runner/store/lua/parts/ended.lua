@@ -28,10 +28,9 @@ local function await_archive(run)
   return redis.call('ZADD', prefix .. 'unarchived', now, run)
 end
 
--- A child stays as long as the outermost run, which may still read it, and which is archived with it.
-local function outlived(root)
-  return FINAL[(redis.call('HGET', prefix .. 'r:' .. root, 'run') or 'completed'):match('^%S+')]
-    and not redis.call('ZSCORE', prefix .. 'unarchived', root)
+-- A child stays as long as its parent, which may still read it.
+local function outlived(parent)
+  return parent == '' or FINAL[(redis.call('HGET', prefix .. 'r:' .. parent, 'run') or 'completed'):match('^%S+')]
 end
 
 -- The last run of a graph that is no longer current makes its shape expire.
@@ -46,11 +45,7 @@ end
 -- A run that has ended and has reported it where it must is no longer in use.
 local function end_use(d)
   release(d)
-  if d.run.parent ~= '' then
-    if outlived(d.root) then retire(d.id) end
-  elseif not await_archive(d.id) then
-    retire(d.id)
-  end
+  if outlived(d.run.parent) and not (d.run.parent == '' and await_archive(d.id)) then retire(d.id) end
 end
 
 local function index_status(d, before, status)

@@ -5,12 +5,12 @@ local function expire_listings(limit)
   for _ = 1, limit do
     local run = redis.call('LPOP', key)
     if not run then break end
-    local of, root = unpack(redis.call('HMGET', prefix .. 'r:' .. run, 'of', 'root'))
+    local of = redis.call('HGET', prefix .. 'r:' .. run, 'of')
     local parent = of and of:match('^%S+ (%S+)')
     if of and redis.call('EXISTS', prefix .. 'r:' .. parent) == 0 then
       if ended(run) then remove_run(run) end
-    -- The outermost run may go on again since.
-    elseif of and outlived(root) then
+    -- Its parent may go on again since.
+    elseif of and outlived(parent) then
       retire(run)
     end
   end

@@ -1,0 +1,54 @@
+"""The archiver: every worker with RUNNER_ARCHIVE writes ended runs to the archive before they expire."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any, cast
+
+from runner.celery.background import Background
+from runner.celery.config import settings_of
+from runner.operations.archiving import ArchivableStore, Archiving
+from runner.store.archive import open_archive
+
+log = logging.getLogger(__name__)
+
+SWEEPS = 10
+"""Intervals of the sweep between two looks for ended runs, and for which few runs wait for others."""
+
+
+class Archiver(Background):
+    """Looks for ended runs, and goes on while there is more than one batch."""
+
+    label = "archiver"
+
+    def include_if(self, worker: Any) -> bool:
+        """Return whether there is an archive."""
+        return bool(settings_of(worker.app).archive)
+
+    def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared
+        """Open the archive; that connects to nothing."""
+        settings = self.settings
+        self._pause = SWEEPS * settings.sweep_interval
+        self._archiving = Archiving(
+            cast("ArchivableStore", self.engine.store),
+            open_archive(settings.archive),
+            pause=self._pause,
+            hold=settings.archive_hold,
+        )
+
+    def turn(self) -> None:
+        """Archive what waits, then rest; the rest is random, so that workers don't look all at once."""
+        before = self._archiving.problem
+        while self._archiving.turn() and not self.stopping.is_set():
+            continue
+        problem = self._archiving.problem
+        if problem and not before:
+            log.error(
+                "archive.fails: %s Ended runs stay in the store, for RUNNER_ARCHIVE_HOLD at most. See "
+                "`runner doctor`.",
+                problem,
+            )
+        elif before and not problem:
+            log.warning("archive.resumed: ended runs are archived again.")
+        self.stopping.wait(self._pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter is no secret

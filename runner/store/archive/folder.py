@@ -1,0 +1,256 @@
+"""An archive in a folder: gzip files of JSON lines, by day, and an index of small files beside them.
+
+    runs/2026-11-22/1795336800000-5f2c81d09a3b4e76.jsonl.gz              a line for each run
+    index/2026-11-20/1795170000000-1795200000000-1795336800000-5f….jsonl   where they are
+
+A write makes a file of runs in the folder of its day (UTC), and then one of the index for each day on which
+some of them were started; its name has when the first and the last of those were started, and when it was
+written (ms). A file is written under another name and renamed, and never changed: any number of workers on
+any number of machines can share a folder, and `zcat runs/*/*.gz` reads everything. A run that was written
+twice counts as it was written last.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import logging
+import os
+import secrets
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from runner.errors import ArchiveError
+from runner.records.codec import JSON
+from runner.records.listings import Page, RunQuery, RunSummary, cursor_of, cut, id_span, place_of
+from runner.records.run import Status
+from runner.store.archive import ArchivedRun, run_inside
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT = 10_000
+"""Runs that one page looks at."""
+
+_END = 253_402_300_799_000
+"""The last second that has a date, in ms."""
+
+RESTORE = "Restore it from a backup; other files are not affected."
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IndexFile:
+    """A file of the index: when its first and last runs were started, when it was written, all in ms."""
+
+    last: int
+    first: int
+    written: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run in the index: where the line is that has it, and when that was written (ms)."""
+
+    summary: RunSummary
+    file: str
+    line: int
+    written: int
+
+
+class FolderArchive:
+    """Archived runs in a folder, which may be on a file system that several machines share."""
+
+    def __init__(self, place: str) -> None:
+        """Name the folder; it is made by the first write."""
+        self.place = place
+        self._folder = Path(place).expanduser().absolute()
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def write(self, runs: Sequence[ArchivedRun]) -> None:
+        written = time.time_ns() // 1_000_000
+        name = f"{written}-{secrets.token_hex(8)}"
+        with self._translated("written"):
+            file = self._folder / "runs" / _day(written) / f"{name}.jsonl.gz"
+            with _new_file(file) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                for run in runs:
+                    packed.write(run.text.encode() + b"\n")
+            # The index comes last: what it names is there.
+            lines: dict[str, list[tuple[int, str]]] = defaultdict(list)
+            for line, run in enumerate(runs):
+                for summary in run.summaries:
+                    entry = _index_line(summary, str(file.relative_to(self._folder)), line)
+                    lines[_day(summary.created_at)].append((summary.created_at, entry))
+            for day, entries in lines.items():
+                times = [time for time, _ in entries]
+                index = self._folder / "index" / day / f"{min(times)}-{max(times)}-{name}.jsonl"
+                with _new_file(index) as raw:
+                    raw.write("".join(entry for _, entry in entries).encode())
+
+    def read(self, run_id: str) -> Mapping[str, JSON] | None:
+        near = id_span(run_id)
+        # A clock may have been wrong when the id was made: then the whole index is searched, as for an id
+        # that is not there.
+        entry = (self._find(run_id, *near) if near else None) or self._find(run_id, 0, 2**63)
+        return self._load(entry, run_id) if entry is not None else None
+
+    def _find(self, run_id: str, since: int, until: int) -> Entry | None:
+        """Find where a run that was started in that time was written last."""
+        text = json.dumps(run_id)
+        entries = (entry for index in self._index_files(since, until) for entry in self._entries(index, text))
+        same = [entry for entry in entries if entry.summary.run_id == run_id]
+        return max(same, key=lambda entry: entry.written, default=None)
+
+    def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
+        after = place_of(cursor) if cursor else None
+        until = query.until if query.until is not None else 2**63
+        until = min(until, after[0] + 1) if after else until
+        items: list[RunSummary] = []
+        latest: RunSummary | None = None
+        looked_at = 0
+        for run in self._newest_first(query.since or 0, until):
+            # Written twice: both are here, the newer one first.
+            if (after and run.place >= after) or (latest and run.place == latest.place):
+                continue
+            if looked_at >= LOOKED_AT and latest:
+                return cut(items, _place, limit, rest=cursor_of(latest.place))
+            latest, looked_at = run, looked_at + 1
+            items += [run] if query.fits(run) else []
+            if len(items) > limit:
+                break
+        return cut(items, _place, limit)
+
+    def _newest_first(self, since: int, until: int) -> Iterator[RunSummary]:
+        """List what files of the index name; a file is read when runs of its time are due."""
+        heap: list[tuple[int, str, int, int]] = []
+        entries: list[Entry] = []
+
+        def rest(next_file: int) -> Iterator[RunSummary]:
+            # Negated, since a heap has the smallest first. Ids can't be: the largest of one ms is looked for.
+            while heap and -heap[0][0] > next_file:
+                same = [heapq.heappop(heap)]
+                while heap and heap[0][0] == same[0][0]:
+                    same.append(heapq.heappop(heap))
+                for *_, place in sorted(same, key=lambda item: (item[1], item[2]), reverse=True):
+                    yield entries[place].summary
+
+        for index in self._index_files(since, until):
+            yield from rest(index.last)
+            for entry in self._entries(index):
+                summary = entry.summary
+                if since <= summary.created_at < until:
+                    item = (-summary.created_at, summary.run_id, entry.written, len(entries))
+                    heapq.heappush(heap, item)
+                    entries.append(entry)
+        yield from rest(-1)
+
+    def _index_files(self, since: int, until: int) -> Iterator[IndexFile]:
+        """List the files of the index with runs of a time, newest runs first; days are read one by one."""
+        with self._translated("read"):
+            folder = self._folder / "index"
+            days = sorted((day.name for day in folder.iterdir()), reverse=True) if folder.is_dir() else []
+            first_day, last_day = _day(since), _day(min(until, _END))
+            for day in days:
+                if first_day <= day <= last_day:
+                    files = filter(None, map(_index_file, (folder / day).glob("*.jsonl")))
+                    for file in sorted(files, reverse=True):
+                        if file.last >= since and file.first < until:
+                            yield file
+
+    def _entries(self, index: IndexFile, text: str = "") -> Iterable[Entry]:
+        """Read the lines of an index file that have a text; a damaged file is left out, with a warning."""
+        try:
+            lines = index.path.read_text(encoding="utf-8").splitlines()
+            return [_entry(json.loads(line), index.written) for line in lines if text in line]
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("archive.damaged: %s can't be read, so its runs are missing: %r", index.path, error)
+            return []
+
+    def _load(self, entry: Entry, run_id: str) -> Mapping[str, JSON]:
+        path = self._folder / entry.file
+        with self._translated("read"):
+            try:
+                with gzip.open(path, "rb") as lines:
+                    for number, line in enumerate(lines):
+                        if number == entry.line:
+                            export = run_inside(json.loads(line), run_id)
+                            if export is not None:
+                                return export
+            except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError) as error:
+                raise ArchiveError(f"The archive's file {path} is damaged: {error}. {RESTORE}") from error
+        raise ArchiveError(f"The archive's file {path} lacks run {run_id}. {RESTORE}")
+
+    @contextmanager
+    def _translated(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ArchiveError(f"The archive {self.place} can't be {verb}: {error}.") from error
+
+
+def _day(milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(milliseconds / 1000))
+
+
+def _place(run: RunSummary) -> tuple[int, str]:
+    return run.place
+
+
+def _index_line(run: RunSummary, file: str, line: int) -> str:
+    values = [
+        run.run_id,
+        run.graph_id,
+        run.status,
+        run.created_at,
+        dict(run.tags),
+        run.fingerprint,
+        run.parent,
+    ]
+    return json.dumps([*values, file, line]) + "\n"
+
+
+def _entry(values: Sequence[JSON], written: int) -> Entry:
+    run_id, graph, status, created_at, tags, fingerprint, parent, file, line = values
+    return Entry(
+        RunSummary(run_id, graph, Status(status), created_at, tags, fingerprint, parent, archived=True),
+        file,
+        line,
+        written,
+    )
+
+
+def _index_file(path: Path) -> IndexFile | None:
+    """Read the name of a file; None for one that is not ours."""
+    first, last, written, *_ = [*path.name.split("-"), "", "", ""]
+    if not (first.isdecimal() and last.isdecimal() and written.isdecimal()):
+        return None
+    return IndexFile(int(last), int(first), int(written), path)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}")
+    try:
+        with hidden.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    # Its name is safe, too, once the folder is.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
