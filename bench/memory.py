@@ -9,6 +9,9 @@ import redis
 from bench.fill import Filler
 from bench.grid import Grid, number
 from runner.dev.embedded import embedded_store
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import Keys
+from runner.store.redis.streams import trim_notices
 
 RUNS = 2_000
 KINDS = {"waiting": "a waiting run (3 nodes, 1 question)", "short": "a finished run (3 nodes)"}
@@ -25,6 +28,8 @@ def run(_: str, __: int, sizes: list[int]) -> dict[str, Any]:
             filler.add(graph, 100)
             memory, keys = server.info("memory")["used_memory"], server.dbsize()
             filler.add(graph, count)
+            # As a worker's sweep does once a minute.
+            trim_notices(RedisConnection(store.url), Keys().notices)
             used = server.info("memory")["used_memory"] - memory
             figures[graph] = {"bytes": used / count, "keys": (server.dbsize() - keys) / count}
             filler.store.close()

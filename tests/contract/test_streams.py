@@ -5,8 +5,9 @@ import redis
 
 from runner.errors import StoreError
 from runner.store.redis import streams
+from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
-from runner.store.redis.streams import EARLY, HAND, Entry, Intake, Outbox
+from runner.store.redis.streams import EARLY, HAND, UNREAD, Entry, Intake, Outbox, trim_notices
 
 KEYS = Keys()
 STREAMS = (KEYS.responses, KEYS.starts, KEYS.handed_early(EARLY))
@@ -191,3 +192,28 @@ def test_an_unreachable_store_is_a_store_error(tmp_path):
     """A reader whose store is away says so in the library's own words."""
     with pytest.raises(StoreError, match="could not be reached"):
         Intake(f"unix://{tmp_path}/none.sock").read(0.01)
+
+
+def test_notices_go_when_every_group_has_acknowledged_them(client, any_store):
+    """What one group still has to read, or holds, stays for all; without a group the newest stay."""
+    connection, notices = RedisConnection(any_store.url), KEYS.notices
+    trim_notices(connection, notices)
+    assert not client.exists(notices)
+    ids = [client.xadd(notices, {"n": number}) for number in range(UNREAD + 10)]
+    trim_notices(connection, notices)
+    assert client.xlen(notices) == UNREAD
+
+    for group in ("quick", "slow"):
+        client.xgroup_create(notices, group, id="0")
+    trim_notices(connection, notices)
+    assert client.xlen(notices) == UNREAD
+    client.xreadgroup("quick", "one", {notices: ">"}, count=9)
+    client.xreadgroup("slow", "one", {notices: ">"}, count=5)
+    client.xack(notices, "quick", *ids[10:19])
+    client.xack(notices, "slow", *ids[10:12], ids[14])
+    trim_notices(connection, notices)
+    assert client.xrange(notices)[0][0] == ids[12]
+    client.xack(notices, "slow", *ids[12:14])
+    trim_notices(connection, notices)
+    assert client.xrange(notices)[0][0] == ids[15]
+    connection.close()

@@ -167,7 +167,12 @@ DICTIONARY = (
     Key(
         "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"
     ),
-    Key("notices", "stream", "what approval services act on", "the last 100,000 or so"),
+    Key(
+        "notices",
+        "stream",
+        "what approval services act on",
+        "until every group has acknowledged them, about 100,000; without a group about 500",
+    ),
     Key("dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
     Key("durable", "string", "what is written to wait for a disk or a replica: the level", "for ever"),

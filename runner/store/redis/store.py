@@ -47,6 +47,7 @@ from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.script_values import claimed, fetched
 from runner.store.redis.scripts import Scripts
+from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import Transaction, Transactions
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
+
+TRIM_EVERY = 60.0
+"""Seconds after which a sweep deletes notices that were read."""
 
 LOOKED_AT = 1_000
 """Entries that one page looks at, or twice its length if that is more."""
@@ -133,6 +137,7 @@ class RedisStore:
         self.max_state, self.max_run = max_state, max_run
         self.clock = clock
         self._retry_for = retry_for
+        self._trim_at = 0.0
         self._keys = Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
         confirmed = None
@@ -475,6 +480,9 @@ class RedisStore:
                 key,
                 problem,
             )
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_EVERY
+            trim_notices(self._redis, self._keys.notices)
         return Reply(count, doorbells_of([count, *doorbells]))
 
     def end_reported(self, run_id: str, end: int) -> Reply:

@@ -342,6 +342,42 @@ class NoticeReader:
         self._redis.close()
 
 
+UNREAD = 500
+"""Notices that are kept where no group reads them."""
+
+
+def trim_notices(connection: RedisConnection, stream: str) -> None:
+    """Delete the notices that every group has acknowledged; where there is no group, all but the newest."""
+    with connection.translated():
+        client = connection.client_of(stream)
+        if not client.exists(stream):
+            return
+        groups = client.xinfo_groups(stream)
+        if not groups:
+            client.xtrim(stream, maxlen=UNREAD, approximate=False)
+            return
+        with client.pipeline(transaction=False) as pipe:
+            for group in groups:
+                pipe.xpending(stream, group["name"])
+            pending = [each["min"] for each in pipe.execute()]
+        # What was delivered last, and all before it, is done where none of it is pending.
+        kept = [
+            _place(least) if least else _after(group["last-delivered-id"])
+            for group, least in zip(groups, pending, strict=True)
+        ]
+        client.xtrim(stream, minid="{}-{}".format(*min(kept)), approximate=False)
+
+
+def _after(entry: bytes) -> tuple[int, int]:
+    moment, number = _place(entry)
+    return moment, number + 1
+
+
+def _place(entry: bytes) -> tuple[int, int]:
+    moment, _, number = entry.partition(b"-")
+    return int(moment), int(number)
+
+
 def _notices(found: Found) -> list[Notice]:
     # An entry that the stream's limit has removed meanwhile comes without fields.
     return [_notice(entry.decode(), fields) for _, entry, fields in found if fields]
