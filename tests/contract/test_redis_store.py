@@ -251,6 +251,21 @@ def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store,
         worker.read(run_id)
 
 
+def test_a_large_value_is_compressed(worker, store, client):
+    """It counts as long as it is, and is read back as it was."""
+    texts = "words " * 20_000, " ".join(str(n * n % 99_991) for n in range(20_000))
+    run_id = worker.start(shape("a>b"))
+    for node, text in zip("ab", texts, strict=True):
+        before = worker.read(run_id).size
+        worker.settle(worker.claim(run_id, node).token, text)
+        assert worker.read(run_id).size > before + len(text)
+
+    assert worker.read(run_id).outputs == {("a", 1): texts[0], ("b", 1): texts[1]}
+    small, large = sorted(map(len, client.hvals(KEYS.run(run_id, ":b"))))
+    assert small < 2_000
+    assert large < 0.7 * len(texts[1])
+
+
 def test_a_fork_has_its_own_large_values(worker, store, client):
     """What a fork takes over stays with it, though the run that it comes from is gone."""
     much = "x" * 100_000

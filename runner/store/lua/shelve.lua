@@ -11,10 +11,10 @@ local left = root and redis.call('PTTL', prefix .. 'r:' .. root) or -2
 if left == -2 then return {'unknown'} end
 local key = prefix .. 'r:' .. root .. ':b'
 if redis.call('HEXISTS', key, ARGV[7]) == 0 then
-  local refused = full(root, not run:find(' %-$'), #ARGV[8])
+  local refused = full(root, not run:find(' %-$'), large_bytes(ARGV[8]))
   if refused then return refused end
   redis.call('HSET', key, ARGV[7], ARGV[8])
-  grow(root, #ARGV[8])
+  grow(root, large_bytes(ARGV[8]))
 end
 if left >= 0 then redis.call('PEXPIRE', key, left) end
 return {'shelved', root}

@@ -86,7 +86,12 @@ DICTIONARY = (
     Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
-    Key("r:<run>:b", "hash", "digest -> large value of the run or of one inside it (JSON)", _ENDED),
+    Key(
+        "r:<run>:b",
+        "hash",
+        "digest -> length of a large value of the run or of one inside it, and the value (JSON, by zlib)",
+        _ENDED,
+    ),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(
         "session:m:<session>",

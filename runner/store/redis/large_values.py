@@ -2,11 +2,12 @@
 
 In its place stands a reference, `@root digest`, which no JSON looks like; scripts pass it on unread. So
 a value that goes through many nodes, or up from a nested graph, is written once, and reading it costs
-one more request.
+one more request. It is compressed: the length of the value, a blank and what zlib made of it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
 MARK = b"@"
+
+LEVEL = 1
+"""How hard zlib tries: the worker waits for it."""
 
 
 class LargeValues:
@@ -30,7 +34,7 @@ class LargeValues:
         if len(data) <= LARGE:
             return data
         name = digest(data)
-        word, *root = self._call("shelve", run_id, name, data)
+        word, *root = self._call("shelve", run_id, name, _compressed(data))
         # Where the run is gone, the request that the value is for is refused as well.
         return MARK + root[0] + b" " + name.encode() if word == b"shelved" else data
 
@@ -76,7 +80,15 @@ class LargeValues:
         gone = [reference.decode() for reference, data in values.items() if data is None]
         if gone:
             raise CorruptDocument(f"the stored value {gone[0]} is gone, though a run refers to it.")
-        return values
+        return {reference: _restored(data) for reference, data in values.items()}
+
+
+def _compressed(data: bytes) -> bytes:
+    return b"%d %b" % (len(data), zlib.compress(data, LEVEL))
+
+
+def _restored(data: bytes) -> bytes:
+    return zlib.decompress(data.partition(b" ")[2])
 
 
 def _start(name: bytes, value: bytes) -> int:

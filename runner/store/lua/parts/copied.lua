@@ -7,7 +7,7 @@ local function own(key, value)
   if not root then return value, 0 end
   local data = redis.call('HGET', prefix .. 'r:' .. root .. ':b', digest)
   local new = data and redis.call('HSET', key .. ':b', digest, data) or 0
-  return head .. '@' .. key:sub(#prefix + 3) .. ' ' .. digest, new * #(data or '')
+  return head .. '@' .. key:sub(#prefix + 3) .. ' ' .. digest, (data and new * large_bytes(data) or 0)
 end
 
 -- Copy results; each gets another place in the order.

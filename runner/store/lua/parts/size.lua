@@ -15,6 +15,9 @@ local function grow(root, bytes)
   if bytes ~= 0 and redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'size', bytes) end
 end
 
+-- How many bytes a large value counts: as many as it had before it was compressed.
+local function large_bytes(data) return tonumber(data:match('^%d+')) end
+
 -- How many bytes the document of a node has; k:<node> is "1" for one that has none, but a task of its own.
 local function document_bytes(key, name)
   local bytes = redis.call('HSTRLEN', key, 'k:' .. name)
