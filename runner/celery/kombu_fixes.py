@@ -27,6 +27,7 @@ from celery.worker.strategy import default
 from kombu.transport import redis
 
 from runner.celery.engines import outbox_of
+from runner.celery.node_logs import log_received
 from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.records import codec
 from runner.records.validation import one_line
@@ -441,8 +442,8 @@ class PrivateRequest(Request):
 
 
 def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
-    """Handle messages as Celery does, each with the limits that hold for it; for `Task.Strategy`."""
-    handle = default(task, app, consumer, **options)
+    """Handle nodes as Celery does, each with the limits that hold for it; for `Task.Strategy`."""
+    handle = default(task, app, consumer, info=log_received, **options)
     of_pool = getattr(consumer.pool, "options", {})
 
     def handle_limited(message: Any, body: Any, *rest: Any, **more: Any) -> Any:

@@ -55,6 +55,29 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
         wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("modules", "lines"), [("", set()), ("tests.celery.node_lines,", {"received", "succeeded"})]
+)
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(empty_site, pool, modules, lines):
+    """A node leaves no such line, a task of the app's own does; a module can bring them back."""
+    graphs = f"{modules}tests.celery.graphs"
+    worker = empty_site.add(pool, slots=1, app="tests.celery.theirs:app", RUNNER_GRAPHS=graphs)
+    worker.wait_ready()
+    run = empty_site.client.start("chain", "go")
+    assert run.wait(60).status is Status.COMPLETED
+    with Celery("sender", broker=as_broker(empty_site.url), set_as_current=False) as sender:
+        own = sender.send_task("theirs.own", ["done"]).id
+
+    def logged(task_id: str) -> set[str]:
+        ours = [line for line in worker.output().splitlines() if task_id in line]
+        return {word for word in ("received", "succeeded") for line in ours if f"] {word}" in line}
+
+    wait_until(lambda: logged(own) == {"received", "succeeded"}, "its own task has ended")
+    assert logged(f"{run.id}.c.1.1") == lines
+
+
 def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
     """A monitor shows a waiting node as WAITING with its question's name, and as a success in the end."""
     run = threads.client.start("question", "go")

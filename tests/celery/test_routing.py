@@ -27,7 +27,7 @@ RUNS = 200
 
 RECEIVED = re.compile(r"Task \S+\[(\w+)\.\S+\.\d+\.\d+\] received")
 
-PATIENT = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "RUNNER_LEASE": "60"}
+PATIENT = {"RUNNER_GRAPHS": "tests.celery.node_lines,tests.celery.service_graphs", "RUNNER_LEASE": "60"}
 """With a lease so long nothing is rung again while a test runs."""
 
 

@@ -163,7 +163,8 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
     """A node whose end no replica confirms is not called done: its worker waits, says so, and goes on."""
     site, client = Site(behind.primary.url, tmp_path), Client(redis_url=behind.url)
     try:
-        site.ready(1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url)
+        graphs = "tests.celery.node_lines,tests.celery.graphs"
+        site.ready(1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url, RUNNER_GRAPHS=graphs)
         behind.replica.freeze()
         run = client.start("chain", "go")
         wait_until(lambda: "store.not_durable: no replica" in site.workers[0].output(), "the worker says so")

@@ -14,7 +14,7 @@ from tests.celery.workers import MARGIN, RECOVERY
 from tests.chaos import journey
 from tests.waiting import wait_until
 
-GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.hanging"}
+GRAPHS = {"RUNNER_GRAPHS": "tests.celery.node_lines,tests.chaos.hanging"}
 LONG = 150
 
 
