@@ -53,7 +53,7 @@ def test_an_error_is_one_line_and_a_code(call):
     done = call("runs", "show", "nothing")
 
     assert done.exit_code == 4
-    assert "Error: There is no run 'nothing'" in done.stderr
+    assert done.stderr.startswith("Error: there is no run 'nothing'")
 
 
 def test_help_lists_what_makes_sense_below_an_app(call):
