@@ -30,7 +30,16 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import RunSummary
 from runner.records.outcomes import Remembered, Saved
-from runner.records.run import LoopRecord, MapRecord, NodeRecord, RunRecord, Status, VisitEntry, VisitKey
+from runner.records.run import (
+    EventKind,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    VisitEntry,
+    VisitKey,
+)
 from runner.store.interface import Doorbell, Event, Reply
 
 dump = codec.dump_json
@@ -39,6 +48,22 @@ load = pydantic_core.from_json
 
 V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
+
+EVENT_LETTERS: dict[str, str] = {
+    EventKind.RUN_STARTED: "b",
+    EventKind.RUN_STATUS: "r",
+    EventKind.RUN_ENDED: "e",
+    EventKind.NODE_STARTED: "s",
+    EventKind.NODE_COMPLETED: "c",
+    EventKind.NODE_SKIPPED: "k",
+    EventKind.NODE_WAITING: "w",
+    EventKind.NODE_RESUMED: "g",
+    EventKind.INTERRUPT_ASKED: "q",
+    EventKind.INTERRUPT_ANSWERED: "a",
+}
+"""How the kinds of events are stored that most runs have: see parts/events.lua."""
+
+EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 
 LARGE = 65_536
 """Bytes of a value that is stored in place; larger ones are stored apart, see large_values.py."""
@@ -263,7 +288,9 @@ def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
 def event(number: int, text: bytes) -> Event:
     """Read an event; see parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
-    return Event(str(number), kind, int(at), node, int(visit), detail, load(data) if data else None)
+    return Event(
+        str(number), EVENTS.get(kind, kind), int(at), node, int(visit), detail, load(data) if data else None
+    )
 
 
 def results(

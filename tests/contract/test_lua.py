@@ -7,6 +7,7 @@ from pathlib import Path
 
 import redis
 
+from runner.store.encoding import EVENT_LETTERS
 from runner.store.redis import scripts
 
 ROOM = Path(scripts.__file__).parents[1] / "lua"
@@ -96,3 +97,12 @@ def top_level_names(text: str) -> list[str]:
         depth -= len(re.findall(r"\b(?:end|until)\b", code))
     assert depth == 0
     return names
+
+
+def test_scripts_write_the_kinds_of_events_as_python_reads_them():
+    """Both sides have the same letters for kinds, and no two kinds have one."""
+    text = (ROOM / "parts" / "events.lua").read_text(encoding="utf-8")
+    letters = dict(re.findall(r"\['([a-z.]+)'\] = '(\w)'", text))
+
+    assert letters == EVENT_LETTERS
+    assert len(set(letters.values())) == len(letters)

@@ -22,7 +22,7 @@ from runner.records.codec import JSON
 from runner.records.run import NOTICES, OF_RUNS, EventKind
 from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
 from runner.store import encoding, walk
-from runner.store.encoding import RECORD, doorbells_of, dump
+from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply
 from runner.store.redis import questions
 from runner.store.redis.connection import Argument
@@ -107,7 +107,7 @@ class Transaction:
         draft, record, now = self.draft, run.record, self.clock()
         text = b"" if data is None else dump(data)
         number = draft.event_number(record.run_id)
-        before, after = f"{kind}\n{now}\n{visit}\n", f"\n{text.decode()}\n{detail}"
+        before, after = f"{EVENT_LETTERS.get(kind, kind)}\n{now}\n{visit}\n", f"\n{text.decode()}\n{detail}"
         draft.line(record.run_id).events.append(before + node + after)
         if record.path and not kind.startswith(OF_RUNS):
             draft.line(record.root).events.append(before + record.path + node + after)

@@ -1,4 +1,5 @@
--- Writing an event: lines with kind, at, visit, node, data (JSON) and detail, the last of which may have more.
+-- Writing an event: lines with kind, at, visit, node, data (JSON) and detail, the last of which may have more. The
+-- kinds that most runs have are written as letters: see EVENT_LETTERS in runner/store/encoding.py.
 -- include: settings
 -- The newest so many stay; older ones go some hundred at a time.
 local EVENTS, SPARE, woken = 10000, 500, {}
@@ -13,7 +14,8 @@ local function push_event(key, number, text)
 end
 
 local function write_event(key, number, event, name)
-  push_event(key, number, table.concat({event.kind, now, event.visit, name, event.data or '', event.detail}, '\n'))
+  local data = event.data ~= 'null' and event.data or ''
+  push_event(key, number, table.concat({event.letter or event.kind, now, event.visit, name, data, event.detail}, '\n'))
 end
 
 -- The root of a child run as it stands, and the way from there.

@@ -26,7 +26,7 @@ local function fast_claim()
   event = event + 1
   local record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. next_fence(fence, ARGV[10]) .. ' 0 - ' .. ARGV[10] .. ' '
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
-  local started = {kind = 'node.started', visit = visit, node = name, detail = attempt}
+  local started = {kind = 'node.started', letter = 's', visit = visit, node = name, detail = attempt}
   write_event(key, event, started, name)
   if parent ~= '-' then echo(root_of(key), started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)

@@ -29,7 +29,7 @@ local function settle_item(owner)
   redis.call('HSET', key, 'x:' .. id, '0 ' .. ARGV[14], 'o:' .. id, ARGV[13], 'm:' .. owner, record,
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. event .. ' -',
     'n:' .. name, table.concat({'completed', 1, attempt, fence, 0, '-', ARGV[10], ''}, ' '), unpack(root and {} or {'size', size}))
-  local done = {kind = 'node.completed', visit = 1, node = name, detail = '', data = short_output(ARGV[13])}
+  local done = {kind = 'node.completed', letter = 'c', visit = 1, node = name, detail = '', data = short_output(ARGV[13])}
   write_event(key, event, done, name)
   if root then echo(root, done, bytes) end
   rung_by_task(run, name, 1, attempt)

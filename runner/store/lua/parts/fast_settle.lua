@@ -29,7 +29,7 @@ local function fast_settle()
   redis.call('HSET', key, 'x:' .. visit_id, event .. ' ' .. ARGV[14], 'o:' .. visit_id, ARGV[13],
     'run', 'executing ' .. active .. ' ' .. others .. ' ' .. started + #ready .. ' ' .. event .. ' -',
     'n:' .. name, table.concat({'completed', visit, attempt, fence, 0, bits, ARGV[10], ''}, ' '), unpack(fields))
-  local done = {kind = 'node.completed', visit = visit, node = name, detail = '', data = short_output(ARGV[13])}
+  local done = {kind = 'node.completed', letter = 'c', visit = visit, node = name, detail = '', data = short_output(ARGV[13])}
   write_event(key, event, done, name)
   if root then echo(root, done, bytes) end
   rung_by_task(run, name, visit, attempt)
