@@ -8,17 +8,22 @@ from typing import Any, cast
 
 from runner.celery.background import Background
 from runner.celery.config import settings_of
+from runner.celery.engines import connection_of
 from runner.operations.archiving import ArchivableStore, Archiving
 from runner.store.archive import open_archive
+from runner.store.redis.turns import Turns
 
 log = logging.getLogger(__name__)
 
 SWEEPS = 10
 """Intervals of the sweep between two looks for ended runs, and for which few runs wait for others."""
 
+APART = 0.25
+"""The part of that time within which a second worker of a fleet does not look."""
+
 
 class Archiver(Background):
-    """Looks for ended runs, and goes on while there is more than one batch."""
+    """Looks for ended runs, unless another worker just did, and goes on while there is more than a batch."""
 
     label = "archiver"
 
@@ -30,6 +35,7 @@ class Archiver(Background):
         """Open the archive; that connects to nothing."""
         settings = self.settings
         self._pause = SWEEPS * settings.sweep_interval
+        self._turns = Turns(connection_of(self.engine), settings.namespace)
         self._archiving = Archiving(
             cast("ArchivableStore", self.engine.store),
             open_archive(settings.archive),
@@ -40,8 +46,9 @@ class Archiver(Background):
     def turn(self) -> None:
         """Archive what waits, then rest; the rest is random, so that workers don't look all at once."""
         before = self._archiving.problem
-        while self._archiving.turn() and not self.stopping.is_set():
-            continue
+        if self._turns.take("archive", APART * self._pause):
+            while self._archiving.turn() and not self.stopping.is_set():
+                continue
         problem = self._archiving.problem
         if problem and not before:
             log.error(
