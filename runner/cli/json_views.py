@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.definition.model import item_id, map_of
@@ -220,7 +221,7 @@ def _archived_node(document: Mapping[str, Any], name: str, events: Mapping[str, 
     visit: Mapping[str, Any] = visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}
     of_visit = [event for event in events.get(name, ()) if event.visit == number]
     children = {run["run_id"]: run for run in document["runs"]}
-    items = [item for item in document["nodes"] if map_of(item) == name]
+    items = [item for item in map(partial(item_id, name), range(state["items"])) if item in document["nodes"]]
     return NodeView(
         id=name,
         status=state["status"],
