@@ -251,6 +251,16 @@ def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store,
         worker.read(run_id)
 
 
+def test_the_hash_of_a_run_is_a_table(worker, store, client):
+    """From the first field on: as a list it would be searched through for every field that is read."""
+    waiting, ended = worker.start(shape("a")), worker.start(shape("a"))
+    worker.park(waiting, "a")
+    worker.run(ended, "a")
+    store.fork(plan_fork(store, ended, "a", None, ForkOptions("00new")))
+
+    assert {client.object("encoding", KEYS.run(run)) for run in (waiting, ended, "00new")} == {b"hashtable"}
+
+
 def test_a_large_value_is_compressed(worker, store, client):
     """It counts as long as it is, and is read back as it was."""
     texts = "words " * 20_000, " ".join(str(n * n % 99_991) for n in range(20_000))
