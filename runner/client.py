@@ -250,12 +250,18 @@ class Client:
         broker_url: str | None = None,
         *,
         namespace: str | None = None,
+        partitions: int | None = None,
         store: Store | None = None,
         dispatcher: Dispatcher | None = None,
         registry: Registry = registry,
     ) -> None:
         """Without arguments the `RUNNER_*` settings decide."""
-        settings = {"redis_url": redis_url, "broker_url": broker_url, "namespace": namespace}
+        settings = {
+            "redis_url": redis_url,
+            "broker_url": broker_url,
+            "namespace": namespace,
+            "partitions": partitions,
+        }
         self.engine = Engine(
             store or _open(**{name: value for name, value in settings.items() if value is not None}),
             dispatcher or SweeperDispatcher(),
@@ -432,19 +438,9 @@ def _ms(time_: datetime | int | None) -> int | None:
     return round(time_.timestamp() * 1000) if isinstance(time_, datetime) else time_
 
 
-def _open(**options: str) -> Store:
+def _open(**options: Any) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
-    from runner.store.redis.store import RedisStore  # noqa: PLC0415 - see above
+    from runner.store.redis.partitions import open_store  # noqa: PLC0415 - see above
 
-    settings = Settings(**options)
-    return RedisStore(
-        settings.redis_url,
-        namespace=settings.namespace,
-        lease=settings.lease,
-        retention=settings.retention,
-        max_bytes=settings.max_result,
-        max_state=settings.max_state,
-        max_run=settings.max_run,
-        durability=settings.durability,
-    )
+    return open_store(Settings(**options))

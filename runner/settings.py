@@ -17,7 +17,7 @@ from pydantic_settings import (
 
 from runner.errors import UsageError
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
-from runner.store.addresses import cluster, sentinels
+from runner.store.addresses import ANOTHER, MOST_PARTITIONS, Place, cluster, places, sentinels
 from runner.store.redis.keys import NAMESPACE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -44,6 +44,12 @@ class Settings(BaseSettings):
 
     redis_url: str = DEFAULT_REDIS_URL
     broker_url: str = ""
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PARTITIONS,
+        description="parts of the store, each with its own runs; one for each URL in RUNNER_REDIS_URL",
+    )
     namespace: str = Field(
         default=NAMESPACE,
         pattern="^[A-Za-z0-9_-]{1,64}$",
@@ -120,12 +126,24 @@ class Settings(BaseSettings):
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _check_url(cls, url: str, field: ValidationInfo) -> str:
-        scheme, separator, _ = url.partition("://")
-        if field.field_name == "redis_url" and not (separator and scheme in STORES):
-            raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
-        if url and not separator:
+        if field.field_name == "redis_url":
+            for one in ANOTHER.split(url):
+                scheme, separator, _ = one.partition("://")
+                if not (separator and scheme in STORES):
+                    raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
+        elif url and "://" not in url:
             raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
         return url
+
+    @field_validator("partitions")
+    @classmethod
+    def _check_partitions(cls, number: int, field: ValidationInfo) -> int:
+        servers = len(ANOTHER.split(field.data.get("redis_url", "")))
+        if servers > 1 and number not in {1, servers}:
+            raise PydanticCustomError(
+                "partitions", "RUNNER_REDIS_URL names {servers} servers, one for each", {"servers": servers}
+            )
+        return number
 
     @field_validator("graphs", "on_end", mode="before")
     @classmethod
@@ -135,18 +153,28 @@ class Settings(BaseSettings):
         return value
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Where each partition of the store is."""
+        return places(self.redis_url, self.partitions)
+
+    @property
+    def first_url(self) -> str:
+        """The server of the first partition: it also has the streams of messages and the list of workers."""
+        return self.places[0].url
+
+    @property
     def broker(self) -> str:
-        """The broker's URL as kombu reads it: the same Redis unless another one is set.
+        """The broker's URL as kombu reads it: the first server of the store unless another one is set.
 
         Raises:
             UsageError: the store is a cluster, and no other broker is named.
         """
-        if not self.broker_url and cluster(self.redis_url):
+        if not self.broker_url and cluster(self.first_url):
             raise UsageError(
                 "the store is a Redis Cluster, which can't be Celery's broker, so nothing was started. Set "
                 "RUNNER_BROKER_URL to a RabbitMQ or to a Redis that is no cluster."
             )
-        return as_broker(self.broker_url or self.redis_url)
+        return as_broker(self.broker_url or self.first_url)
 
     @property
     def messages_queue(self) -> str:
@@ -164,9 +192,11 @@ class Settings(BaseSettings):
     @property
     def broker_is_store(self) -> bool:
         """Whether the store's own scripts can ring doorbells: same Redis, same database."""
+        if cluster(self.first_url):
+            return False
         if self.broker_url.startswith("sentinel://"):
-            return sentinels(self.broker_url) == sentinels(self.redis_url)
-        return same_database(self.broker, as_broker(self.redis_url))
+            return sentinels(self.broker_url) == sentinels(self.first_url)
+        return same_database(self.broker, as_broker(self.first_url))
 
     @classmethod
     def settings_customise_sources(

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pydantic_core
 from amqp.exceptions import AMQPError
@@ -34,6 +34,7 @@ from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
 from runner.settings import Settings
+from runner.store.redis.partitions import SharedStore, connections
 from runner.store.redis.streams import Notice, NoticeReader, Outbox
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class AmqpMessages:
         try:
             verdict = self._judge(received, keep=keep)
         except (StoreError, ConflictError) as error:
-            if is_away(error):
+            if is_away(error, self._settings):
                 raise
             log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
             return False
@@ -306,7 +307,11 @@ class Relay(Background):
         self.app = worker.app
         self._connection: Connection | None = None
         settings, redis = self.settings, connection_of(self.engine)
-        self._reader = NoticeReader(redis, GROUP, settings.namespace)
+        store = cast("SharedStore", self.engine.store)
+        self._readers = [
+            NoticeReader(connection, GROUP, settings.namespace, place.partition)
+            for connection, place in zip(connections(store), settings.places, strict=True)
+        ]
         self._seats = Seats(redis, settings.namespace, GROUP, settings.sweep_interval, self.stopping)
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
         if not is_amqp(self.settings.broker):
@@ -317,15 +322,34 @@ class Relay(Background):
         ends = self._seats.take()
         if not ends:
             return
-        notices = self._reader.take_over(TAKE_OVER_AFTER)
-        while True:
-            if notices:
-                self._publish(notices)
-                self._reader.done(notices)
-            left = ends - time.monotonic()
-            if left <= 0 or self.stopping.is_set():
-                return
-            notices = self._reader.read(left, is_stopping=self.stopping.is_set)
+        self._publish_new(None)
+        while (left := ends - time.monotonic()) > 0 and not self.stopping.is_set():
+            # Partitions that have to be asked in turn are not waited for long.
+            wait = left if len(self._readers) == 1 else min(left, WAIT / len(self._readers))
+            self._publish_new(wait)
+
+    def _publish_new(self, wait: float | None) -> None:
+        """Publish the notices of each partition that come within so many seconds; None: those left over.
+
+        Raises:
+            StoreError: a partition is away; what the others had was published.
+        """
+        failed = None
+        for reader in self._readers:
+            try:
+                if wait is None:
+                    notices = reader.take_over(TAKE_OVER_AFTER)
+                else:
+                    notices = reader.read(wait, is_stopping=self.stopping.is_set)
+                if notices:
+                    self._publish(notices)
+                    reader.done(notices)
+            except BrokerError:
+                raise
+            except StoreError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def leave(self) -> None:
         self._close()

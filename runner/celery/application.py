@@ -24,7 +24,7 @@ from runner.celery.archiver import Archiver
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
-from runner.celery.intake import StreamIntake
+from runner.celery.intake import EarlyAnswers, StreamIntake
 from runner.celery.kombu_fixes import (
     CONSUMER,
     cache_traceback_code,
@@ -45,7 +45,7 @@ from runner.store.archive import open_archive
 
 log = logging.getLogger(__name__)
 
-THREADS = frozenset({AmqpIntake, Archiver, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
+THREADS = frozenset({AmqpIntake, Archiver, EarlyAnswers, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
 
 TASKS = (run_node, respond, start, report, report_error)
 

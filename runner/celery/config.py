@@ -66,7 +66,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_soft_shutdown_timeout": min(SOFT_SHUTDOWN, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
         **_exchanges(settings.namespace),
-        **_transport(settings.broker, sentinels(settings.broker_url or settings.redis_url)),
+        **_transport(settings.broker, sentinels(settings.broker_url or settings.first_url)),
     }
 
 

@@ -21,7 +21,7 @@ from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker, same_database
 from runner.store.addresses import cluster, sentinels
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.store import RedisStore
+from runner.store.redis.partitions import SharedStore, open_store
 from runner.store.redis.streams import Outbox
 
 NEARLY = 0.9
@@ -54,26 +54,15 @@ def app_of_store(store: object) -> Celery | None:
 
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
-    store = RedisStore(
-        settings.redis_url,
-        namespace=settings.namespace,
-        lease=settings.lease,
-        retention=settings.retention,
-        push=pushes(app, settings),
-        max_bytes=settings.max_result,
-        max_state=settings.max_state,
-        max_run=settings.max_run,
-        retry_for=settings.lease,
-        durability=settings.durability,
-    )
+    store = open_store(settings, push=pushes(app, settings), retry_for=settings.lease)
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.is_stopping = _ends_by_signal
     return engine
 
 
 def connection_of(engine: Engine) -> RedisConnection:
-    """Return the connections of a process's engine: a thread that works with it needs no other one."""
-    return cast("RedisStore", engine.store).connection
+    """Return the connections of a process's engine to the first server: a thread needs no other one."""
+    return cast("SharedStore", engine.store).connection
 
 
 def outbox_of(app: Celery) -> Outbox:
@@ -111,16 +100,16 @@ def load_graphs(settings: Settings) -> None:
 
 
 def pushes(app: Celery, settings: Settings) -> bool:
-    """Return whether the store's scripts can ring this app's queues: same server, same database."""
+    """Return whether the store's scripts can ring this app's queues: on its first server, same database."""
     url = app.conf.broker_write_url or app.conf.broker_url
-    if cluster(settings.redis_url):
+    if cluster(settings.first_url):
         return False
-    options, service = app.conf.broker_transport_options or {}, sentinels(settings.redis_url)
+    options, service = app.conf.broker_transport_options or {}, sentinels(settings.first_url)
     if options.get("global_keyprefix") or not isinstance(url, str):
         return False
     if service is not None and options.get("master_name") != service.service:
         return False
-    return same_database(url, as_broker(settings.redis_url))
+    return same_database(url, as_broker(settings.first_url))
 
 
 def _forked() -> None:

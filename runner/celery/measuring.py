@@ -14,7 +14,7 @@ from runner.execution.context import ClaimedVisit
 from runner.records.outcomes import Outcome
 from runner.store.interface import Store
 from runner.store.redis.measurements import NODE, QUEUE_WAIT, Collector, Increments, increments
-from runner.store.redis.store import RedisStore
+from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def measure_nodes() -> None:
 def waiting_since(store: Store, run_id: str, node: str) -> float | None:
     """Return the seconds that a node has been ready; None where it isn't, or where none is measured now."""
     global _sampled_at  # noqa: PLW0603 - two threads that both measure do no harm
-    if time.monotonic() - _sampled_at < SAMPLE_EVERY or not isinstance(store, RedisStore):
+    if time.monotonic() - _sampled_at < SAMPLE_EVERY or not isinstance(store, SharedStore):
         return None
     _sampled_at = time.monotonic()
     try:
@@ -43,7 +43,7 @@ def waiting_since(store: Store, run_id: str, node: str) -> float | None:
 
 def measure_wait(store: Store, seconds: float, graph: str) -> None:
     """Record how long a node waited for this worker."""
-    if isinstance(store, RedisStore):
+    if isinstance(store, SharedStore):
         _collector(store).add(increments(QUEUE_WAIT, seconds, graph=graph))
 
 
@@ -52,7 +52,7 @@ def _observe(place: telemetry.RunningNode, visit: ClaimedVisit) -> Iterator[Call
     began = time.monotonic()
 
     def end(outcome: Outcome) -> None:
-        if isinstance(visit.store, RedisStore):
+        if isinstance(visit.store, SharedStore):
             word = telemetry.OUTCOMES[type(outcome)]
             elapsed = time.monotonic() - began
             _collector(visit.store).add(increments(NODE, elapsed, graph=place.graph, outcome=word))
@@ -61,7 +61,7 @@ def _observe(place: telemetry.RunningNode, visit: ClaimedVisit) -> Iterator[Call
 
 
 @lru_cache(maxsize=8)
-def _collector(store: RedisStore) -> Collector:
+def _collector(store: SharedStore) -> Collector:
     def write(more: Increments) -> None:
         try:
             store.measure(more)

@@ -13,9 +13,10 @@ from runner.celery.doorbells import NODE_TASK, make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
 from runner.errors import BrokerError, RunnerError, UsageError
+from runner.store.redis import layout
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.server_info import read_server_info
-from runner.store.redis.store import RedisStore
+from runner.store.redis.partitions import SharedStore
+from runner.store.redis.server_info import ServerInfo, read_server_info
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Startup(Background):
             return
         template = self._template() if pushes(self.app, self.settings) else None
         if template is not None:
-            cast("RedisStore", self.engine.store).install_doorbell(template)
+            cast("SharedStore", self.engine.store).install_doorbell(template)
         limit = self.app.tasks[NODE_TASK].rate_limit
         if limit:
             log.warning("nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED)
@@ -57,7 +58,16 @@ class Startup(Background):
 
     def _check_store(self) -> bool:
         """Log what is wrong with the store; return False if the worker must not run on it."""
-        info = read_server_info(self.settings.redis_url, self.settings.namespace)
+        settings = self.settings
+        servers = {place.url for place in settings.places}
+        if not all(self._check_server(read_server_info(url, settings.namespace)) for url in servers):
+            return False
+        problem = layout.record(settings.places, settings.namespace)
+        if problem:
+            log.critical("partitions.wrong: %s. The worker stops.", problem)
+        return not problem
+
+    def _check_server(self, info: ServerInfo) -> bool:
         if info.forgets:
             log.critical(
                 "store.forgets: maxmemory-policy is %s: when memory is full, runs that wait for people are "

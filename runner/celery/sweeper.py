@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.celery.background import Background
 from runner.celery.engines import connection_of, pushes
+from runner.store.redis.partitions import wake_keys
 from runner.store.redis.streams import SweepRequests
 from runner.store.redis.turns import Turns
 
@@ -30,7 +31,8 @@ class Sweeper(Background):
         """Listen for requests, where others can't ring."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._turns = Turns(redis, namespace)
-        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, namespace)
+        keys = wake_keys(self.settings)
+        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
         self._is_requested = False
 
     def turn(self) -> None:

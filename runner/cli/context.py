@@ -59,7 +59,12 @@ class CommandContext:
         if self.graphs:
             self.load_graphs()
         settings = self.settings
-        return Client(settings.redis_url, settings.broker_url, namespace=settings.namespace)
+        return Client(
+            settings.redis_url,
+            settings.broker_url,
+            namespace=settings.namespace,
+            partitions=settings.partitions,
+        )
 
     @property
     def store(self) -> Store:

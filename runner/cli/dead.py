@@ -139,7 +139,8 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
 def _letters(context: CommandContext) -> DeadLetters:
     from runner.store.redis.dead_letters import DeadLetters
 
-    return DeadLetters(context.settings.redis_url, context.settings.namespace)
+    settings = context.settings
+    return DeadLetters(settings.redis_url, settings.namespace, settings.partitions)
 
 
 def _source(letter: DeadLetter) -> str:

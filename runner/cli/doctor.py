@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -64,7 +64,9 @@ class Facts:
     """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
-    graphs that have unfinished runs; `unreadable` are queues whose key is no list.
+    graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
+    of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
+    are set, or ""; `limited` are graphs whose runs stay in the first.
     """
 
     vitals: ServerInfo
@@ -83,6 +85,10 @@ class Facts:
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
     archive: bool = False
+    others: Mapping[str, ServerInfo] = field(default_factory=dict)
+    partitions: int = 1
+    layout: str = ""
+    limited: Sequence[str] = ()
 
     @property
     def alive(self) -> list[Worker]:
@@ -102,16 +108,27 @@ def read_facts(settings: Settings) -> Facts:
     """
     from runner.cli.config import unknown_settings
     from runner.cli.run_tree import wall_clock
+    from runner.store.redis import layout
     from runner.store.redis.dead_letters import DeadLetters
+    from runner.store.redis.partitions import open_store
     from runner.store.redis.server_info import read_server_info
-    from runner.store.redis.store import RedisStore
     from runner.store.redis.workers import WorkerRegistry
 
-    place = settings.redis_url, settings.namespace
-    workers, store = WorkerRegistry(*place).all(), RedisStore(place[0], namespace=place[1])
+    place = settings.redis_url, settings.namespace, settings.partitions
+    workers, store = WorkerRegistry(settings.first_url, settings.namespace).all(), open_store(settings)
+    vitals = {
+        without_password(url): read_server_info(
+            url, settings.namespace, [place.partition for place in settings.places if place.url == url]
+        )
+        for url in dict.fromkeys(place.url for place in settings.places)
+    }
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
-        vitals=read_server_info(*place),
+        vitals=vitals.pop(without_password(settings.first_url)),
+        others=vitals,
+        partitions=len(settings.places),
+        layout=layout.problem(settings.places, settings.namespace),
+        limited=layout.limited(settings.places, settings.namespace),
         clock=wall_clock(),
         workers=workers,
         graphs=store.graphs(),
@@ -122,7 +139,7 @@ def read_facts(settings: Settings) -> Facts:
         sweep_interval=settings.sweep_interval,
         broker="" if settings.broker_is_store else broker_problem(settings.broker),
         broker_is_store=settings.broker_is_store,
-        is_open_to_network=_is_open_to_network(settings.redis_url),
+        is_open_to_network=any(_is_open_to_network(place.url) for place in settings.places),
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),
@@ -166,7 +183,7 @@ def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
 
     from runner.store.redis.connection import RedisConnection
 
-    url = settings.redis_url if settings.broker_is_store else settings.broker_url
+    url = settings.first_url if settings.broker_is_store else settings.broker_url
     if urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
         return []
     connection = RedisConnection(url)
@@ -227,8 +244,15 @@ DISK = {
 
 
 def examine(facts: Facts) -> list[Check]:
-    """Run every check."""
-    return [result for check in CHECKS for result in check(facts)]
+    """Run every check, those of a server for each."""
+    return [result for check in CHECKS for result in _results(check, facts)]
+
+
+def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterator[Check]:
+    yield from check(facts)
+    for place, vitals in facts.others.items() if check in CHECKS_OF_SERVERS else ():
+        for result in check(replace(facts, vitals=vitals)):
+            yield replace(result, detail=f"{place}: {result.detail}")
 
 
 def _check(name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN) -> Iterator[Check]:
@@ -280,6 +304,14 @@ def _durability(facts: Facts) -> Iterator[Check]:
         yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
     elif level != "fast":
         yield Check(PASS, "durability", level)
+
+
+def _partitions(facts: Facts) -> Iterator[Check]:
+    servers, names = len(facts.others) + 1, _names(facts.limited)
+    detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
+    detail += f"; graphs with limits run in the first: {names}" if names else ""
+    fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
+    yield from _check("partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL)
 
 
 def _memory(facts: Facts) -> Iterator[Check]:
@@ -472,6 +504,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _eviction,
     _disk,
     _durability,
+    _partitions,
     _memory,
     _password,
     _clocks,
@@ -491,6 +524,8 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _archive,
     _letters,
 )
+
+CHECKS_OF_SERVERS = frozenset({_version, _eviction, _disk, _durability, _memory, _sweep, _timers})
 
 
 def _names(names: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ def read_run(store: Store, run_id: str) -> RunView:
 
 def read_workers(settings: Settings) -> list[WorkerView]:
     """Read the workers of a store."""
-    roster = WorkerRegistry(settings.redis_url, settings.namespace)
+    roster = WorkerRegistry(settings.first_url, settings.namespace)
     now = roster.now()
     return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
 

@@ -237,8 +237,14 @@ def span(milliseconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
 
 
-def without_password(url: str) -> str:
-    """Return a URL with its password replaced by ***."""
+def without_password(urls: str) -> str:
+    """Return a URL, or several, with each password replaced by ***."""
+    from runner.store.addresses import ANOTHER
+
+    return ",".join(map(_without_password, ANOTHER.split(urls)))
+
+
+def _without_password(url: str) -> str:
     from urllib.parse import parse_qsl, urlencode, urlsplit
 
     parts = urlsplit(url)

@@ -223,7 +223,8 @@ def metrics(context: CommandContext) -> None:
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.store.redis.server_info import read_metrics
 
-    numbers = read_metrics(context.settings.redis_url, context.settings.namespace)
+    settings = context.settings
+    numbers = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
     if context.output.as_json:
         context.output.data({"metrics": numbers})
         return

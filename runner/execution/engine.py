@@ -113,18 +113,17 @@ class Engine:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored.
         """
-        run_id = run_id or ids.run_id()
         reply = self._starter.run(
-            run_id,
             graph_id,
             task,
+            run_id=run_id,
             state=invocation_state,
             key=idempotency_key,
             tags=tags,
             on_end=on_end,
             trace=trace,
         )
-        return self.ring(reply).run_id or run_id
+        return self.ring(reply).run_id
 
     def publish(self, names: Sequence[str]) -> None:
         """Publish graphs of this process, with those nested in them, and release held nodes that fit them."""

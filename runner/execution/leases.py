@@ -197,8 +197,10 @@ class Leases:
         for lease, word in zip(held, words, strict=True):
             if word == "ok":
                 lease.renewed = began
-            else:
+            elif word:
                 lease.state = word
+            elif began - lease.renewed > self._lease:
+                lease.state = "stale"
 
 
 # Quarantine: of the nodes that may have killed their workers, a process runs one at a time.

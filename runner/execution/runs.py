@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.definition.model import map_of
+from runner.definition.model import Topology, map_of
 from runner.definition.registry import PATH, Plan, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
@@ -13,7 +13,7 @@ from runner.execution.nodes import sink_outputs
 from runner.execution.telemetry import callers_trace
 from runner.records import codec, size_limits, validation
 from runner.records.codec import JSON
-from runner.records.listings import checked_tags
+from runner.records.listings import checked_tags, outermost
 from runner.records.run import Status
 from runner.store import event_payloads
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
@@ -24,7 +24,7 @@ class RunStarter:
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store, self._registry = store, registry
-        self._published: set[str] = set()
+        self._published: set[tuple[str, str]] = set()
 
     def publish(self, names: Sequence[str]) -> None:
         """Publish graphs of this process, and those nested in them, to the store."""
@@ -32,25 +32,25 @@ class RunStarter:
             plan.topology
             for name in names
             for plan in self._registry.family(name)
-            if plan.topology.fingerprint not in self._published
+            if _name_of(plan.topology) not in self._published
         ]
         if missing:
             self._store.publish(missing)
-            self._published.update(topology.fingerprint for topology in missing)
+            self._published.update(map(_name_of, missing))
 
     def run(
         self,
-        run_id: str,
         graph_id: str,
         task: object,
         *,
+        run_id: str | None,
         state: Mapping[str, object] | None,
         key: str | None,
         tags: Mapping[str, str] | None,
         on_end: str = "",
         trace: str = "",
     ) -> Reply:
-        """Start a run.
+        """Start a run, under a new id unless there is one.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
@@ -61,15 +61,19 @@ class RunStarter:
         packed, packed_state = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
         size_limits.check("task", packed, self._store.max_bytes)
         size_limits.check("invocation_state", packed_state, self._store.max_bytes)
+        packed_tags, key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
+        _check_on_end(on_end)
+        if plan is not None:
+            self.publish([graph_id])
         start = Start(
-            run_id=run_id,
+            run_id=run_id or ids.run_id(self._store.partition(graph_id, key)),
             graph_id=graph_id,
             fingerprint=plan.topology.fingerprint if plan else None,
             task=packed,
             invocation_state=packed_state,
-            tags=codec.pack(checked_tags(tags or {}), "tags"),
-            idempotency_key=None if key is None else validation.checked(key, "the idempotency key"),
-            on_end=checked_on_end(on_end),
+            tags=packed_tags,
+            idempotency_key=key,
+            on_end=on_end,
             trace=trace or callers_trace(),
         )
         reply = self._write(start, plan)
@@ -85,6 +89,7 @@ class RunStarter:
         """Start the child run that does the work of a claimed node, in the same partition."""
         path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
         plan = self._registry.get(path)
+        self.publish([outermost(path)])
         start = Start(
             run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),
             graph_id=path,
@@ -98,15 +103,21 @@ class RunStarter:
     def _write(self, start: Start, plan: Plan | None) -> Reply:
         if plan is None:
             return self._store.start(start, ids.nonce())
-        outermost = start.graph_id.split(PATH)[0]
-        self.publish([outermost])
         reply = self._store.start(start, ids.nonce())
         if reply.word == "unknown_graph":
             # The store was emptied, or removed a graph that had no run for long.
             self._published.clear()
-            self.publish([outermost])
+            self.publish([outermost(start.graph_id)])
             reply = self._store.start(start, ids.nonce())
         return reply
+
+
+def _name_of(topology: Topology) -> tuple[str, str]:
+    return topology.graph_id, topology.fingerprint
+
+
+def _checked_key(key: str | None) -> str | None:
+    return None if key is None else validation.checked(key, "the idempotency key")
 
 
 LONGEST = 1000
@@ -118,19 +129,14 @@ LONGEST = 1000
 # is the same at every repeat.
 
 
-def checked_on_end(on_end: str) -> str:
-    """Return the name of the task to call, or "" for none.
-
-    Raises:
-        UsageError: it is no `task` and no `task@queue`.
-    """
+def _check_on_end(on_end: str) -> None:
+    """Refuse the name of a task to call that is no `task` and no `task@queue`; "" is for none."""
     task, separator, queue = on_end.partition("@")
     if on_end and (not task or bool(separator) != bool(queue) or len(on_end) > LONGEST or " " in on_end):
         raise UsageError(
             f'on_end is {on_end[:80]!r}; give the name of a Celery task, such as "shop.done", or with its '
             'queue "shop.done@shop". Nothing was started.'
         )
-    return on_end
 
 
 def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> str:

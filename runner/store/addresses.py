@@ -4,11 +4,13 @@
     redis+cluster://host:port,host:port             some of the servers among which the keys are spread
 
 kombu writes Sentinels in another form, which is made here too; clusters it does not know. Takes and
-returns text; fails with UsageError, which never shows a password.
+returns text; fails with UsageError, which never shows a password. Several URLs, separated by commas, are
+the servers of partitions, in their order.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -22,6 +24,32 @@ CLUSTERS = {"redis+cluster": False, "rediss+cluster": True}
 """Schemes, and whether they mean TLS."""
 
 FORM = "sentinel://host:26379,host:26379/service?db=0"
+
+ANOTHER = re.compile(r",(?=[a-z+]+://)")
+"""What separates two URLs; between two hosts of one URL there is a comma, too."""
+
+MOST_PARTITIONS = 100
+"""A run's id names its partition in two digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one partition is: the URL of its server, and its number."""
+
+    url: str
+    number: int
+
+    @property
+    def partition(self) -> str:
+        """The partition's name in keys."""
+        return f"p{self.number:02d}"
+
+
+def places(urls: str, partitions: int = 1) -> tuple[Place, ...]:
+    """Return where the partitions are: each on its own of several servers, or all on the only one."""
+    servers = ANOTHER.split(urls)
+    servers = servers * partitions if len(servers) == 1 else servers
+    return tuple(Place(url, number) for number, url in enumerate(servers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,9 @@ class Store(Bounded, Protocol):
 
     # One visit on a worker
 
+    def partition(self, graph_id: str, idempotency_key: str | None) -> int:
+        """Choose the partition of a new run, which its id must name; a repeat gets that of the run."""
+
     def start(self, start: Start, nonce: str) -> Reply:
         """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph"."""
 
@@ -252,7 +255,7 @@ class Store(Bounded, Protocol):
         """Ring again for a running visit whose worker shuts down: "left", "cancelled" or "stale"."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
-        """Extend leases: "ok", "stale", or "cancelled" when the run was cancelled."""
+        """Extend leases: "ok", "stale", "cancelled" (its run was), or "" where its partition is away."""
 
     # External tasks: another system works for a node, which waits without a worker. First the node is made
     # to wait, then the system is called, then that is recorded. Whatever is lost in between, the node is rung

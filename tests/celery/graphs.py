@@ -17,7 +17,8 @@ GATE_SECONDS = 150
 
 
 def store() -> redis.Redis:
-    return redis.Redis.from_url(os.environ["RUNNER_REDIS_URL"])
+    first, *_ = os.environ["RUNNER_REDIS_URL"].split(",")
+    return redis.Redis.from_url(first)
 
 
 def name_of(ctx):

@@ -6,10 +6,22 @@ import pytest
 import redis
 
 from runner.operations.recovery import write_retry
+from runner.store.addresses import places
+from runner.store.redis.layout import Layout
+from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
-from runner.testing import ManualClock
+from runner.testing import ManualClock, StoreContract
 from runner.testing.contract.manual_worker import ManualWorker, shape
 from tests.chaos.transitions import Walk
+
+
+def partitioned(urls, clock, *, relays=False):
+    """Open a store of one partition on each of some servers."""
+    where = places(",".join(urls))
+    partitions = [
+        RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False) for place in where
+    ]
+    return PartitionedStore(partitions, Layout(where), relays=relays)
 
 
 @pytest.fixture
@@ -38,3 +50,13 @@ def test_no_transition_touches_a_key_outside_of_its_partition(tight):
 
     assert worker.statuses(run_id) == "completed: a completed"
     assert tight.sweep().word == "0"
+
+
+class TestPartitionsOfOneServer(StoreContract):
+    """The contract over two partitions on one server."""
+
+    @pytest.fixture
+    def store(self, clock, redis_url):
+        store = partitioned([redis_url] * 2, clock)
+        yield store
+        store.close()

@@ -1,20 +1,20 @@
 """Dead letters: messages that could not be used, and nodes that killed every worker they met.
 
-Each is kept with its reason until it is deleted or sent again. A letter's id is `message:`
-or `node:` and its place in its stream. Every method raises StoreError when Redis can't be reached.
+Each is kept with its reason until it is deleted or sent again. A letter's id is `message:` or `node:`, for
+a node's the number of its partition unless that is 0, and its place in its stream. Every method raises
+StoreError when Redis can't be reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.errors import NotFoundError, UsageError
+from runner.store.addresses import places
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import NAMESPACE, Keys
-
-KINDS = ("message", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,26 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of one namespace in a database."""
+    """The dead letters of one namespace in the partitions of a store."""
 
-    def __init__(self, url: str, namespace: str = NAMESPACE) -> None:
-        """Open a database by its redis-py URL; nothing is connected yet."""
-        self._redis, keys = RedisConnection(url), Keys(namespace)
-        self._streams = {"message": keys.dead_messages, "node": keys.dead}
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        where = places(urls, partitions)
+        keys = [Keys(namespace, place.partition) for place in where]
+        self._redis = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
+        self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
         # Those behind the Celery tasks that take messages.
-        self._doors = {"runner.respond": keys.responses, "runner.start": keys.starts}
+        self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
 
     def count(self) -> int:
         """Return how many there are."""
-        return sum(int(self._redis.call("XLEN", stream)) for stream in self._streams.values())
+        return sum(int(redis.call("XLEN", stream)) for _, redis, stream in self._streams())
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
         letters = [
             _letter(kind, place.decode(), fields)
-            for kind, stream in self._streams.items()
-            for place, fields in self._redis.call("XREVRANGE", stream, "+", "-", "COUNT", limit)
+            for kind, redis, stream in self._streams()
+            for place, fields in redis.call("XREVRANGE", stream, "+", "-", "COUNT", limit)
         ]
         return sorted(letters, key=lambda letter: letter.at, reverse=True)[:limit]
 
@@ -60,8 +62,8 @@ class DeadLetters:
         Raises:
             UsageError: that is no id of a letter. NotFoundError: there is none of that id.
         """
-        kind, place = _parts(letter_id)
-        entries = self._redis.call("XRANGE", self._streams[kind], place, place)
+        kind, redis, stream, place = self._find(letter_id)
+        entries = redis.call("XRANGE", stream, place, place)
         if not entries:
             raise NotFoundError(f"there is no dead letter {letter_id!r}; it was dropped or sent again.")
         return _letter(kind, place, entries[0][1])
@@ -79,26 +81,34 @@ class DeadLetters:
                 f"letter {letter.id} can't be sent again: it has no message for {streams}. "
                 "Read it with `runner dead show`, send what was meant, and drop it."
             )
-        sent: bytes = self._redis.call("XADD", stream, "*", b"body", letter.body)
+        sent: bytes = self._redis[0].call("XADD", stream, "*", b"body", letter.body)
         self.drop(letter.id)
         return sent.decode()
 
     def drop(self, letter_id: str) -> bool:
         """Delete a letter; False when there was none."""
-        kind, place = _parts(letter_id)
-        return bool(self._redis.call("XDEL", self._streams[kind], place))
+        _, redis, stream, place = self._find(letter_id)
+        return bool(redis.call("XDEL", stream, place))
 
+    def _streams(self) -> Iterator[tuple[str, RedisConnection, str]]:
+        """Return the streams of letters, each with how the ids of its letters begin."""
+        yield "message", self._redis[0], self._messages
+        for number, (redis, stream) in enumerate(zip(self._redis, self._nodes, strict=True)):
+            yield f"node:{number}" if number else "node", redis, stream
 
-def _parts(letter_id: str) -> tuple[str, str]:
-    kind, _, place = letter_id.partition(":")
-    if kind not in KINDS or not place.replace("-", "", 1).isdecimal():
+    def _find(self, letter_id: str) -> tuple[str, RedisConnection, str, str]:
+        """Return how a letter's id begins, and its place in which stream."""
+        start, _, place = letter_id.rpartition(":")
+        for kind, redis, stream in self._streams():
+            if kind == start and place.replace("-", "", 1).isdecimal():
+                return kind, redis, stream, place
         raise UsageError(f"{letter_id!r} is no id of a dead letter; they look like message:1700000000000-0.")
-    return kind, place
 
 
-def _letter(kind: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
+def _letter(start: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
     values = dict(zip(fields[::2], fields[1::2], strict=True))
-    letter = DeadLetter(f"{kind}:{place}", kind, int(place.partition("-")[0]), _text(values, b"reason"))
+    kind, at = start.partition(":")[0], int(place.partition("-")[0])
+    letter = DeadLetter(f"{start}:{place}", kind, at, _text(values, b"reason"))
     if kind == "message":
         return replace(letter, source=_text(values, b"stream"), body=values.get(b"body", b""))
     visit = int(values.get(b"visit", b"0"))

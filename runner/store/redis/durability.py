@@ -34,6 +34,7 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim"} | {
     "remove",
     "report",
     "rewrite",
+    "session_add",
     "start",
     "withdraw",
 }

@@ -105,6 +105,10 @@ DICTIONARY = (
         "name -> value of a session's state (JSON)",
         "until forgotten: it is the user's data",
     ),
+    Key("moving:m:<session>", "list", "messages of a session that go to its home", "until moved"),
+    Key("moving:s:<session>", "hash", "the same of its state: name -> [value]; [] deletes", "until moved"),
+    Key("moving:n:<session>", "string", "number of the part that was moved last", "until forgotten"),
+    Key("moved:<session>", "hash", "partition -> number of the part that it sent last", "until forgotten"),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
     Key(
         "early",
@@ -180,6 +184,13 @@ DICTIONARY = (
     ),
     Key("dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
+    Key("partitions", "list", "how many partitions the store has had; the present number last", "for ever"),
+    Key(
+        "spread",
+        "hash",
+        "graph -> whether its runs may live in any partition: 1; 0 if it has limits, 2 if it has them now",
+        "for ever",
+    ),
     Key("durable", "string", "what is written to wait for a disk or a replica: the level", "for ever"),
     Key(
         "doorbell:<version>",
@@ -239,6 +250,8 @@ class Keys:
         self.metrics = f"{self.prefix}metrics"
         self.archive = f"{self.prefix}archive"
         self.unarchived = f"{self.prefix}unarchived"
+        self.partitions = f"{self.prefix}partitions"
+        self.spread = f"{self.prefix}spread"
 
     def turn(self, name: str) -> str:
         """Name a turn of one worker at something that it does for all: a text that lapses at its end."""
@@ -257,6 +270,14 @@ class Keys:
 
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
+
+    def moved_session(self, session_id: str) -> tuple[str, str]:
+        """Name what remembers which parts of a session have come, and which have gone."""
+        return f"{self.prefix}moved:{session_id}", f"{self.prefix}moving:n:{session_id}"
+
+    def idempotency(self, graph_id: str, key: str) -> str:
+        """Name what a start with this key has left; no graph has "//" in its name."""
+        return f"{self.prefix}idem:{graph_id.replace(':', '//')}:{key}"
 
     def runs(self, query: RunQuery, graphs: Iterable[str]) -> list[list[str]]:
         """Return sets of indexes each of which has all runs that match, which are of these graphs."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from runner.errors import StoreError
 from runner.records.listings import InterruptQuery, RunQuery
+from runner.store.addresses import places
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import NAMESPACE, STATUSES, Keys
+from runner.store.redis.keys import NAMESPACE, PARTITION, STATUSES, Keys
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -48,22 +49,29 @@ class ServerInfo:
         return self.policy.startswith("allkeys")
 
 
-def read_server_info(url: str, namespace: str = NAMESPACE) -> ServerInfo:
-    """Read what a server reports of itself.
+def read_server_info(
+    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,)
+) -> ServerInfo:
+    """Read what a server reports of itself, and of the timers of its partitions.
 
     Raises:
         StoreError: it can't be reached.
     """
-    connection, keys = RedisConnection(url), Keys(namespace)
+    connection = RedisConnection(url)
     try:
         info = _info(connection.call("INFO"))
         seconds, micros = connection.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         fsync, least = _setting(connection, "appendfsync"), _setting(connection, "min-replicas-to-write")
-        failing = connection.call("HRANDFIELD", keys.failing, 10)
-        oldest = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
-        archive = [bytes(part).decode() for part in connection.call("HGETALL", keys.archive)]
-        unarchived = int(connection.call("ZCARD", keys.unarchived))
+        failing: list[bytes] = []
+        oldest: list[float] = [now]
+        archive: list[str] = []
+        unarchived = 0
+        for keys in (Keys(namespace, partition) for partition in partitions):
+            failing += connection.call("HRANDFIELD", keys.failing, 10)
+            oldest += map(float, connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")[1:])
+            archive += [bytes(part).decode() for part in connection.call("HGETALL", keys.archive)]
+            unarchived += int(connection.call("ZCARD", keys.unarchived))
     finally:
         connection.close()
     name = "Valkey" if "valkey_version" in info else "Redis"
@@ -77,14 +85,14 @@ def read_server_info(url: str, namespace: str = NAMESPACE) -> ServerInfo:
         appendonly=info.get("aof_enabled") == "1",
         memory=int(info.get("used_memory", 0)),
         memory_limit=int(info.get("maxmemory", 0)),
-        overdue=max(0, now - int(float(oldest[1]))) if oldest else 0,
+        overdue=now - int(min(oldest)),
         fsync=fsync,
         unable=incapable(info),
         replicas=int(info.get("connected_slaves", 0)),
         least_replicas=int(least) if least else None,
         archive=dict(zip(archive[::2], archive[1::2], strict=True)),
         unarchived=unarchived,
-        failing=sorted({bytes(member).decode().split("|")[1] for member in failing}),
+        failing=sorted({member.decode().split("|")[1] for member in failing}),
     )
 
 
@@ -118,58 +126,89 @@ class Metric:
     family: str = ""
 
 
-def read_metrics(url: str, namespace: str = NAMESPACE) -> list[Metric]:
-    """Read all numbers.
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as it is connected, the names of its keys, and its graphs."""
+
+    redis: RedisConnection
+    keys: Keys
+    graphs: Sequence[str]
+
+    def sum(self, command: str, *keys: str) -> int:
+        return sum(int(self.redis.call(command, key)) for key in keys)
+
+    def first(self, *keys: str) -> list[float]:
+        """Return the first score of each sorted set that has one."""
+        return [
+            float(score) for key in keys for score in self.redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[1:]
+        ]
+
+
+def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> list[Metric]:
+    """Read all numbers, those of partitions together.
 
     Raises:
-        StoreError: the store can't be reached.
+        StoreError: a server can't be reached.
     """
-    connection, roster, keys = RedisConnection(url), WorkerRegistry(url, namespace), Keys(namespace)
+    where = places(urls, partitions)
+    keys = [Keys(namespace, place.partition) for place in where]
+    connections = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
+    roster = WorkerRegistry(where[0].url, namespace)
     try:
         now = roster.now()
-        graphs = [name.decode() for name in connection.call("HKEYS", keys.graphs)]
+        opened = [
+            Partition(redis, own, [name.decode() for name in redis.call("HKEYS", own.graphs)])
+            for redis, own in zip(connections, keys, strict=True)
+        ]
         return [
-            *_runs(connection, keys, graphs),
-            *_questions(connection, keys, graphs, now),
-            *_rest(connection, keys, now),
+            *_runs(opened),
+            *_questions(opened, now),
+            *_rest(opened, now),
             *_workers(roster, now),
-            *_histograms(connection, keys),
+            *_histograms(opened[0]),
         ]
     finally:
-        connection.close()
+        for connection in connections:
+            connection.close()
         roster.close()
 
 
-def _runs(connection: RedisConnection, keys: Keys, graphs: Sequence[str]) -> Iterator[Metric]:
+def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:
     for status in STATUSES:
-        indexes, *_ = keys.runs(RunQuery(status), graphs)
-        count = sum(connection.call("ZCARD", index) for index in indexes)
+        query = RunQuery(status)
+        count = sum(one.sum("ZCARD", *one.keys.runs(query, one.graphs)[0]) for one in partitions)
         yield Metric("runner_runs", "Runs that are kept, by status.", count, {"status": str(status)})
 
 
-def _questions(connection: RedisConnection, keys: Keys, graphs: Sequence[str], now: int) -> Iterator[Metric]:
-    indexes, *_ = keys.questions(InterruptQuery(), "", graphs)
-    first = [connection.call("ZRANGE", index, 0, 0, "WITHSCORES") for index in indexes]
-    asked = min((float(oldest[1]) for oldest in first if oldest), default=now)
-    age = max(0.0, now - asked) / 1000
-    count = sum(connection.call("ZCARD", index) for index in indexes)
+def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    indexes = [(one, one.keys.questions(InterruptQuery(), "", one.graphs)[0]) for one in partitions]
+    asked = min((first for one, keys in indexes for first in one.first(*keys)), default=now)
+    count = sum(one.sum("ZCARD", *keys) for one, keys in indexes)
     yield Metric("runner_questions_open", "Questions that wait for people.", count)
-    yield Metric("runner_question_oldest_seconds", "For how long the oldest open question waits.", age)
+    yield Metric(
+        "runner_question_oldest_seconds",
+        "For how long the oldest open question waits.",
+        max(0.0, now - asked) / 1000,
+    )
 
 
-def _rest(connection: RedisConnection, keys: Keys, now: int) -> Iterator[Metric]:
-    due = connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")
-    late = max(0.0, now - float(due[1])) / 1000 if due else 0.0
+def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    due = min((first for one in partitions for first in one.first(one.keys.timers)), default=now)
+    late = max(0.0, now - due) / 1000
     yield Metric("runner_sweep_late_seconds", "For how long something that is due was not swept.", late)
-    unarchived = int(connection.call("ZCARD", keys.unarchived))
+    unarchived = sum(one.sum("ZCARD", one.keys.unarchived) for one in partitions)
     yield Metric("runner_runs_unarchived", "Ended runs that wait for the archive.", unarchived)
-    fails = bool(connection.call("HGET", keys.archive, "problem"))
+    fails = any(one.redis.call("HGET", one.keys.archive, "problem") for one in partitions)
     yield Metric("runner_archive_failing", "1 while the last write to the archive failed.", int(fails))
-    for kind, stream in (("message", keys.dead_messages), ("node", keys.dead)):
-        count = int(connection.call("XLEN", stream))
+    first = partitions[0]
+    letters = {
+        "message": first.sum("XLEN", first.keys.dead_messages),
+        "node": sum(one.sum("XLEN", one.keys.dead) for one in partitions),
+    }
+    for kind, count in letters.items():
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
-    for door, stream in (("responses", keys.responses), ("starts", keys.starts)):
-        count = int(connection.call("XLEN", stream))
+    for door, stream in (("responses", first.keys.responses), ("starts", first.keys.starts)):
+        count = first.sum("XLEN", stream)
         yield Metric("runner_messages_pending", "Messages not applied yet.", count, {"stream": door})
 
 
@@ -180,8 +219,8 @@ def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:
     yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
 
 
-def _histograms(connection: RedisConnection, keys: Keys) -> Iterator[Metric]:
-    pairs = connection.call("HGETALL", keys.metrics)
+def _histograms(first: Partition) -> Iterator[Metric]:
+    pairs = first.redis.call("HGETALL", first.keys.metrics)
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for name, suffix, value, labels in measurements.histograms(fields):
         yield Metric(f"{name}{suffix}", measurements.HELP[name], value, labels, family=name)

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 from runner import scheduler
@@ -97,6 +97,18 @@ class Span:
         return self._until is None or moment < self._until
 
 
+@dataclass(frozen=True, slots=True)
+class SessionPart:
+    """What visits have left for a session in a partition that is not its home; `values` are name, value ...
+
+    A value is [value] (JSON), or [] where the visit deleted it.
+    """
+
+    number: bytes
+    messages: Sequence[bytes]
+    values: Sequence[bytes]
+
+
 class RedisStore:
     """Runs in one partition of a Redis database. Thread-safe, and usable after a fork."""
 
@@ -138,7 +150,7 @@ class RedisStore:
         self.clock = clock
         self._retry_for = retry_for
         self._trim_at = 0.0
-        self._keys = Keys(namespace, partition)
+        self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
         confirmed = None
         if durability != FAST:
@@ -188,6 +200,9 @@ class RedisStore:
         return topology_of(graph_id, fingerprint, fields) if b"meta" in fields else None
 
     # One visit on a worker
+
+    def partition(self, graph_id: str, idempotency_key: str | None) -> int:  # noqa: ARG002 - it has one
+        return self._number
 
     def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
         reply = self._call(
@@ -596,6 +611,36 @@ class RedisStore:
     def forget_session(self, session_id: str) -> bool:
         with self._redis.translated():
             return bool(self._redis.client.delete(*self._keys.session(session_id)))
+
+    # For a store of several partitions: a session whose home is another one, doorbells of other servers
+
+    def take_session_part(self, session_id: str) -> SessionPart | None:
+        """Return what visits have left here for a session, until it is dropped; None for nothing."""
+        reply = self._call("session_take", session_id)
+        return SessionPart(*reply[1:]) if reply[0] == b"taken" else None
+
+    def add_session_part(self, session_id: str, source: str, part: SessionPart) -> None:
+        """Add a part that lay in the partition `source` to a session, once."""
+        values: list[bytes] = []
+        for name, wrapped in zip(part.values[::2], part.values[1::2], strict=True):
+            value = encoding.load(wrapped)
+            values += [name, dump(value[0]) if value else b""]
+        self._call(
+            "session_add", session_id, source, part.number, len(part.messages), *part.messages, *values
+        )
+
+    def drop_session_part(self, session_id: str, part: SessionPart) -> None:
+        """Delete a part that was added to its session."""
+        self._call("session_drop", session_id, part.number)
+
+    def forget_session_parts(self, session_id: str) -> None:
+        """Forget which parts of a session have come and gone; first in its home."""
+        with self._redis.translated():
+            self._redis.client.delete(*self._keys.moved_session(session_id))
+
+    def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
+        """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
+        return doorbells_of(self._call("push", *(part for bell in doorbells for part in astuple(bell))))
 
     # Listings, page by page: a listing reads the shortest index that has all it wants, and a page looks at a
     # bounded number of entries: where few of many fit it ends early, and its cursor continues after those.

@@ -403,13 +403,11 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
 
 
 class SweepRequests:
-    """One sleeper on a partition's list of wishes; any number may sleep, one wish wakes one."""
+    """One sleeper on lists of wishes; any number may sleep, one wish wakes one."""
 
-    def __init__(
-        self, place: str | RedisConnection, namespace: str = NAMESPACE, partition: str = PARTITION
-    ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
-        self._redis, self._key = connected(place), Keys(namespace, partition).wake
+    def __init__(self, place: str | RedisConnection, keys: Sequence[str] = (Keys().wake,)) -> None:
+        """Take a database, by its redis-py URL or as it is connected; `keys` are the lists there."""
+        self._redis, self._keys = connected(place), keys
 
     def wait(self, seconds: float, is_stopping: Callable[[], bool] = never) -> bool:
         """Wait up to so many seconds, unless the program stops; True when a sweep was asked for.
@@ -417,5 +415,5 @@ class SweepRequests:
         Raises:
             StoreError: the store could not be reached.
         """
-        command = "BRPOP", self._key, f"{seconds:.3f}"
+        command = "BRPOP", *self._keys, f"{seconds:.3f}"
         return self._redis.call_blocking(seconds, is_stopping, *command) is not None

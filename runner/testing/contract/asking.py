@@ -295,9 +295,10 @@ class AskingContract:
         assert worker.statuses(run_id) == "executing: a ready, b ready"
 
     def test_a_set_may_answer_several_runs(self, worker: ManualWorker, store: Store) -> None:
-        """Answers to questions of different runs and nodes are one set, too."""
+        """Answers to questions of different runs and nodes of a partition are one set, too."""
         graph = shape("a b")
-        runs = [worker.start(graph), worker.start(graph)]
+        runs = [worker.start(graph)]
+        runs.append(worker.start(graph, beside=runs[0]))
         questions = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
         mixed = [question for pair in zip(*questions, strict=True) for question in pair]
 

@@ -156,13 +156,14 @@ class DelegationContract:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start("a")
         token = worker.token(parent, "a")
-        start = Start("00child", "inner", None, None, parent=token)
+        child, stale = f"{parent[:2]}child", f"{parent[:2]}stale"
+        start = Start(child, "inner", None, None, parent=token)
         store.publish([INNER])
 
         assert rung(store.start(start, "n")) == ["x.1.1"]
-        assert (store.start(start, "n").word, store.children(parent)) == ("started", ["00child"])
-        other = Start("00other", "inner", None, None, parent=token)
-        assert (store.start(other, "n2").word, store.read("00other")) == ("stale", None)
+        assert (store.start(start, "n").word, store.children(parent)) == ("started", [child])
+        other = Start(stale, "inner", None, None, parent=token)
+        assert (store.start(other, "n2").word, store.read(stale)) == ("stale", None)
 
     def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
         """A node that delegates after its run was stopped is cancelled."""
@@ -171,9 +172,10 @@ class DelegationContract:
         store.publish([INNER])
         store.cancel(parent, "enough")
 
-        reply = store.start(Start("00child", "inner", None, None, parent=token), "n")
+        child = f"{parent[:2]}child"
+        reply = store.start(Start(child, "inner", None, None, parent=token), "n")
 
-        assert (reply.word, store.read("00child")) == ("cancelled", None)
+        assert (reply.word, store.read(child)) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
 
     def test_events_of_a_retried_family_keep_their_numbers(self, worker: ManualWorker, store: Store) -> None:

@@ -80,7 +80,7 @@ class LimitContract:
         worker.limited(run_id, "b")
         worker.store.publish([inner])
 
-        start = Start("00child", "inner", inner.fingerprint, "task", parent=token)
+        start = Start(f"{run_id[:2]}child", "inner", inner.fingerprint, "task", parent=token)
 
         assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
 
@@ -163,8 +163,11 @@ class LimitContract:
         )
         worker.claim(one, "a")
         worker.claim(other, "a")
+        # As a worker does: a graph is known with those inside it before it is started.
+        inner = crowd(limit, names="a", name="outer/p")
+        worker.store.publish([shape("p", name="outer"), inner])
         parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
-        child = worker.start(crowd(limit, names="a", name="inner"), parent=worker.token(parent, "p"))
+        child = worker.start(inner, parent=worker.token(parent, "p"))
 
         worker.limited(same, "a")
         worker.limited(child, "a")

@@ -79,11 +79,19 @@ class ManualWorker:
         """Make a text that no other request has."""
         return f"nonce{next(self._count)}"
 
-    def start(self, graph: Topology | str, task: JSON = "task", **options: Any) -> str:
-        """Publish a graph, perhaps of a text that `shape` takes, and begin a run of it."""
+    def start(self, graph: Topology | str, task: JSON = "task", *, beside: str = "", **options: Any) -> str:
+        """Publish a graph, perhaps of a text that `shape` takes, and begin a run of it.
+
+        It is in the partition of the run `beside`, if there is one, or of its parent.
+        """
         graph = shape(graph) if isinstance(graph, str) else graph
         self.store.publish([graph])
-        start = Start(f"00run{next(self._count):04d}", graph.graph_id, graph.fingerprint, task, **options)
+        parent, key = options.get("parent"), options.get("idempotency_key")
+        beside = parent.run_id if parent is not None else beside
+        partition = beside[:2] or f"{self.store.partition(graph.graph_id, key):02d}"
+        start = Start(
+            f"{partition}run{next(self._count):04d}", graph.graph_id, graph.fingerprint, task, **options
+        )
         reply = self.store.start(start, self.nonce())
         assert reply.word == "started", reply
         self._runs[start.run_id] = graph

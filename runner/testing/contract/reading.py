@@ -242,9 +242,9 @@ class ReadingContract:
         """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
         graph = shape("a")
         # Several of one millisecond: the time alone would not say where a page ended.
-        runs = [worker.start(graph) for _ in range(5)]
+        runs = sorted(worker.start(graph) for _ in range(5))
         worker.clock.advance(1)
-        runs += [worker.start(graph) for _ in range(4)]
+        runs += sorted(worker.start(graph) for _ in range(4))
         runs.reverse()
         query = RunQuery(Status.EXECUTING)
         assert self._runs(store, query, 3) == [runs[:3], runs[3:6], runs[6:]]
@@ -292,10 +292,12 @@ class ReadingContract:
     def test_a_closed_question_leaves_every_listing(self, worker: ManualWorker, store: Store) -> None:
         """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
         graph = shape("a")
-        questions = [worker.park(worker.start(graph), "a", assignees=["ann"])[0] for _ in range(4)]
+        runs = sorted(worker.start(graph) for _ in range(4))
+        questions = [worker.park(run_id, "a", assignees=["ann"])[0] for run_id in runs]
         query = InterruptQuery(graph="g", assignee="ann")
         page = store.open_interrupts(query, 2)
-        worker.answer(page[0], page[1], responder="ann")
+        for question in page:
+            worker.answer(question, responder="ann")
         store.cancel(questions[2].run_id, "enough")
 
         assert page.next is not None

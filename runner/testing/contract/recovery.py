@@ -12,7 +12,10 @@ from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write
 from runner.store.interface import Reply, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
 
-NEW = "00new"
+
+def new_id(run_id: str) -> str:
+    """Name the run that a run is forked into; it is in the same partition."""
+    return f"{run_id[:2]}new"
 
 
 class RecoveryContract:
@@ -199,8 +202,8 @@ class RecoveryContract:
         assert worker.read(run_id).record.status == "completed"
 
     def fork(self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any) -> Reply:
-        """Fork a run into the run `NEW`."""
-        return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(NEW, **options)))
+        """Fork a run into the run of `new_id`."""
+        return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options)))
 
     def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
@@ -210,15 +213,15 @@ class RecoveryContract:
 
         reply = self.fork(store, run_id, "b", tags={"by": "ana"}, edited=True, input="edited")
 
-        assert (reply.word, rung(reply), reply.run_id) == ("forked", ["b.1.1"], NEW)
-        assert worker.statuses(NEW) == "executing: a completed, b ready, d completed"
-        snapshot = worker.read(NEW)
+        assert (reply.word, rung(reply), reply.run_id) == ("forked", ["b.1.1"], new_id(run_id))
+        assert worker.statuses(new_id(run_id)) == "executing: a completed, b ready, d completed"
+        snapshot = worker.read(new_id(run_id))
         assert (snapshot.outputs, list(snapshot.order)) == ({("a", 1): "a", ("d", 1): "d"}, ["a", "d"])
         assert snapshot.tags == {"team": "red", "by": "ana", "forked_from": run_id}
-        claim = worker.claim(NEW, "b")
+        claim = worker.claim(new_id(run_id), "b")
         assert (claim.task, list(claim.inputs)) == ("edited", [("a", 1, "a")])
         assert worker.read(run_id) == before
-        assert [event.detail for event in store.events(NEW)][:2] == ["g", run_id]
+        assert [event.detail for event in store.events(new_id(run_id))][:2] == ["g", run_id]
 
     def test_what_comes_after_has_the_task_of_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Only the visit itself gets the edited input; a repeat of the request changes nothing."""
@@ -228,14 +231,14 @@ class RecoveryContract:
         replies = [self.fork(store, run_id, "a", edited=True, input=None) for _ in range(2)]
         assert [(reply.word, rung(reply)) for reply in replies] == [("forked", ["a.1.1"]), ("forked", [])]
 
-        claim = worker.claim(NEW, "a")
+        claim = worker.claim(new_id(run_id), "a")
         assert claim.task is None
-        worker.know(NEW, graph)
+        worker.know(new_id(run_id), graph)
         worker.settle(claim.token, "new")
-        claim = worker.claim(NEW, "b")
+        claim = worker.claim(new_id(run_id), "b")
         assert (claim.task, list(claim.inputs)) == ("task", [("a", 1, "new")])
         worker.settle(claim.token, "end")
-        assert list(worker.read(NEW).order) == ["a", "b"]
+        assert list(worker.read(new_id(run_id)).order) == ["a", "b"]
 
     def test_an_earlier_visit_may_be_chosen(self, worker: ManualWorker, store: Store) -> None:
         """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
@@ -248,10 +251,10 @@ class RecoveryContract:
 
         assert rung(self.fork(store, run_id, "b", 2)) == ["b.2.1"]
 
-        snapshot = worker.read(NEW)
+        snapshot = worker.read(new_id(run_id))
         assert list(snapshot.order) == ["a", "b", "a"]
         assert snapshot.messages == {}
-        assert list(worker.claim(NEW, "b", 2).inputs) == [("a", 2, "a2")]
+        assert list(worker.claim(new_id(run_id), "b", 2).inputs) == [("a", 2, "a2")]
 
     def test_what_nodes_keep_is_copied(self, worker: ManualWorker, store: Store) -> None:
         """A completed node whose visits are all kept has its document and messages in the new run."""
@@ -262,4 +265,4 @@ class RecoveryContract:
 
         self.fork(store, run_id, "b")
 
-        assert worker.read(NEW).messages == {"a": ["one", "two"]}
+        assert worker.read(new_id(run_id)).messages == {"a": ["one", "two"]}

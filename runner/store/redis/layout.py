@@ -1,0 +1,177 @@
+"""In which partition something is: new runs, sessions, and the servers that have the partitions.
+
+A run stays where it was started, and its id names that partition. The partition of an idempotency key and
+of a session is computed from a hash and the number of partitions; where that number has grown, what exists
+is found where it was before. The first partition knows which numbers there have been.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+
+from runner.records.listings import RunQuery
+from runner.store.addresses import Place
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import NAMESPACE, Keys
+
+FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
+"""What is known of a graph: its runs may live in any partition, they have limits, they have limits now."""
+
+
+class Layout:
+    """The partitions of one namespace, in their order. Thread-safe, and usable after a fork."""
+
+    def __init__(self, places: Sequence[Place], namespace: str = NAMESPACE) -> None:
+        """Nothing is connected yet."""
+        self._keys = [Keys(namespace, place.partition) for place in places]
+        self._connections = [
+            RedisConnection(place.url, keys.prefix) for place, keys in zip(places, self._keys, strict=True)
+        ]
+        self._numbers: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def allow(self, graphs: Iterable[str], *, everywhere: bool) -> None:
+        """Note whether runs of some graphs may live in any partition, or have limits.
+
+        A graph that once had limits stays in the first partition, where its runs are counted.
+        """
+        key, first = self._keys[0].spread, self._connections[0]
+        for graph in graphs:
+            is_new = first.call("HSETNX", key, graph, FREE if everywhere else LIMITED)
+            if not everywhere and not is_new and first.call("HGET", key, graph) == FREE:
+                first.call("HSET", key, graph, LIMITED_SINCE)
+
+    def choose(self, graph_id: str, idempotency_key: str | None) -> int:
+        """Choose the partition of a new run; that of the run which has the key already, if there is one."""
+        keys, first = self._keys[0], self._connections[0]
+        if idempotency_key is None:
+            spread = first.call("HGET", keys.spread, graph_id)
+            return random.randrange(len(self._keys)) if spread == FREE else 0  # noqa: S311 - no secret
+        with first.translated(), first.client.pipeline(transaction=False) as pipe:
+            pipe.hget(keys.spread, graph_id)
+            pipe.exists(keys.idempotency(graph_id, idempotency_key))
+            pipe.lrange(keys.partitions, 0, -1)
+            spread, is_first, numbers = pipe.execute()
+        if is_first or spread in {None, LIMITED}:
+            return 0
+        homes = self._homes(f"{graph_id}\n{idempotency_key}", [int(number) for number in numbers])
+        older = homes if spread == LIMITED_SINCE else homes[:-1]
+        for number in dict.fromkeys(older):
+            key = self._keys[number].idempotency(graph_id, idempotency_key)
+            if number and self._connections[number].call("EXISTS", key):
+                return number
+        return 0 if spread == LIMITED_SINCE else homes[-1]
+
+    def session_home(self, session_id: str) -> int:
+        """Return the partition that has a session, or will have it."""
+        if not self._numbers:
+            numbers = self._connections[0].call("LRANGE", self._keys[0].partitions, 0, -1)
+            # Until a worker has written the present number, the next request reads them again.
+            known = tuple(int(number) for number in numbers)
+            self._numbers = known if known and known[-1] == len(self._keys) else ()
+        else:
+            known = self._numbers
+        homes = self._homes(session_id, known or [1])
+        for number in homes[:-1]:
+            key = self._keys[number].session(session_id)
+            if number != homes[-1] and any(self._connections[number].call("EXISTS", part) for part in key):
+                return number
+        return homes[-1]
+
+    def _homes(self, name: str, numbers: Sequence[int]) -> list[int]:
+        """Return where a name is with each number of partitions that there has been; the present one last."""
+        digest = int.from_bytes(hashlib.blake2s(name.encode(), digest_size=8).digest())
+        present = len(self._keys)
+        homes = [digest % number for number in (*numbers, present)]
+        return [home for home in homes if home < present]
+
+
+def record(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
+    """Write the number of partitions where it is new; return why it can't be used, or "".
+
+    Raises:
+        StoreError: a server can't be reached.
+    """
+    keys, first = Keys(namespace), RedisConnection(places[0].url)
+    try:
+        numbers = _numbers(first, keys)
+        problem = _problem(places, namespace, numbers)
+        if not problem and (numbers or [1])[-1] != len(places):
+            # A store that was used before any number was written had one partition.
+            before = [1] if not numbers and first.call("EXISTS", keys.graphs) else []
+            first.call("RPUSH", keys.partitions, *before, len(places))
+        return problem
+    finally:
+        first.close()
+
+
+def problem(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
+    """Return why these places can't be used with what is stored, or "".
+
+    Raises:
+        StoreError: a server can't be reached.
+    """
+    keys, first = Keys(namespace), RedisConnection(places[0].url)
+    try:
+        return _problem(places, namespace, _numbers(first, keys))
+    finally:
+        first.close()
+
+
+def limited(places: Sequence[Place], namespace: str = NAMESPACE) -> list[str]:
+    """Return the graphs whose runs stay in the first of several partitions, because they have limits."""
+    if len(places) == 1:
+        return []
+    first = RedisConnection(places[0].url)
+    try:
+        pairs = first.call("HGETALL", Keys(namespace).spread)
+    finally:
+        first.close()
+    return sorted(name.decode() for name, kind in zip(pairs[::2], pairs[1::2], strict=True) if kind != FREE)
+
+
+def _numbers(first: RedisConnection, keys: Keys) -> list[int]:
+    return [int(number) for number in first.call("LRANGE", keys.partitions, 0, -1)]
+
+
+def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) -> str:
+    recorded = max(numbers[-1:], default=1)
+    servers = {
+        place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix) for place in places
+    }
+    try:
+        for number in range(max(len(places), recorded)):
+            own = places[number].url if number < len(places) else ""
+            keys = Keys(namespace, Place("", number).partition)
+            having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
+            if own and (wrong := [servers[url].place for url in having if url != own]):
+                return (
+                    f"partition {number} is on {wrong[0]}, but is set to be on {servers[own].place}. Name "
+                    "the servers in RUNNER_REDIS_URL in the order in which they were first used"
+                )
+            if not own:
+                why = _in_use(servers[having[0]], keys) if having else "is on a server that is not named"
+                if why:
+                    return (
+                        f"the store has {recorded} partitions and {len(places)} are set, but partition "
+                        f"{number} {why}. Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as before"
+                    )
+        return ""
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+def _in_use(server: RedisConnection, keys: Keys) -> str:
+    """Return why a partition that is not set any more can't be left out, or ""."""
+    graphs = [name.decode() for name in server.call("HKEYS", keys.graphs)]
+    if runs := sum(server.call("ZCARD", index) for index in keys.runs(RunQuery(), graphs)[0]):
+        return f"has {runs} runs"
+    with server.translated():
+        sessions = server.client_of(keys.prefix).scan_iter(f"{keys.prefix}session:*", count=1000)
+        return "has sessions" if next(iter(sessions), None) else ""

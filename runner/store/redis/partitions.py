@@ -1,0 +1,515 @@
+"""A store of several partitions, each a RedisStore, on one server or on several.
+
+A run lives in one partition, with everything that belongs to it and all runs inside it; its id names it. What
+concerns one run is asked of that partition, and costs what it costs there. Lists are merged, sweeps and
+renewals go to all. Where partitions are on several servers, the task queue is beside the first one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from runner.definition.model import Topology
+from runner.errors import ConflictError, StoreError, UsageError
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.listings import (
+    InterruptQuery,
+    Page,
+    RunQuery,
+    RunSummary,
+    asked_place,
+    cursor_of,
+    outermost,
+    place_of,
+)
+from runner.records.migration import Migration
+from runner.records.outcomes import Remembered, Saved, Session
+from runner.records.run import Rewrite, RunRecord, VisitEntry
+from runner.store import interface
+from runner.store.addresses import cluster
+from runner.store.interface import (
+    Claim,
+    Doorbell,
+    Event,
+    Fetched,
+    Fork,
+    Reply,
+    RunSnapshot,
+    Settlement,
+    Start,
+    Token,
+)
+from runner.store.receipts import receipts_for
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.doorbell_template import DoorbellTemplate
+from runner.store.redis.keys import Keys
+from runner.store.redis.layout import Layout
+from runner.store.redis.measurements import Increments
+from runner.store.redis.store import RedisStore
+
+if TYPE_CHECKING:
+    from runner.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+SEPARATOR, ENDED = ".", "~"
+"""Between the positions of a cursor, one for each partition; and that of one that has no more."""
+
+
+def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -> SharedStore:
+    """Open the store of the settings; nothing is connected yet. `push` and `retry_for` as for RedisStore.
+
+    With `push` doorbells are pushed where the task queue is.
+    """
+    places, first = settings.places, settings.first_url
+    together = all(place.url == first for place in places) and not cluster(first)
+
+    def open_partition(number: int, *, pushes: bool) -> RedisStore:
+        return RedisStore(
+            places[number].url,
+            namespace=settings.namespace,
+            partition=places[number].partition,
+            lease=settings.lease,
+            retention=settings.retention,
+            push=pushes,
+            max_bytes=settings.max_result,
+            max_state=settings.max_state,
+            max_run=settings.max_run,
+            retry_for=retry_for,
+            durability=settings.durability,
+        )
+
+    if len(places) == 1:
+        return open_partition(0, pushes=push)
+    # A partition that pushes, and has no queue, makes its timers due at once: for a broker elsewhere.
+    others = push and (together or not settings.broker_is_store)
+    partitions = [open_partition(number, pushes=others if number else push) for number in range(len(places))]
+    return PartitionedStore(partitions, Layout(places, settings.namespace), relays=push and not together)
+
+
+def wake_keys(settings: Settings) -> list[str]:
+    """Return the lists on the first server on which programs that can't ring ask for a sweep."""
+    first = settings.first_url
+    own = [place for place in settings.places if place.url == first]
+    if cluster(first):
+        own = own[:1]
+    return [Keys(settings.namespace, place.partition).wake for place in own]
+
+
+class PartitionedStore:
+    """Runs in several partitions. Thread-safe, and usable after a fork."""
+
+    def __init__(self, partitions: Sequence[RedisStore], layout: Layout, *, relays: bool) -> None:
+        """With `relays` the doorbells of all but the first partition are pushed by its server."""
+        first = self._first = partitions[0]
+        self._partitions, self._layout, self._relays = tuple(partitions), layout, relays
+        self.lease_ms, self.max_bytes = first.lease_ms, first.max_bytes
+        self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
+        self._away: set[RedisStore] = set()
+        self._turn = 0
+
+    @property
+    def connection(self) -> RedisConnection:
+        """The connections to the first server, for threads of this process that need no others."""
+        return self._first.connection
+
+    @property
+    def connections(self) -> list[RedisConnection]:
+        """The connections of each partition."""
+        return [partition.connection for partition in self._partitions]
+
+    def close(self) -> None:
+        for partition in self._partitions:
+            partition.close()
+        self._layout.close()
+
+    def install_doorbell(self, template: DoorbellTemplate) -> None:
+        """Store the message that scripts ring the task queue with, wherever they push it."""
+        for partition in [self._first] if self._relays else self._partitions:
+            partition.install_doorbell(template)
+
+    def partition(self, graph_id: str, idempotency_key: str | None) -> int:
+        return self._layout.choose(graph_id, idempotency_key)
+
+    # Which partition
+
+    def _of(self, run_id: str) -> RedisStore:
+        """Return the partition that a run's id names; the first for an id that can't be one."""
+        digits = run_id[:2]
+        number = int(digits) if digits.isdecimal() else 0
+        return self._partitions[number] if number < len(self._partitions) else self._first
+
+    def _of_question(self, interrupt_id: str) -> RedisStore:
+        address = address_of(interrupt_id)
+        return self._of(address.run_id) if address else self._first
+
+    def _rung(self, partition: RedisStore, reply: Reply) -> Reply:
+        """Have the first server ring for a partition on another one; return what is still to be rung."""
+        if not (self._relays and reply.doorbells) or partition is self._first:
+            return reply
+        try:
+            return replace(reply, doorbells=self._first.push(reply.doorbells))
+        except StoreError as error:
+            log.warning("doorbell.failed: %s The next sweep rings again.", error)
+            return reply
+
+    # Graphs
+
+    def publish(self, topologies: Sequence[Topology]) -> None:
+        # First where it may run, last where it is listed: what is known can be started everywhere.
+        families: dict[str, bool] = defaultdict(bool)
+        for topology in topologies:
+            families[outermost(topology.graph_id)] |= any(node.limits for node in topology.nodes.values())
+        self._layout.allow((name for name, limited in families.items() if limited), everywhere=False)
+        for partition in reversed(self._partitions):
+            partition.publish(topologies)
+        self._layout.allow((name for name, limited in families.items() if not limited), everywhere=True)
+
+    def graphs(self) -> dict[str, str]:
+        return self._first.graphs()
+
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        shapes = (partition.topology(graph_id, fingerprint) for partition in self._partitions)
+        return next((shape for shape in shapes if shape is not None), None)
+
+    # One visit on a worker
+
+    def start(self, start: Start, nonce: str) -> Reply:
+        partition = self._of(start.run_id)
+        return self._rung(partition, partition.start(start, nonce))
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        partition = self._of(run_id)
+        claim = partition.claim(run_id, node, visit, attempt, nonce)
+        return self._rung(partition, claim) if isinstance(claim, Reply) else claim
+
+    def save(self, token: Token, saved: Saved) -> Reply:
+        return self._of(token.run_id).save(token, saved)
+
+    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.ask(token, interrupts, saved))
+
+    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.park(token, interrupts, saved))
+
+    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
+        partition, session = self._of(token.run_id), settlement.session
+        if session is None or (home := self._home(session.session_id)) is partition:
+            return self._rung(partition, partition.settle(token, settlement, nonce))
+        settlement = replace(settlement, session=_as_part(session))
+        reply = self._rung(partition, partition.settle(token, settlement, nonce))
+        if reply.word == "settled":
+            try:
+                self._move(session.session_id, partition, home)
+            except StoreError as error:
+                log.warning("session.later: %s Who reads the session next moves it.", error)
+        return reply
+
+    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.retry(token, delay_ms, entry, saved))
+
+    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.expand(token, items))
+
+    def hold(self, token: Token) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.hold(token))
+
+    def leave(self, token: Token) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.leave(token))
+
+    def renew(self, tokens: Sequence[Token]) -> list[str]:
+        by_partition: dict[RedisStore, list[Token]] = defaultdict(list)
+        for token in tokens:
+            by_partition[self._of(token.run_id)].append(token)
+        words: dict[Token, str] = {}
+        for partition, own in by_partition.items():
+            try:
+                words |= zip(own, partition.renew(own), strict=True)
+            except StoreError as error:
+                if len(by_partition) == 1:
+                    raise
+                log.warning("lease.renewal.failed: %s Trying again.", error)
+        return [words.get(token, "") for token in tokens]
+
+    # External tasks
+
+    def hand(self, token: Token, reference: str) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.hand(token, reference))
+
+    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
+        return self._of(token.run_id).sent(token, reference, timeout_ms)
+
+    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
+        partition = self._of(run_id)
+        return self._rung(partition, partition.report(run_id, node, visit, reference, outcome))
+
+    # Questions
+
+    def answer(
+        self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None] = ()
+    ) -> tuple[list[Receipt], Reply]:
+        """Apply a set of answers. Those to questions of several partitions can't be applied as one.
+
+        Raises:
+            ConflictError: they are; nothing was applied.
+        """
+        partitions = {self._of_question(answer.interrupt_id) for answer in answers}
+        if len(partitions) > 1:
+            questions = self.interrupts([answer.interrupt_id for answer in answers])
+            asked = [question.id for question in questions if question is not None]
+            partitions = {self._of_question(name) for name in asked} or {self._first}
+        if len(partitions) > 1:
+            now = self.clock() if self.clock else time.time_ns() // 1_000_000
+            receipts, _ = receipts_for(answers, questions, lambda _: "", nonce, now)
+            if any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
+                return receipts, Reply("answered")
+            raise ConflictError(
+                "the answers are to questions of runs in several partitions, which can't be applied as one; "
+                "none was applied. Send a set for each run."
+            )
+        (partition,) = partitions
+        receipts, reply = partition.answer(answers, nonce, questions)
+        return receipts, self._rung(partition, reply)
+
+    def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
+        return self._of_question(interrupt_id).keep_early(interrupt_id, door, message, seconds)
+
+    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+        partition = self._of_question(interrupt_id)
+        return self._rung(partition, partition.withdraw(interrupt_id, reason, reask=reask))
+
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        by_partition: dict[RedisStore, list[str]] = defaultdict(list)
+        for name in dict.fromkeys(ids):
+            by_partition[self._of_question(name)].append(name)
+        found: dict[str, Interrupt | None] = {}
+        for partition, own in by_partition.items():
+            found |= zip(own, partition.interrupts(own), strict=True)
+        return [found[name] for name in ids]
+
+    def open_interrupts(
+        self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+    ) -> Page[Interrupt]:
+        if query.run:
+            return self._of(query.run).open_interrupts(query, limit, cursor)
+        pages = [functools.partial(partition.open_interrupts, query) for partition in self._partitions]
+        return merged(pages, limit, cursor, asked_place, newest=False)
+
+    # What people do to runs
+
+    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
+        partition = self._of(run_id)
+        return self._rung(partition, partition.cancel(run_id, reason, nonce))
+
+    def fork(self, fork: Fork) -> Reply:
+        partition = self._of(fork.source)
+        return self._rung(partition, partition.fork(fork))
+
+    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
+        partition = self._of(runs[0].run_id)
+        return self._rung(partition, partition.rewrite(runs, nonce))
+
+    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
+        partition = self._of(runs[0].run_id)
+        return self._rung(partition, partition.migrate(runs, nonce))
+
+    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
+        partition = self._of(run_id)
+        return self._rung(partition, partition.release(run_id, nodes))
+
+    def remove(self, run_id: str) -> Reply:
+        return self._of(run_id).remove(run_id)
+
+    # The archive
+
+    def archivable(
+        self, place: str, limit: int, *, pause: float, mine: float, hold: float, problem: str = ""
+    ) -> list[str]:
+        """Take ended runs to archive, as `RedisStore.archivable`; first of another partition each time."""
+        self._turn += 1
+        runs: list[str] = []
+        for number in range(len(self._partitions)):
+            partition = self._partitions[(number + self._turn) % len(self._partitions)]
+            # Also with a limit of 0: that there is an archive is said to each.
+            left = limit - len(runs)
+            runs += partition.archivable(place, left, pause=pause, mine=mine, hold=hold, problem=problem)
+        return runs
+
+    def archived(self, runs: Mapping[str, int]) -> None:
+        by_partition: dict[RedisStore, dict[str, int]] = defaultdict(dict)
+        for run_id, ended in runs.items():
+            by_partition[self._of(run_id)][run_id] = ended
+        for partition, own in by_partition.items():
+            partition.archived(own)
+
+    # Time
+
+    def sweep(self, limit: int = 100) -> Reply:
+        """Sweep every partition; one that can't be reached does not keep the others waiting."""
+        count, doorbells, failed = 0, list[Doorbell](), list[StoreError]()
+        for partition in self._partitions:
+            try:
+                reply = self._rung(partition, partition.sweep(limit))
+            except StoreError as error:
+                failed.append(error)
+                if partition not in self._away:
+                    log.warning("sweep.failed: %s The other partitions are swept.", error)
+                self._away.add(partition)
+                continue
+            self._away.discard(partition)
+            count += int(reply.word)
+            doorbells += reply.doorbells
+        if len(failed) == len(self._partitions):
+            raise failed[0]
+        return Reply(str(count), doorbells)
+
+    def end_reported(self, run_id: str, end: int) -> Reply:
+        return self._of(run_id).end_reported(run_id, end)
+
+    # Reading
+
+    def read(self, run_id: str) -> RunSnapshot | None:
+        return self._of(run_id).read(run_id)
+
+    def peek(self, run_id: str) -> RunRecord | None:
+        return self._of(run_id).peek(run_id)
+
+    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
+        return self._of(run_id).fetch(run_id, nodes)
+
+    def documents(self, run_id: str) -> dict[str, JSON]:
+        return self._of(run_id).documents(run_id)
+
+    def children(self, run_id: str) -> list[str]:
+        return self._of(run_id).children(run_id)
+
+    def runs(
+        self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
+    ) -> Page[RunSummary]:
+        pages = [functools.partial(partition.runs, query) for partition in self._partitions]
+        return merged(pages, limit, cursor, lambda run: run.place, newest=True)
+
+    # Measured times: those of all partitions are with the first
+
+    def measure(self, increments: Increments) -> None:
+        self._first.measure(increments)
+
+    def waited(self, run_id: str, node: str) -> float | None:
+        return self._of(run_id).waited(run_id, node)
+
+    # Events
+
+    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
+        self._of(run_id).emit(run_id, kind, node, visit, data)
+
+    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+        return self._of(run_id).events(run_id, after, limit, wait)
+
+    # Sessions. Each has a home. A settle elsewhere leaves its part of a session in its own partition, in the
+    # same script; then that is moved to the home. Who reads a session first moves what was left.
+
+    def session(self, session_id: str) -> Session:
+        home = self._home(session_id)
+        self._gather(session_id, home)
+        return home.session(session_id)
+
+    def forget_session(self, session_id: str) -> bool:
+        home = self._home(session_id)
+        self._gather(session_id, home)
+        existed = home.forget_session(session_id)
+        for partition in (home, *self._partitions):
+            partition.forget_session_parts(session_id)
+        return existed
+
+    def _home(self, session_id: str) -> RedisStore:
+        return self._partitions[self._layout.session_home(session_id)]
+
+    def _gather(self, session_id: str, home: RedisStore) -> None:
+        for partition in self._partitions:
+            if partition is not home:
+                self._move(session_id, partition, home)
+
+    def _move(self, session_id: str, partition: RedisStore, home: RedisStore) -> None:
+        while (part := partition.take_session_part(session_id)) is not None:
+            home.add_session_part(session_id, str(self._partitions.index(partition)), part)
+            partition.drop_session_part(session_id, part)
+
+
+SharedStore = RedisStore | PartitionedStore
+"""A store that several processes share."""
+
+
+def connections(store: SharedStore) -> Sequence[RedisConnection]:
+    """Return those of each partition: a thread that uses the store has one already."""
+    return [store.connection] if isinstance(store, RedisStore) else store.connections
+
+
+def _as_part(session: Remembered) -> Remembered:
+    """Wrap what a visit leaves for a session elsewhere: a deletion must be moved, too."""
+    state: dict[str, JSON] = {name: [value] for name, value in session.state.items()}
+    return replace(session, state=state | {name: [] for name in session.gone}, gone=[])
+
+
+Fetch = Callable[[int, str], Page[Item]]
+"""Reads a page of one partition: at most so many items after a cursor."""
+
+
+def merged(
+    pages: Sequence[Fetch[Item]],
+    limit: int,
+    cursor: str,
+    place: Callable[[Item], tuple[int, str]],
+    *,
+    newest: bool,
+) -> Page[Item]:
+    """Merge the pages of several listings; the cursor has a position in each.
+
+    Raises:
+        UsageError: it is no cursor of such a listing.
+    """
+    positions = cursor.split(SEPARATOR) if cursor else [""] * len(pages)
+    if len(positions) != len(pages):
+        raise UsageError(
+            f"{cursor!r} is no cursor of a listing of {len(pages)} partitions; give `next` of the page "
+            "before, or none to begin."
+        )
+    read = [
+        Page(()) if position == ENDED else fetch(limit, position)
+        for fetch, position in zip(pages, positions, strict=True)
+    ]
+    found = sorted(
+        ((place(item), source, item) for source, page in enumerate(read) for item in page),
+        key=lambda entry: entry[0],
+        reverse=newest,
+    )
+    # Behind the end of a page that is not the last of its listing, others must not go ahead.
+    ends = [place_of(page.next) for page in read if page.next]
+    if ends:
+        last = max(ends) if newest else min(ends)
+        found = [entry for entry in found if (entry[0] >= last if newest else entry[0] <= last)]
+    taken, left = found[:limit], found[limit:]
+    counts = [sum(source == number for _, source, _ in taken) for number in range(len(pages))]
+    following = []
+    for page, position, count in zip(read, positions, counts, strict=True):
+        if count == len(page):
+            following.append(page.next or ENDED)
+        else:
+            following.append(cursor_of(place(page[count - 1])) if count else position)
+    more = left or any(position != ENDED for position in following)
+    return Page(tuple(item for *_, item in taken), SEPARATOR.join(following) if more else None)

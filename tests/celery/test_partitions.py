@@ -1,0 +1,308 @@
+"""Real workers on a store of several partitions: on two servers, on one, and in a cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from celery import Celery
+
+from runner import Client, Status
+from runner.definition.registry import Registry
+from runner.records.asking import numbered_question
+from runner.records.interrupts import Address
+from runner.settings import Settings
+from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.keys import Keys
+from runner.store.redis.partitions import open_store
+from runner.store.redis.server_info import read_metrics
+from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
+from tests.chaos.servers import Cluster, Server
+from tests.waiting import wait_until
+
+REPLIES = "runner:replies:here"
+RUNS = 12
+"""So many hardly ever are all in one of two partitions."""
+
+pytestmark = pytest.mark.slow
+
+
+class Spread(Site):
+    """A site whose store has several partitions."""
+
+    def __init__(self, folder, servers, *, urls, partitions=1, broker=""):
+        super().__init__(servers[0].url, folder)
+        self.servers = servers
+        self.store_servers = [server for server in servers if server.url in urls]
+        self.settings = {"RUNNER_REDIS_URL": urls, "RUNNER_BROKER_URL": broker}
+        self.settings |= {"RUNNER_PARTITIONS": str(partitions)} if partitions > 1 else {}
+        self.client.engine.store.close()
+        options = {"partitions": partitions} if partitions > 1 else {}
+        settings = Settings(redis_url=urls, broker_url=broker, lease=LEASE, **options)
+        self.store = open_store(settings)
+        self.client = Client(store=self.store, registry=Registry())
+        self.places, self.broker = settings, settings.broker
+
+    def boot(self, count=1, **settings):
+        for _ in range(count):
+            self.add(**self.settings, **settings)
+        self.ready(count)
+        return self
+
+    def start(self, graph, task="go", count=RUNS):
+        runs = [self.client.start(graph, task) for _ in range(count)]
+        wait_until(lambda: all(run.status is not Status.EXECUTING for run in runs), "all runs have settled")
+        return runs
+
+    def end(self):
+        super().end()
+        for server in self.servers:
+            server.end()
+
+
+def two_servers(folder):
+    servers = [Server(folder, appendonly="yes").start() for _ in range(2)]
+    return Spread(folder, servers, urls=",".join(server.url for server in servers))
+
+
+def broker_apart(folder):
+    servers = [Server(folder).start() for _ in range(3)]
+    urls = ",".join(server.url for server in servers[:2])
+    return Spread(folder, servers, urls=urls, broker=servers[2].url)
+
+
+def one_server(folder):
+    server = Server(folder).start()
+    return Spread(folder, [server], urls=server.url, partitions=2)
+
+
+LAYOUTS = (two_servers, broker_apart, one_server)
+
+
+@pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: layout.__name__)
+def spread(request, tmp_path_factory):
+    """Two workers, on each layout in turn."""
+    site = request.param(tmp_path_factory.mktemp(request.param.__name__))
+    site.boot(2)
+    yield site
+    site.end()
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two servers without a worker."""
+    site = two_servers(tmp_path)
+    yield site
+    site.end()
+
+
+def both(site, graph):
+    """Start a run in each of two partitions; a gate of any other is open."""
+    runs = {}
+    while len(runs) < 2:
+        run = site.client.start(graph, "go")
+        if runs.setdefault(run.id[:2], run) is not run:
+            site.open_gate(run)
+        wait_until(lambda run=run: site.redis.exists(f"started:{run.id}"), "the node runs")
+    return [runs["00"], runs["01"]]
+
+
+def partitions_of(runs):
+    return {run.id[:2] for run in runs}
+
+
+def test_graphs_run_in_both_partitions(spread):
+    """Joins, loops, retries, maps and graphs inside graphs end as they do anywhere."""
+    for graph, status in {
+        "diamond": Status.COMPLETED,
+        "loop": Status.COMPLETED,
+        "retry": Status.COMPLETED,
+        "failure": Status.FAILED,
+        "nested": Status.INTERRUPTED,
+    }.items():
+        runs = spread.start(graph)
+        assert {run.status for run in runs} == {status}, graph
+        assert partitions_of(runs) == {"00", "01"}, graph
+        for run in runs:
+            assert {child[:2] for child in spread.store.children(run.id)} <= {run.id[:2]}
+
+
+def test_a_key_starts_one_run(spread):
+    """A repeated start finds its run, wherever that is."""
+    keys = [f"key{number}" for number in range(RUNS)]
+    first, again = (
+        [spread.client.start("chain", "go", idempotency_key=key).id for key in keys] for _ in range(2)
+    )
+
+    assert first == again
+    assert {run_id[:2] for run_id in first} == {"00", "01"}
+
+
+def test_answers_reach_both_partitions_by_every_door(spread):
+    """On the stream, from Python, and as a Celery task: each with its receipt."""
+    runs = spread.start("question")
+    for number, run in enumerate(runs):
+        (question,) = run.interrupts()
+        if number % 3 == 0:
+            assert spread.client.respond(question.id, "yes").status == "accepted"
+        body = {"v": 1, "interrupt_id": question.id, "response": "yes", "reply_to": REPLIES}
+        if number % 3 == 1:
+            spread.send(json.dumps(body))
+        if number % 3 == 2:
+            Celery("client", broker=spread.broker, set_as_current=False).send_task(
+                "runner.respond", kwargs=body, queue="runner"
+            )
+    for _ in range(RUNS * 2 // 3):
+        assert spread.receipt(REPLIES)["status"] == "accepted"
+
+    wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "all answers are applied")
+    assert partitions_of(runs) == {"00", "01"}
+
+
+def test_an_answer_before_its_question_is_kept_in_both(spread):
+    """It is applied when its run asks, whichever partition that is in."""
+    runs = both(spread, "late_question")
+    for number, run in enumerate(runs):
+        question = numbered_question(Address(run.id, "b", 1), {}, "approval", None, scope="function").id
+        spread.send(json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}))
+        server, kept = (
+            spread.servers[number % len(spread.store_servers)],
+            Keys(partition=f"p{number:02d}").early,
+        )
+        wait_until(lambda server=server, kept=kept: server.client.exists(kept), "the answer is kept")
+    for run in runs:
+        spread.open_gate(run)
+
+    assert {spread.receipt(REPLIES)["status"] for _ in runs} == {"accepted"}
+    wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "both are applied")
+
+
+def test_lists_and_numbers_span_both_partitions(spread):
+    """Pages of three have every run and question once, in order; metrics add up."""
+    runs = spread.start("question")
+    for read in (
+        lambda cursor: spread.client.runs(graph="question", limit=3, cursor=cursor),
+        lambda cursor: spread.client.interrupts(graph="question", limit=3, cursor=cursor),
+    ):
+        items, cursor = [], None
+        while cursor != "":
+            page = read(cursor)
+            items += page
+            cursor = page.next or ""
+        assert {run.id for run in runs} <= {item.run_id for item in items}
+        assert len({getattr(item, "id", item.run_id) for item in items}) == len(items)
+        times = [getattr(item, "asked_at", None) or -item.created_at for item in items]
+        assert times == sorted(times)
+
+    place = spread.places
+    metrics = read_metrics(place.redis_url, place.namespace, place.partitions)
+    counts = {metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"}
+    waiting = spread.client.runs(status=Status.INTERRUPTED, limit=1000)
+    assert counts["interrupted"] == len(waiting) >= RUNS
+
+
+def test_a_limit_counts_in_all_runs(spread):
+    """Runs of a graph with limits are in one partition: of six nodes one runs at a time."""
+    runs = [spread.client.start("turns", "go") for _ in range(3)]
+
+    def count(kind):
+        return sum(event.kind == kind for run in runs for event in run.events())
+
+    wait_until(lambda: count("node.limited") == 5, "all other nodes wait for a place")
+    assert count("node.started") == 1
+    for run in runs:
+        spread.open_gate(run)
+    assert {run.wait(60).status for run in runs} == {Status.COMPLETED}
+    assert partitions_of(runs) == {"00"}
+
+
+def test_work_of_a_lost_worker_goes_on_in_both_partitions(tmp_path):
+    """Both nodes of a killed worker, in two partitions, run again on another worker within a lease."""
+    site = two_servers(tmp_path)
+    try:
+        site.boot(1)
+        runs = both(site, "gated")
+        site.workers[0].kill()
+        site.boot(1)
+        for run in runs:
+            site.open_gate(run)
+        for run in runs:
+            assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+            assert run.result().results["a"].output == 2
+    finally:
+        site.end()
+
+
+def test_a_partition_that_is_away_keeps_the_other_going(pair):
+    """With the second server down, runs of the first end; back again, so do those of the second."""
+    pair.boot(1)
+    waiting = pair.start("question")
+    away = next(run for run in waiting if run.id.startswith("01"))
+    near = [run for run in waiting if run.id.startswith("00")]
+    (question,) = away.interrupts()
+    questions = [run.interrupts()[0].id for run in near]
+    pair.servers[1].kill()
+    for name in (question.id, *questions):
+        pair.send(json.dumps({"v": 1, "interrupt_id": name, "response": "yes"}))
+
+    wait_until(lambda: {run.status for run in near} == {Status.COMPLETED}, "the near ones end", seconds=60)
+    pair.servers[1].start()
+    assert away.wait(RECOVERY + MARGIN).status in {Status.COMPLETED, Status.INTERRUPTED}
+    wait_until(lambda: away.status is Status.COMPLETED, "the answer is applied")
+
+
+@pytest.mark.parametrize("change", ["swapped", "fewer"])
+def test_workers_refuse_servers_that_do_not_fit(pair, change):
+    """A worker with the servers in another order, or without one that has runs, stops at once."""
+    pair.boot(1)
+    pair.start("question", count=RUNS)
+    one, other = pair.settings["RUNNER_REDIS_URL"].split(",")
+    urls = {"swapped": f"{other},{one}", "fewer": one}[change]
+    worker = pair.add(**{**pair.settings, "RUNNER_REDIS_URL": urls})
+
+    wait_until(lambda: not worker.alive, "the worker stops", seconds=150)
+    assert "partitions.wrong: " in worker.output()
+
+
+def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):
+    """One server becomes two: runs that wait go on, and their keys still find them."""
+    servers = [Server(tmp_path).start(), Server(tmp_path).start()]
+    before = Spread(tmp_path, servers[:1], urls=servers[0].url)
+    try:
+        before.boot(1)
+        old = {key: before.client.start("question", "go", idempotency_key=key) for key in map(str, range(8))}
+        for run in old.values():
+            run.wait(60)
+        before.workers.pop().end()
+        later = tmp_path / "later"
+        later.mkdir()
+        after = Spread(later, servers, urls=",".join(server.url for server in servers))
+        after.boot(1)
+        found = {key: after.client.start("question", "go", idempotency_key=key).id for key in old}
+        assert found == {key: run.id for key, run in old.items()}
+        assert partitions_of(after.start("question")) == {"00", "01"}
+        for run in old.values():
+            after.client.respond(run.interrupts()[0].id, "yes")
+            assert after.client.run(run.id).wait(60).status is Status.COMPLETED
+        after.end()
+    finally:
+        before.end()
+
+
+def test_partitions_of_a_cluster_lie_on_its_servers(tmp_path):
+    """Runs are spread over the servers of a cluster, and workers reach them all."""
+    cluster, broker = Cluster(tmp_path), Server(tmp_path).start()
+    site = Spread(tmp_path, [broker], urls=cluster.url, partitions=4, broker=broker.url)
+    try:
+        site.boot(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs")
+        runs = site.start("spread", count=16)
+        assert len(partitions_of(runs)) > 1
+        for run in runs:
+            site.client.respond(run.interrupts()[0].id, "yes")
+        wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "all runs end", seconds=150)
+        used = [server for server in cluster.servers if server.client.dbsize()]
+        assert len(used) > 1
+        assert DeadLetters(cluster.url, partitions=4).count() == 0
+    finally:
+        site.end()
+        cluster.end()
