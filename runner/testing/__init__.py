@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from runner.agent.models.scripted import ScriptedModel
     from runner.testing.contract import StoreContract
+    from runner.testing.fake_redis import fake_store
     from runner.testing.in_process import CrashPoint, ManualClock, answer
     from runner.testing.replaying import replay
 
-__all__ = ["CrashPoint", "ManualClock", "ScriptedModel", "StoreContract", "answer", "replay"]
+__all__ = [
+    "CrashPoint",
+    "ManualClock",
+    "ScriptedModel",
+    "StoreContract",
+    "answer",
+    "fake_store",
+    "replay",
+]
 
 _HOMES = {
     "CrashPoint": "runner.testing.in_process",
@@ -22,6 +31,7 @@ _HOMES = {
     "ScriptedModel": "runner.agent.models.scripted",
     "StoreContract": "runner.testing.contract",
     "answer": "runner.testing.in_process",
+    "fake_store": "runner.testing.fake_redis",
     "replay": "runner.testing.replaying",
 }
 

@@ -2,8 +2,10 @@
 
 The store's own scripts run in it, so it keeps every promise of the contract, without a server.
 What it can't do: no other process sees it, so a worker, a broker or a program that a test starts needs
-a real server; it has no disk, replicas or limit of memory, and no INFO, which `runner doctor` reads; a
-script takes about a millisecond, ten times as long as on a server. Needs the package `fakeredis[lua]`.
+a real server. (fakeredis has a server for TCP, too; its replies to scripts break at line ends, so that a
+claim fails with "Bad simple string value".) It has no disk, replicas or limit of memory, and no INFO,
+which `runner doctor` reads; a script takes about a millisecond, ten times as long as on a server. Needs
+the package `fakeredis[lua]`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import fakeredis
 from fakeredis import FakeRedisConnection
 
 from runner.store.redis.connection import CLIENTS, OPTIONS
+from runner.store.redis.store import RedisStore
 
 SCHEME = "fakeredis"
 
@@ -42,6 +45,10 @@ class FakeStore:
 
     url: str
     client: fakeredis.FakeRedis
+
+    def open(self) -> RedisStore:
+        """Open the store on it, for `builder.set_store`: the graph runs in it when it is called."""
+        return RedisStore(self.url, push=False)
 
 
 @contextmanager

@@ -74,7 +74,8 @@ def crash_at(run_graph: InProcessRuns) -> Callable[..., None]:
 def fake_store() -> Iterator[FakeStore]:
     """Make an empty fake Redis in this process: `.url` is its address, `.client` looks at its keys.
 
-    A client, a store and the command line (but for `doctor`) work on it. No worker can: another process
+    `.open()` is the store on it, for `set_store` of a graph that is called in the test. A client, a store
+    and the command line (but for `doctor`) work on it. No worker can: another process
     does not see it. It keeps nothing on disk, has no replicas and no limit of memory, and is slower than
     a real server.
     """
