@@ -52,12 +52,10 @@ def is_current(store: Store, find: Callable[[str], Plan | None], plan: Plan | No
 
     Where a nested graph is gone, the graph around it decides.
     """
-    if plan is not None:
-        return claim.current == plan.topology.fingerprint
-    path = claim.graph_id.rpartition(PATH)[0]
-    while path and (around := find(path)) is None:
-        path = path.rpartition(PATH)[0]
-    return bool(path) and around is not None and store.graphs().get(path) == around.topology.fingerprint
+    path = claim.graph_id
+    while plan is None and (path := path.rpartition(PATH)[0]):
+        plan = find(path)
+    return plan is not None and store.graphs().get(path) == plan.topology.fingerprint
 
 
 def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:

@@ -104,14 +104,13 @@ class Reply:
 class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
-    `fingerprint` and `signature` are those of the run's graph and node, `current` was last published under
-    its name. An item's `task` is the item; `map` counts a map's items, `report` is an external task's result.
+    `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
+    `map` counts a map's items, `report` is an external task's result.
     """
 
     token: Token
     graph_id: str
     fingerprint: str
-    current: str
     signature: str
     record: NodeRecord
     task: JSON

@@ -2,13 +2,12 @@
 --
 -- Keys touched: r:<run> (the node), timers (ring goes, lease comes), r:<run>:e; limit:h:<limit>,
 --   limit:q:<limit>, rates, and the nodes, timers and queues of those that get a place; read: g:<fingerprint>,
---   graphs, r:<run> (inputs), :m (what the node kept).
+--   r:<run> (inputs), :m (what the node kept).
 -- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce.
--- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, current
---   fingerprint, node's shape, node's record, task or item, state given, inputs (node, visit, output ...),
---   questions (question, decision ...), document, messages, record of its items or nil, report or nil; or "stale",
---   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later),
---   "revoked <reference>" (its run stopped while another system was at work for it).
+-- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, node's
+--   shape, node's record, task or item, state given, inputs (node, visit, output ...), questions (question,
+--   decision ...), document, messages, record of its items or nil, report or nil; or "stale",
+--   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later), "revoked <reference>" (its run stopped while another system was at work for it).
 -- include: fast_claim
 -- include: claimed
 -- include: limited

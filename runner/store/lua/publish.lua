@@ -10,11 +10,9 @@ local shape_key = prefix .. 'g:' .. fingerprint
 if redis.call('EXISTS', shape_key) == 0 then return {'missing'} end
 local old = redis.call('HGET', prefix .. 'graphs', name)
 redis.call('HSET', prefix .. 'graphs', name, fingerprint)
-redis.call('HSET', shape_key, 'current', 1)
 redis.call('PERSIST', shape_key)
 if old and old ~= fingerprint then
   local old_key = prefix .. 'g:' .. old
-  redis.call('HDEL', old_key, 'current')
   if retention > 0 and tonumber(redis.call('HGET', old_key, 'runs') or 0) <= 0 then
     redis.call('PEXPIRE', old_key, retention)
   end

@@ -201,14 +201,13 @@ class StoredRun:
 
     # Reading, in copies
 
-    def claim(self, changes: Changes, node: str, current: str, child: RunSnapshot | None) -> Claim:
+    def claim(self, changes: Changes, node: str, child: RunSnapshot | None) -> Claim:
         """Collect what the worker needs that has claimed a node."""
         record = changes.node(node)
         return Claim(
             token=Token(self.record.run_id, node, record.visit, record.fence),
             graph_id=self.record.graph_id,
             fingerprint=self.record.fingerprint,
-            current=current,
             signature=changes.shape(node).signature,
             record=record,
             task=pack_copy(self._task(node, record.visit)),

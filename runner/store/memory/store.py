@@ -118,9 +118,8 @@ class MemoryStore:
             if reply.word != "claimed":
                 return replied(reply.word, reply.doorbells)
             changes = self._database.changes(run)
-            current = self._database.current.get(run.record.graph_id, "")
             child = changes.node(node).child
-            return run.claim(changes, node, current, self.read(child) if child else None)
+            return run.claim(changes, node, self.read(child) if child else None)
 
     def save(self, token: Token, saved: Saved) -> Reply:
         with self._changed:

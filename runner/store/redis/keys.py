@@ -56,7 +56,7 @@ DICTIONARY = (
         "g:<fingerprint>",
         "hash",
         "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, s:<node> its fast path, "
-        "l:<loop>; current, when it is; runs, how many use it",
+        "l:<loop>; runs, how many use it",
         "while current or used by a run, then for the retention",
     ),
     Key(

@@ -164,7 +164,6 @@ class ClaimReply(NamedTuple):
     word: bytes
     graph: bytes
     fingerprint: bytes
-    current: bytes
     shape: bytes
     record: bytes
     task: bytes
@@ -191,7 +190,6 @@ def claimed(
         token=Token(run_id, node, record.visit, record.fence),
         graph_id=claim.graph.decode(),
         fingerprint=claim.fingerprint.decode(),
-        current=claim.current.decode(),
         signature=load(claim.shape)["signature"],
         record=record,
         task=task,

@@ -38,8 +38,7 @@ local function claimed(d, name)
   local run = redis.call('HMGET', d.key, 'm:' .. name, 'state', 'q:' .. name, 'k:' .. name)
   local shapes = redis.call('HMGET', d.shape_key, 'n:' .. shape_name, 'i:' .. name)
   d.shapes['i:' .. shape_name] = shapes[2] and cjson.decode(shapes[2]) or {}
-  return {'claimed', d.run.graph, d.run.fp, redis.call('HGET', prefix .. 'graphs', d.run.graph) or '',
-    shapes[1], write_node(record), task(d, name, record.visit), run[2], inputs(d, name, record),
-    answers(d, run[3], record.visit), run[4] ~= '1' and run[4], messages(d, name), run[1],
+  return {'claimed', d.run.graph, d.run.fp, shapes[1], write_node(record), task(d, name, record.visit), run[2],
+    inputs(d, name, record), answers(d, run[3], record.visit), run[4] ~= '1' and run[4], messages(d, name), run[1],
     record.handed ~= '' and redis.call('HGET', d.key, 'h:' .. record.handed)}
 end

@@ -19,7 +19,7 @@ local function fast_claim()
   if not event then return end
   local fp, parent, graph = own[3]:match('^(%S+) (%S+) (.*)$')
   local shape_name = owner and owner .. '[]' or name
-  local shape_fields = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. shape_name, 'i:' .. name, 'current')
+  local shape_fields = redis.call('HMGET', prefix .. 'g:' .. fp, 'n:' .. shape_name, 'i:' .. name)
   local inputs = not shape_fields[1]:find('"limits"', 1, true) and fast_inputs(key, shape_fields[2])
   if not inputs then return end
   if owner then own[4] = redis.call('HGET', key .. ':f', owner .. '.' .. visit .. '.' .. index) end
@@ -30,8 +30,7 @@ local function fast_claim()
   write_event(key, event, started, name)
   if parent ~= '-' then echo(root_of(key), started) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
-  local current = shape_fields[3] and fp or redis.call('HGET', prefix .. 'graphs', graph) or ''
-  return {'claimed', graph, fp, current, shape_fields[1], record, own[4], own[5], inputs, {}, false, {}, false, false}
+  return {'claimed', graph, fp, shape_fields[1], record, own[4], own[5], inputs, {}, false, {}, false, false}
 end
 
 local fast_reply = fast_claim()
