@@ -1,7 +1,7 @@
 """What makes nodes ready: arrivals along edges, and the rounds of loops.
 
-Twins in `store/lua/parts`: spread.lua, arrive.lua and turn.lua; parts/fast_targets.lua is the fast way
-for nodes outside of loops.
+Twins in `store/lua/parts`: spread.lua, arrive.lua and turn.lua. `store/lua/apply.lua` counts the arrivals of
+planned transitions as `arrive` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from runner.definition.model import ROOT, EdgeKind, Join
 from runner.records.run import Arrivals, EventKind, LoopRecord, Status
-from runner.scheduler.changes import AddEvent, Changes
+from runner.scheduler.changes import AddEvent, Arrival, Changes
 from runner.scheduler.shared import dispatch, stop
 
 
@@ -39,6 +39,10 @@ def spread(changes: Changes, first: str) -> None:
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list[str]) -> None:
     """Count one arrival, which may make the node ready or skip it; a skipped node is added to `settled`."""
     stamp = changes.round(scope)
+    if changes.uncounted is not None:
+        own = changes.round(changes.topology.nodes[node].scope)
+        changes.uncounted.append(Arrival(node, scope, stamp, own, live))
+        return
     old = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
     if old.stamp != stamp:
         old = Arrivals(stamp)
@@ -53,7 +57,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))
         settled.append(node)
     elif (live and shape.join is Join.ANY) or (arrived >= shape.needs and alive):
-        _ready(changes, node, visit=record.visit + 1, attempt=1)
+        begin_visit(changes, node, visit=record.visit + 1, attempt=1)
 
 
 def _total(changes: Changes, node: str) -> tuple[int, int]:
@@ -101,10 +105,10 @@ def _again(changes: Changes, loop_id: int) -> None:
         around = changes.loop(outer)
         changes.loops[outer] = replace(around, settled=around.settled - shape.size)
     record = changes.node(shape.header)
-    _ready(changes, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
+    begin_visit(changes, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
 
 
-def _ready(
+def begin_visit(
     changes: Changes, node: str, *, visit: int, attempt: int, via: tuple[tuple[str, int], ...] = ()
 ) -> None:
     """Make a node ready for a new visit, unless the run stops or has reached its maximum of executions."""

@@ -192,6 +192,20 @@ Action = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One arrival that the store is to count: see `Changes.uncounted`.
+
+    `stamp` is the round of its scope, `own` that of the node's innermost loop.
+    """
+
+    node: str
+    scope: int
+    stamp: int
+    own: int
+    live: bool
+
+
 class View(LimitUsage, Protocol):
     """What a transition may read: the records of one run, each only when it is needed."""
 
@@ -253,6 +267,8 @@ class Changes:
         self.loops: dict[int, LoopRecord] = {}
         self.maps: dict[str, MapRecord] = {}
         self.arrived: dict[tuple[int, str], Arrivals] = {}
+        self.uncounted: list[Arrival] | None = None
+        """The arrivals that are left to the store, where the view does not have earlier ones: see plan.py."""
         self.actions: list[Action] = []
 
     def node(self, node: str) -> NodeRecord:

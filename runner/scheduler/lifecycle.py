@@ -1,8 +1,6 @@
 """The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition.
 
-Twins in `store/lua`: claim.lua, settle.lua, retry.lua and parts/finish.lua, parts/step.lua. The
-fast way of parts/fast_settle.lua makes the same changes for the common case: a node outside of loops
-whose edges lead to different nodes.
+Twins in `store/lua`: claim.lua, settle.lua, retry.lua and parts/finish.lua, parts/step.lua.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def _begin_items(changes: Changes, name: str) -> bool:
         if items.next >= items.total or (window and 0 < window.window <= items.active):
             return False
         changes.maps[name] = replace(items, next=items.next + 1)
-        _begin_item(changes, item_id(name, items.next), items.visit)
+        begin_item(changes, item_id(name, items.next), items.visit)
     return True
 
 
-def _begin_item(changes: Changes, item: str, visit: int) -> None:
+def begin_item(changes: Changes, item: str, visit: int) -> None:
     """Make an item ready, unless it has already completed in this visit of the map (a retry)."""
     record = changes.node(item)
     if record.visit != visit:

@@ -13,7 +13,6 @@ import pydantic_core
 
 from runner.definition.model import (
     AFTER_GRAPH,
-    BRACKETS,
     EdgeKind,
     FailurePolicy,
     InEdge,
@@ -71,9 +70,6 @@ LARGE = 65_536
 CHUNK = 500
 """Items of a map that are written in one request, so that a long list does not block other clients."""
 
-FAST_EDGES = 500
-"""Nodes with more edges do not take the fast path: Lua's stack takes a few thousand arguments."""
-
 
 def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
     """Write a graph's shape as the fields of a hash, each of a size that its node alone decides."""
@@ -118,30 +114,11 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         yield f"o:{name}", dump([_out(edge) for edge in leaving])
     if coming:
         yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
-    if name.endswith(BRACKETS):
-        if not node.loops:
-            window = topology.nodes[name.removesuffix(BRACKETS)].map
-            yield f"s:{name}", dump([window.window if window else 0, node.queue, node.priority])
-    elif _has_fast_path(topology, name):
-        yield f"s:{name}", dump([_fast_edge(topology, edge.target) for edge in leaving])
 
 
 def _out(edge: OutEdge) -> list[JSON]:
     on_expire = [True] if edge.on_expire else []
     return [edge.target, edge.kind, edge.scope, edge.loop, *on_expire]
-
-
-def _has_fast_path(topology: Topology, name: str) -> bool:
-    """Return whether a completed visit may settle on the fast path: see parts/fast_settle.lua."""
-    leaving = topology.outgoing[name]
-    targets = {edge.target for edge in leaving}
-    in_loops = any(topology.nodes[node].loops for node in (name, *targets))
-    return not (in_loops or topology.limit) and len(leaving) == len(targets) <= FAST_EDGES
-
-
-def _fast_edge(topology: Topology, target: str) -> list[JSON]:
-    node = topology.nodes[target]
-    return [target, node.needs, node.join is Join.ANY, node.queue, node.priority]
 
 
 RECORD = (

@@ -57,12 +57,16 @@ class Doorbell:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A worker's right to write for one visit: only the newest fence is obeyed."""
+    """A worker's right to write for one visit: only the newest fence is obeyed.
+
+    `seen` is the store's own: what the claim has read, so that it need not be read again.
+    """
 
     run_id: str
     node: str
     visit: int
     fence: int
+    seen: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ LOOK = (
     "if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt "
     "then return {'stale'} end"
 )
-FAST = "local said = fast_claim()"
+PLANNED = "if number ~= visit or attempt ~= ARGV[9] or not event then return {'other'} end"
+TO_CLAIM = "do return {'other'} end"
 with_look = scripts._code
 
 
 def without_look(source: str) -> str:
-    return with_look(source).replace(LOOK, "").replace(FAST, "local said = nil")
+    return with_look(source).replace(LOOK, "").replace(PLANNED, TO_CLAIM)
 
 
 scripts._code = without_look

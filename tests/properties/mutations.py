@@ -142,10 +142,10 @@ MUTATIONS = (
         "a run that stops settles what follows",
     ),
     Mutation(
-        LUA + "parts/fast_targets.lua",
-        "if (live and edge[3]) or (arrived >= edge[2] and alive > 0) then",
-        "if live or (arrived >= edge[2] and alive > 0) then",
-        "a join of all does not wait for all, on the fast path",
+        LUA + "apply.lua",
+        "if pending and ((live > 0 and kind == ANY) or arrived >= needs) then",
+        "if pending and (live > 0 or arrived >= needs) then",
+        "a join of all does not wait for all, in a plan",
     ),
     Mutation(
         LUA + "parts/lost.lua",
@@ -268,10 +268,10 @@ MUTATIONS = (
         "maps",
     ),
     Mutation(
-        LUA + "parts/fast_place.lua",
-        "    if active + waiting == 0 then return end\n",
+        LUA + "apply.lua",
+        "      if busy + rest == 0 then return {'other'} end\n",
         "",
-        "a map is not rung when its last item has ended, on the fast path",
+        "a map is not rung when its last item has ended, in a plan",
         "maps",
     ),
 )

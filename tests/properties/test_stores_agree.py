@@ -38,7 +38,7 @@ from runner.records.outcomes import Remembered, Saved
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store import encoding
-from runner.store.interface import Claim, Settlement, Start
+from runner.store.interface import Claim, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
@@ -120,6 +120,7 @@ class Agreement(RuleBasedStateMachine):
         self.gone = {}
         self.count = 0
         self.last = None
+        self.own = {}
 
     def teardown(self):
         if self.redis:
@@ -133,13 +134,17 @@ class Agreement(RuleBasedStateMachine):
     def both(self, name, *arguments, **named):
         """Call both stores, compare their replies, and remember what later steps can use."""
         self.last = (name, arguments, named)
-        reply, other = (getattr(store, name)(*arguments, **named) for store in (self.memory, self.redis))
+        reply = getattr(self.memory, name)(*arguments, **named)
+        # A token also carries what its own store has read.
+        own = [self.own.get(part, part) if isinstance(part, Token) else part for part in arguments]
+        other = getattr(self.redis, name)(*own, **named)
         assert comparable(other) == comparable(reply), (name, comparable(other), comparable(reply))
         for part in reply if isinstance(reply, tuple) else [reply]:
             for bell in getattr(part, "doorbells", []):
                 (self.ends if bell.node == CALLBACK_NODE else self.bells).append(bell)
-        if isinstance(reply, Claim) and reply.token not in self.tokens:
-            self.tokens.append(reply.token)
+        if isinstance(reply, Claim):
+            self.own[reply.token] = other.token
+            self.tokens += [] if reply.token in self.tokens else [reply.token]
         return reply
 
     @initialize(first=graphs("first"), second=graphs("second"), later=graphs("first"))
@@ -835,3 +840,60 @@ def test_moved_runs_are_the_same_in_both_stores(store_server):
 
     migrate()
     assert any(counts), "no run was moved, so nothing was shown"
+
+
+class Progress(Migrations):
+    """The machine, led to runs that go on: what happens to every node goes by plans in the Redis store."""
+
+    def play(self, data, steps):
+        """Claim what is rung for, mostly oldest first, end or park it, and compare after each step."""
+        for _ in range(steps):
+            if not self.bells:
+                self.answer_some(data)
+            if not self.bells:
+                return
+            last = len(self.bells) - 1
+            bell = self.bells.pop(data.draw(st.sampled_from([0, 0, 0, min(1, last), last])))
+            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            if isinstance(claim, Claim):
+                self.go_on(data, bell, claim)
+            for name in INVARIANTS:
+                getattr(self, name)()
+
+    def go_on(self, data, bell, claim):
+        """Let a worker do with a claimed visit what it may."""
+        if self.is_map(bell) and not (claim.map and claim.map.has_ended):
+            self.both("expand", claim.token, None if claim.map else [1, 2, 3, 4])
+            return
+        ends = data.draw(st.sampled_from(["settle"] * 9 + ["park", "ask", "fail", "claim", "cancel"]))
+        if ends == "park":
+            self.park(data, claim.token)
+            return
+        if ends == "ask":
+            self.ask(data, "ask", claim.token, ["x"], keeps=data.draw(st.booleans()), expires_in=None)
+            self.answer_some(data)
+        elif ends == "claim":
+            self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, f"nonce{self.count}")
+        elif ends == "cancel":
+            self.both("cancel", bell.run_id, "enough", self.nonce())
+        bits = data.draw(st.sampled_from([511, 511, 511, 0]) | st.integers(0, 511))
+        self.end(claim.token, bits, ends == "fail", None, ())
+        if data.draw(SELDOM):
+            self.repeat()
+
+
+def test_runs_that_go_on_are_the_same_in_both_stores(store_server):
+    """Whatever the graph, the common way through it leaves the same in both stores after each step."""
+    kind = type("Machine", (Progress,), {"url": store_server.url})
+
+    @hypothesis.settings(max_examples=MIGRATIONS, deadline=None)
+    @hypothesis.given(graphs("first"), st.data())
+    def go_on(first, data):
+        machine = kind()
+        try:
+            machine.publish(first, first, first)
+            machine.play(data, 30)
+        finally:
+            machine.teardown()
+
+    go_on()

@@ -7,8 +7,8 @@
 -- Words: "claimed" (a repeat with the same nonce too), followed by: graph, fingerprint, node's
 --   shape, node's record, task or item, state given, inputs (node, visit, output ...), questions (question,
 --   decision ...), document, messages, record of its items or nil, report or nil; or "stale",
---   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later), "revoked <reference>" (its run stopped while another system was at work for it).
--- include: fast_claim
+--   "cancelled", "unknown", "limited" (it waits for a place), "limited <ms>" (it begins so much later),
+--   "revoked <reference>" (its run stopped while another system was at work for it).
 -- include: claimed
 -- include: limited
 -- include: fence

@@ -9,7 +9,6 @@
 --   (parts/remember.lua); then what is kept.
 -- Words: "settled" (a repeat too), "changed" when what the conditions read has changed, "locked", "stale";
 --   "full" and two sizes (parts/size.lua).
--- include: fast_settle
 -- include: room
 -- include: lock
 -- include: ownership

@@ -55,8 +55,8 @@ DICTIONARY = (
     Key(
         "g:<fingerprint>",
         "hash",
-        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, s:<node> its fast path, "
-        "l:<loop>; runs, how many use it",
+        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; "
+        "runs, how many use it",
         "while current or used by a run, then for the retention",
     ),
     Key(

@@ -6,6 +6,7 @@ script's header names; the other functions read replies and stored fields.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from typing import Any, NamedTuple
@@ -198,7 +199,7 @@ def claimed(
             (source.decode(), visit, output)
             for (source, visit, _), output in zip(claim.inputs, outputs, strict=True)
         ],
-        answers=_decided(*claim.questions) if claim.questions else [],
+        answers=decided(*claim.questions) if claim.questions else [],
         document=load(claim.document) if claim.document else None,
         messages=[load(message) for message in claim.messages],
         child=read(record.child) if record.child else None,
@@ -207,11 +208,11 @@ def claimed(
     )
 
 
-def _decided(
+def decided(
     ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
 ) -> list[Interrupt]:
     asked = sorted(zip(ids, questions, decisions, strict=True), key=lambda each: question_number(each[1]))
-    interrupts = [question(each.decode(), data, decided) for each, data, decided in asked]
+    interrupts = [question(each.decode(), data, decision) for each, data, decision in asked]
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
@@ -229,11 +230,6 @@ def _load(data: bytes | None) -> Any:
 
 
 # Records that replace a run's own: see parts/reopen.lua.
-
-FIXED = {"status", "visit", "attempt", "fence", "stamp", "edges", "nonce"}
-"""What every node's text begins with; see parts/records.lua."""
-
-DEFAULTS = {field.name: field.default for field in fields(NodeRecord)}
 
 
 def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
@@ -331,12 +327,24 @@ def map_text(record: MapRecord) -> str:
     return " ".join(str(int(count)) for count in astuple(record))
 
 
+REST = {
+    field.name: field.default
+    for field in fields(NodeRecord)
+    if field.name not in {"status", "visit", "attempt", "fence", "stamp", "edges", "nonce"}
+}
+"""What follows as an object in a node's text, where it is not this; see parts/records.lua."""
+
+rest_of = operator.attrgetter(*REST)
+
+
 def node_text(record: NodeRecord, scope: int) -> str:
-    """Write a node's record as parts/records.lua does."""
-    rest = {
-        name: value for name, value in asdict(record).items() if name not in FIXED and value != DEFAULTS[name]
-    }
-    rest |= {"scope": scope} if scope != ROOT else {}
-    head = (record.status, record.visit, record.attempt, record.fence, record.stamp)
-    tail = (record.edges or "-", record.nonce or "-", dump(rest).decode() if rest else "")
-    return " ".join(map(str, (*head, *tail)))
+    """Write a node's record as parts/records.lua does; `scope` is the innermost loop around the node."""
+    pairs = zip(REST.items(), rest_of(record), strict=True)
+    rest = {name: value for (name, default), value in pairs if value != default}
+    if scope != ROOT:
+        rest["scope"] = scope
+    tail = dump(rest).decode() if rest else ""
+    return (
+        f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
+        f"{record.edges or '-'} {record.nonce or '-'} {tail}"
+    )

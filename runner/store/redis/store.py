@@ -43,6 +43,7 @@ from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.draft import Settings
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
+from runner.store.redis.hot import Hot
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.script_values import claimed, fetched
@@ -160,6 +161,7 @@ class RedisStore:
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
         known = Settings(self.lease_ms, self._retention_ms, push, max_run, self._value)
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
+        self._hot = Hot(self._call, self.topology, self._read_fields, self._large, self.lease_ms)
 
     @property
     def connection(self) -> RedisConnection:
@@ -178,6 +180,7 @@ class RedisStore:
 
     def publish(self, topologies: Sequence[Topology]) -> None:
         for topology in topologies:
+            self._hot.remember(topology)
             if self._call("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
                 key = self._keys.shape(topology.fingerprint)
                 with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
@@ -225,10 +228,15 @@ class RedisStore:
         return Reply(word, doorbells_of(reply), start.run_id if word == "started" else "")
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+        hot = self._hot.claim(run_id, node, visit, attempt, nonce)
+        if hot is not None:
+            return hot
         reply = self._call("claim", run_id, node, visit, attempt, nonce)
         if reply[0] != b"claimed":
             return reply_of(reply)
-        return claimed(run_id, node, reply, self._large, self.read)
+        claim = claimed(run_id, node, reply, self._large, self.read)
+        self._hot.meet(claim)
+        return claim
 
     def save(self, token: Token, saved: Saved) -> Reply:
         return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
@@ -249,6 +257,9 @@ class RedisStore:
         else:
             output = self._written(token, settlement.output)
             entry = self._written(token, settlement.entry)
+            hot = self._hot.settle(token, settlement, nonce, output, entry)
+            if hot is not None:
+                return hot
         return reply_of(
             self._call(
                 "settle",
@@ -790,6 +801,10 @@ class RedisStore:
             return step.apply(token.run_id, transition, *visit, *rest, **named)
 
         return self._transactions.run(verb, plan, [(token.run_id, f"n:{token.node}")])
+
+    def _read_fields(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
+        values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
+        return values
 
     def _written(self, token: Token | None, value: JSON) -> bytes:
         """Write a value, or a reference to it where it is large and its run exists."""

@@ -1,0 +1,172 @@
+"""Transitions planned by whoever has read the node, for a store that only checks and applies them.
+
+The functions of this folder run unchanged on `Known`: a view of a few records that assumes a run in progress.
+What other nodes change at the same time is left to the store, in a form that commutes: counters and the
+numbers of a map are added by difference; arrivals are counted, and the last of them, or the first live one of
+a join `any`, makes its node ready with the record and doorbell that `beginning` returns. All else that a
+plan depends on is in `Plan.guards`: it is applied only where those records are still what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from runner.definition.model import Topology, shape_name
+from runner.definition.policies import QueuePosition
+from runner.records.interrupts import Interrupt
+from runner.records.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
+from runner.scheduler.arrivals import begin_visit
+from runner.scheduler.changes import Action, Arrival, Changes, Dispatch, TransitionResult, View
+from runner.scheduler.maps import begin_item
+
+MANY = 1 << 40
+"""Active nodes, and items of a map, that a plan assumes: so many that it ends neither."""
+
+
+Name = TypeVar("Name", str, int)
+
+Record = TypeVar("Record", NodeRecord, LoopRecord)
+
+
+class Unread(Exception):
+    """A transition needs what its view does not have."""
+
+
+class Known(View):
+    """The records that were read of a run; `used` are those on which a transition has come to depend.
+
+    `asked` are all questions that the node has asked in this visit; `unasked` are those that it asks now.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeRecord],
+        loops: Mapping[int, LoopRecord] = MappingProxyType({}),
+        asked: Container[str] = (),
+    ) -> None:
+        self._nodes, self._loops, self._asked = nodes, loops, asked
+        self.used: dict[str | int, None] = {}
+        self.unasked: list[str] = []
+
+    def run(self) -> RunRecord:
+        return RunRecord("", "", "", Status.EXECUTING, active=MANY, waiting=MANY)
+
+    def node(self, node: str) -> NodeRecord:
+        return self._take(node, self._nodes)
+
+    def loop(self, loop: int) -> LoopRecord:
+        return self._take(loop, self._loops)
+
+    def _take(self, name: Name, records: Mapping[Name, Record]) -> Record:
+        if name not in records:
+            raise Unread(name)
+        self.used[name] = None
+        return records[name]
+
+    def map(self, node: str) -> MapRecord:  # noqa: ARG002 - all maps are alike
+        return MapRecord(total=MANY, active=MANY)
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        raise Unread(scope, node)
+
+    def stoppable(self) -> Iterable[str]:
+        raise Unread
+
+    def question_status(self, interrupt_id: str) -> str:
+        if interrupt_id in self._asked:
+            raise Unread(interrupt_id)
+        self.unasked.append(interrupt_id)
+        return ""
+
+    def question(self, interrupt_id: str) -> Interrupt | None:
+        raise Unread(interrupt_id)
+
+    def reported(self, reference: str) -> bool:
+        raise Unread(reference)
+
+    def tag(self, name: str) -> str:
+        raise Unread(name)
+
+    def next_start(self, key: str) -> int:
+        raise Unread(key)
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        raise Unread(key, node, since, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one transition does to one run. Timers are set for so many ms from when it is applied.
+
+    `guards` are the nodes and loops that must still have the records of the view, `unasked` the questions
+    that must not have been asked. `active`, `waiting` and `started` are added to the run's counters;
+    `item_of` is the map of which an item has ended, "" where none has.
+    """
+
+    word: str
+    guards: Sequence[str | int]
+    unasked: Sequence[str]
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[int, LoopRecord]
+    arrivals: Sequence[Arrival]
+    item_of: str
+    active: int
+    waiting: int
+    started: int
+    actions: Sequence[Action]
+
+
+def plan(
+    known: Known, topology: Topology, lease_ms: int, transition: Callable[[Changes], TransitionResult]
+) -> Plan | None:
+    """Plan a transition; None where it is refused, or needs or changes more than a plan has."""
+    changes = Changes(known, topology, 0, lease_ms)
+    changes.uncounted = []
+    try:
+        result = transition(changes)
+    except Unread:
+        return None
+    before, run = known.run(), result.run
+    counted = replace(before, active=run.active, waiting=run.waiting, started=run.started)
+    item_of = next(iter(result.maps), "")
+    if not result.nodes or run != counted or (item_of and result.maps != {item_of: ENDED_ITEM}):
+        return None
+    return Plan(
+        word=result.reply,
+        guards=[name for name in known.used if name != item_of],
+        unasked=known.unasked,
+        nodes=result.nodes,
+        loops=result.loops,
+        arrivals=changes.uncounted,
+        item_of=item_of,
+        active=run.active - before.active,
+        waiting=run.waiting - before.waiting,
+        started=run.started - before.started,
+        actions=result.actions,
+    )
+
+
+ENDED_ITEM = MapRecord(total=MANY, active=MANY - 1)
+
+
+def beginning(topology: Topology, node: str, own: int) -> tuple[NodeRecord, Dispatch]:
+    """Return the record and the doorbell of a node's first visit in a round of its innermost loop."""
+    loops = dict.fromkeys(topology.nodes[node].loops, LoopRecord(own))
+    changes = Changes(Known({node: NodeRecord(stamp=own)}, loops), topology, 0, 0)
+    begin_visit(changes, node, visit=1, attempt=1)
+    return changes.nodes[node], _dispatch(changes)
+
+
+def beginning_item(topology: Topology, item: str, visit: int, own: int) -> tuple[NodeRecord, Dispatch]:
+    """Return the record and the doorbell of an item of a map that never ran in this visit of its map."""
+    loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(own))
+    changes = Changes(Known({item: NodeRecord(stamp=own)}, loops), topology, 0, 0)
+    begin_item(changes, item, visit)
+    return changes.nodes[item], _dispatch(changes)
+
+
+def _dispatch(changes: Changes) -> Dispatch:
+    return next(action for action in changes.actions if isinstance(action, Dispatch))

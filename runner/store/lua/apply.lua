@@ -1,0 +1,131 @@
+-- Apply a plan that a worker has made for one node of a run, from what its claim has read: check what it relies
+-- on, count arrivals, write. Anything else is left to the script that decides by itself.
+--
+-- Keys touched: r:<run> (nodes, loops, maps, arrivals, counters, results), r:<run>:e, timers, queues; r:<root>
+--   (size) and its :e.
+-- Arguments: 6 run, 7 graph, 8 task that ends with this ("": none), 9 bytes by which the run grows, 10 numbers (see
+--   `_HEAD` in store/redis/plans.py), 11 "" or the maximum of executions, then: fields that must have a
+--   value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
+--   (numbers, see `_ARRIVAL`; node or map; record with which a node begins; count where there is none yet);
+--   queues, with priority; fields to write, with value; results, which begin with the number of the
+--   first event; timers to drop; timers to set, with ms from now; events (kind, visit, node, detail, data);
+--   doorbells (queue by number, node, visit, attempt).
+-- Words: "applied"; "other" when nothing was written: something has changed, or more follows than a plan has.
+-- include: doorbells
+-- include: echo
+local ANY, ITEM = 1, 2
+local run, graph = ARGV[6], ARGV[7]
+local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
+local more_active, more_waiting, more_started, child, g1, g2, a1, a2, q1, q2, p1, p2, r1, r2, d1, d2, s1, s2, e1, e2, b1, b2 =
+  ARGV[10]:byte(1, 22)
+local guards, arrivals = g1 * 256 + g2, a1 * 256 + a2
+local at = 12 + guards + 2 * arrivals
+local own = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 12, at - 1))
+if not own[1] then return {'other'} end
+local status, active, waiting, others, started, event =
+  own[1]:match('^(%S+) (%d+) (%d+) (%d+ %d+) (%d+) (%d+) %-$')
+if not status or (own[3] or '') ~= '' then return {'other'} end
+for place = 1, guards do
+  if (own[place + 3] or '') ~= ARGV[at + place - 1] then return {'other'} end
+end
+at = at + guards
+local bytes, root = tonumber(ARGV[9]), child == 1 and root_of(key)
+local size = (root and root.size or tonumber(own[2])) + bytes
+if bytes > 0 and size > most then return {'other'} end
+
+-- Arrivals are counted here, whoever they come from: the last one, or the first live one of "any", begins a node's
+-- visit. The end of an item is counted at its map, whose next item begins.
+local fields, due, last, first_queue = {}, {}, 0, at + 4 * arrivals
+local function begin(name, record, visit, queue)
+  fields[last + 1], fields[last + 2], last = 'n:' .. name, record, last + 2
+  due[#due + 1], due[#due + 2] = now + lease, 'node|' .. run .. '|' .. name
+  local place = first_queue + 2 * queue
+  bells[#bells + 1] = {run, name, visit, 1, ARGV[place], tonumber(ARGV[place + 1]), graph}
+end
+
+for place = 1, arrivals do
+  local t1, t2, o1, o2, n1, n2, l1, l2, w1, w2, kind, q = ARGV[at]:byte(1, 12)
+  local stamp, current, number, live, needs = t1 * 256 + t2, o1 * 256 + o2, n1 * 256 + n2, l1 * 256 + l2, w1 * 256 + w2
+  local name, record, counted = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local count, old = own[guards + 2 + 2 * place], own[guards + 3 + 2 * place]
+  if kind == ITEM then
+    -- `needs` is how many items may run at once, 0 for any number.
+    local visit, total, begun, busy, rest, failed, swept =
+      (count or ''):match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+)$')
+    if tonumber(visit) ~= current then return {'other'} end
+    total, begun, busy = tonumber(total), tonumber(begun), busy - 1
+    if begun == total then
+      if busy + rest == 0 then return {'other'} end
+    elseif needs == 0 or busy + 1 < needs or begun + 1 == total then
+      return {'other'}
+    elseif busy < needs then
+      local item = name .. '[' .. begun .. ']'
+      if redis.call('HEXISTS', key, 'n:' .. item) == 1 then return {'other'} end
+      begin(item, record, current, q)
+      begun, busy, more_started = begun + 1, busy + 1, more_started - 1
+    end
+    counted = table.concat({visit, total, begun, busy, rest, failed, 0, swept}, ' ')
+  else
+    local arrived, alive = number, live
+    if count then
+      local round, had, had_alive = count:match('^%[(%d+),(%d+),(%d+)')
+      if tonumber(round) == stamp then
+        arrived, alive = arrived + had, alive + had_alive
+        counted = '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'
+      end
+    end
+    local visit, pending = 1, true
+    if old then
+      local was, number_, fence, round, nonce = old:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
+      if was == 'pending' then return {'other'} end
+      visit, pending = number_ + 1, tonumber(round) ~= current
+      record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. record:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
+    end
+    if pending and arrived >= needs and alive == 0 then return {'other'} end
+    if pending and ((live > 0 and kind == ANY) or arrived >= needs) then begin(name, record, visit, q) end
+  end
+  fields[last + 1], fields[last + 2], last = ARGV[10 + guards + 2 * place], counted, last + 2
+  at = at + 4
+end
+active, waiting = active + more_active - 128 + #bells, waiting + more_waiting - 128
+started = started + more_started - 128 + #bells
+if ARGV[11] ~= '' and started > tonumber(ARGV[11]) then return {'other'} end
+if active < 1 or status ~= 'executing' then return {'other'} end
+
+at = first_queue + 2 * (q1 * 256 + q2)
+for place = at, at + 2 * (p1 * 256 + p2) - 1 do
+  last = last + 1
+  fields[last] = ARGV[place]
+end
+at = at + 2 * (p1 * 256 + p2)
+for place = at, at + 2 * (r1 * 256 + r2) - 1, 2 do
+  fields[last + 1], fields[last + 2], last = ARGV[place], event + 1 .. ' ' .. ARGV[place + 1], last + 2
+end
+at = at + 2 * (r1 * 256 + r2)
+local first_set = at + d1 * 256 + d2
+if first_set > at then redis.call('ZREM', timers, unpack(ARGV, at, first_set - 1)) end  -- first: see parts/room.lua
+at = first_set + 2 * (s1 * 256 + s2)
+for place = first_set, at - 1, 2 do due[#due + 1], due[#due + 2] = now + ARGV[place], ARGV[place + 1] end
+for _ = 1, e1 * 256 + e2 do
+  event = event + 1
+  local data = ARGV[at + 4] ~= '' and ARGV[at + 4] or nil
+  local said = {kind = ARGV[at], visit = ARGV[at + 1], node = ARGV[at + 2], detail = ARGV[at + 3], data = data}
+  write_event(key, event, said, said.node)
+  if root then
+    echo(root, said, bytes)
+    root, bytes = root_of(key), 0
+  end
+  at = at + 5
+end
+for _ = 1, b1 * 256 + b2 do
+  local place = first_queue + 2 * ARGV[at]
+  bells[#bells + 1] = {run, ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[place], tonumber(ARGV[place + 1]), graph}
+  at = at + 4
+end
+fields[last + 1] = 'run'
+fields[last + 2] = table.concat({status, active, waiting, others, started, event, '-'}, ' ')
+if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
+many('HSET', key, fields)
+many('ZADD', timers, due)
+if #bells > 0 and ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
+return ring_all('applied')

@@ -1,0 +1,73 @@
+-- Give a ready visit to one worker that knows its graph: it names the fields of the run that the node needs.
+-- Anything unusual is left to claim.lua.
+--
+-- Keys touched: r:<run> (the node, counters), timers, r:<run>:e; r:<root> and its :e; read: r:<run> (inputs,
+--   answers), r:<run>:f (an item) and :m (messages that the node kept).
+-- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce, 11 by how much the fence grows, 12 fingerprint that
+--   the worker takes for the graph's, 13 field of an item in :f or "", 14 ... fields of r:<run>: for an item
+--   the record of its map first.
+-- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
+--   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
+--   questions, their decisions, what the node kept: document, task of its own, messages. Or "graph" and field
+--   `of`, when the run's graph is another one; "other" where claim.lua must decide.
+-- include: settings
+-- include: echo
+local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
+local key = prefix .. 'r:' .. run
+local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 14))
+if not found[1] then return {'other'} end
+local fp, parent = found[3]:match('^(%S+) (%S+)')
+if fp ~= ARGV[12] then return {'graph', found[3]} end
+local status, number, attempt, fence, stamp, edges, own_nonce, rest =
+  found[1]:match('^(%a+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+local counters, event = found[2]:match('^(.* )(%d+) %-$')
+if number ~= visit or attempt ~= ARGV[9] or not event then return {'other'} end
+if ARGV[13] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
+if rest:find('"child":', 1, true) then return {'other'} end
+
+local record = found[1]
+if status == 'ready' then
+  if rest:find('"[ghru]') or rest:find('"s[ei]') then
+    local fields = cjson.decode(rest)
+    if fields.since or fields.granted or fields.handed then return {'other'} end
+    fields.unseen, fields.rings = nil, nil
+    rest = next(fields) and cjson.encode(fields) or ''
+  end
+  event = event + 1
+  record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[11] .. ' ' .. stamp .. ' ' .. edges .. ' '
+    .. nonce .. ' ' .. rest
+  redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
+  local begun = {kind = 'node.started', visit = visit, node = name, detail = attempt}
+  write_event(key, event, begun, name)
+  if parent ~= '-' then echo(root_of(key), begun) end
+  redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
+elseif status ~= 'running' or own_nonce ~= nonce then
+  return {'other'}
+end
+
+local asked = found[4] and cjson.decode(found[4])
+asked = asked and asked[1] == tonumber(visit) and asked
+local last = #ARGV - 8
+if not (asked or found[5] or ARGV[13] ~= '') then return {'claimed', record, parent, counters, unpack(found, 6, last)} end
+for place = last + 1, last + 5 do found[place] = false end
+if ARGV[13] ~= '' then found[last + 1] = redis.call('HGET', key .. ':f', ARGV[13]) end
+if asked then
+  table.remove(asked, 1)
+  local questions, decisions = {}, {}
+  for place, id in ipairs(asked) do
+    questions[place], decisions[place] = 'i:' .. short_id(id), 'd:' .. short_id(id)
+  end
+  found[last + 2], found[last + 3] = asked, redis.call('HMGET', key, unpack(questions))
+  found[last + 4] = redis.call('HMGET', key, unpack(decisions))
+end
+if found[5] then
+  local messages, count = {}, tonumber(redis.call('HGET', key .. ':m', '#' .. name) or 0)
+  for first = 1, count, 1000 do
+    local names = {}
+    for place = first, math.min(first + 999, count) do names[#names + 1] = place .. '.' .. name end
+    for _, message in ipairs(redis.call('HMGET', key .. ':m', unpack(names))) do messages[#messages + 1] = message end
+  end
+  local own_task = redis.call('HGET', key, 't:' .. name .. '.' .. visit)
+  found[last + 5] = {found[5] ~= '1' and found[5], own_task, messages}
+end
+return {'claimed', record, parent, counters, unpack(found, 6, last + 5)}

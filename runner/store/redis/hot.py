@@ -1,0 +1,278 @@
+"""What happens to every node, in the fewest commands: its claim, and its end where nothing unusual follows.
+
+The worker knows its node's graph, and its claim has read the node's records. So the claim says which fields
+it needs, and the scheduler plans the end from them; the scripts `take` and `apply` check and write. A method
+returns None where that does not do: nothing was written, and the script that reads everything decides.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner import scheduler
+from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
+from runner.records.run import EventKind, NodeRecord, Status, next_fence
+from runner.scheduler.changes import Changes
+from runner.scheduler.plan import Known, Plan, plan
+from runner.store import encoding
+from runner.store.encoding import doorbells_of, load
+from runner.store.event_payloads import SHORT
+from runner.store.interface import Claim, Reply, Settlement, Token
+from runner.store.redis import plans
+from runner.store.redis.connection import Argument
+from runner.store.redis.large_values import MARK, LargeValues
+from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
+from runner.store.redis.script_values import decided
+from runner.store.redis.sizes import VISIT_BYTES
+
+GRAPHS, RUNS = 500, 5_000
+"""How many graphs and runs a process remembers."""
+
+FORMS = 10_000
+"""How many forms of settles a process remembers of one graph: a node has one for each choice of edges."""
+
+SMALL = 1_000
+"""Bytes of a run's task and state that a process remembers; larger ones are read by each claim."""
+
+
+@dataclass(slots=True)
+class KnownRun:
+    """A run's graph, which each claim compares, and its task and state, which never change."""
+
+    graph: KnownGraph
+    values: tuple[bytes, bytes] | None = None
+
+
+class Hot:
+    """The claims and settles of one store that need no more than a plan. Thread-safe."""
+
+    def __init__(
+        self,
+        call: Callable[..., list[Any]],
+        topology: Callable[[str, str], Topology | None],
+        read: Callable[[str, Sequence[str]], Sequence[bytes | None]],
+        large: LargeValues,
+        lease_ms: int,
+    ) -> None:
+        """`call` runs a script, `topology` reads a graph's, `read` reads fields of a run."""
+        self._call, self._topology, self._read, self._large = call, topology, read, large
+        self._lease_ms = lease_ms
+        self._graphs: dict[str, KnownGraph] = {}
+        self._runs: dict[str, KnownRun] = {}
+        # The graph that last had a node of a name: right for most runs that this process has not seen yet.
+        self._likely: dict[str, KnownGraph] = {}
+
+    # Graphs and runs
+
+    def remember(self, topology: Topology) -> KnownGraph:
+        """Remember a graph that this process has read or published."""
+        known = self._graphs.get(topology.fingerprint)
+        if known is None:
+            if len(self._graphs) > GRAPHS:
+                self._graphs.clear()
+                self._likely.clear()
+            known = self._graphs[topology.fingerprint] = KnownGraph(topology)
+        for node in topology.nodes:
+            self._likely[node] = known
+        return known
+
+    def _graph(self, graph_id: str, fingerprint: str) -> KnownGraph | None:
+        known = self._graphs.get(fingerprint)
+        if known is None:
+            topology = self._topology(graph_id, fingerprint)
+            known = self.remember(topology) if topology else None
+        return known
+
+    # Claims
+
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | None:
+        """Claim a ready visit of a node without limits, in a run that goes on."""
+        run = self._runs.get(run_id)
+        graph = run.graph if run else self._likely.get(shape_name(node))
+        claim = self._take((run_id, node, visit, attempt, nonce), graph, run)
+        if isinstance(claim, bytes):
+            fingerprint, _, graph_id = claim.decode().split(" ", 2)
+            graph = self._graph(graph_id, fingerprint)
+            claim = self._take((run_id, node, visit, attempt, nonce), graph, None)
+        return claim if isinstance(claim, Claim) else None
+
+    def _take(
+        self, visit: tuple[str, str, int, int, str], graph: KnownGraph | None, run: KnownRun | None
+    ) -> Claim | bytes | None:
+        """Claim a visit of a node of this graph; where it is another one, return its name as stored."""
+        run_id, node, number, _, nonce = visit
+        if graph is None or not graph.is_plain(node):
+            return None
+        known = run.values if run else None
+        fields = graph.fields(node) if known else (*graph.fields(node), "task", "state")
+        if len(fields) > plans.MOST_FIELDS:
+            return None
+        item = f"{map_of(node)}.{number}.{index_of(node)}" if map_of(node) else ""
+        head = (*visit, next_fence(0, nonce), graph.topology.fingerprint, item)
+        word, *reply = self._call("take", *head, *fields, verb="claim")
+        if word == b"graph":
+            of: bytes = reply[0]
+            return of
+        if word != b"claimed":
+            return None
+        text, parent, counters, *rest = reply
+        values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
+        item, asked, questions, decisions, kept = rest[len(fields) :] or [None] * 5
+        document, own_task, messages = kept or (None, None, [])
+        record, _ = encoding.node_record(text)
+        task, state = known or self._meet(run_id, node, graph, values)
+        inputs = self._inputs(run_id, graph.topology, node, record, values)
+        outputs = [output for _, _, output in inputs]
+        task, state, *outputs = [
+            load(value or b"null") for value in self._large.get([item or own_task or task, state, *outputs])
+        ]
+        texts = {name: values[name] or b"" for name in graph.guards(node)}
+        kept_bytes = len(document or b""), [len(message) for message in messages]
+        is_alone = counters.split(b" ", 2)[1] == b"1"
+        seen = Seen(run_id, graph, parent != b"-", is_alone, {f"n:{node}": text, **texts}, kept_bytes)
+        return Claim(
+            token=Token(run_id, node, record.visit, record.fence, seen),
+            graph_id=graph.topology.graph_id,
+            fingerprint=graph.topology.fingerprint,
+            signature=graph.topology.nodes[shape_name(node)].signature,
+            record=record,
+            task=task,
+            invocation_state=state,
+            inputs=[
+                (source, reached, output)
+                for (source, reached, _), output in zip(inputs, outputs, strict=True)
+            ],
+            answers=decided(asked, questions, decisions) if asked else [],
+            document=load(document) if document else None,
+            messages=[load(message) for message in messages],
+            map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
+        )
+
+    def meet(self, claim: Claim) -> None:
+        """Remember the graph of a run whose node was claimed in the general way."""
+        graph = self._graph(claim.graph_id, claim.fingerprint)
+        if graph is not None:
+            self._likely[shape_name(claim.token.node)] = graph
+
+    def _meet(
+        self, run_id: str, node: str, graph: KnownGraph, values: Mapping[str, bytes | None]
+    ) -> tuple[bytes, bytes]:
+        """Remember a run that this process has not claimed a node of before."""
+        task, state = values["task"] or b"null", values["state"] or b"{}"
+        if len(self._runs) > RUNS:
+            self._runs.clear()
+        self._likely[shape_name(node)] = graph
+        self._runs[run_id] = KnownRun(graph, (task, state) if len(task) + len(state) <= SMALL else None)
+        return task, state
+
+    def _inputs(
+        self,
+        run_id: str,
+        topology: Topology,
+        node: str,
+        record: NodeRecord,
+        values: Mapping[str, bytes | None],
+    ) -> list[tuple[str, int, bytes]]:
+        """Find the outputs that reach a visit, in edge order; those of later visits are read apart."""
+        if topology.loops:
+            nodes = {
+                name[2:]: encoding.node_record(text)[0] if text else NodeRecord()
+                for name, text in values.items()
+                if name.startswith("n:")
+            }
+            loops = {
+                int(name[2:]): encoding.loop_record(text or b"{}")
+                for name, text in values.items()
+                if name.startswith("l:")
+            }
+            changes = Changes(Known({**nodes, node: record}, loops), topology, 0, 0)
+            visits = scheduler.live_inputs(changes, node)
+        else:
+            visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
+        later = [f"o:{source}.{visit}" for source, visit in visits if visit != 1]
+        outputs = {**values, **dict(zip(later, self._read(run_id, later), strict=True))} if later else values
+        return [(source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits]
+
+    # Settles
+
+    def settle(
+        self, token: Token, settlement: Settlement, nonce: str, output: bytes, entry: bytes
+    ) -> Reply | None:
+        """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
+        seen = token.seen
+        unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
+        if not isinstance(seen, Seen) or settlement.status is not Status.COMPLETED or unusual:
+            return None
+        try:
+            arguments = self._settle(token, seen, settlement, nonce, (output, entry))
+        except Unplanned:
+            return None
+        reply = self._call("apply", *arguments, verb="settle")
+        return Reply("settled", doorbells_of(reply)) if reply[0] == b"applied" else None
+
+    def _settle(
+        self, token: Token, seen: Seen, settlement: Settlement, nonce: str, result: tuple[bytes, bytes]
+    ) -> list[Argument]:
+        """Plan a settle. What most have in common is remembered: then only the node's own record differs."""
+        (output, entry), node, visit = result, token.node, token.visit
+        short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
+        _, _, attempt, _, stamp, _, _, rest = seen.texts[f"n:{node}"].split(b" ", 7)
+        is_item, is_plain = bool(map_of(node)), stamp == b"0" and not rest
+        # An item has no place in the order of results.
+        fields: list[Argument] = [f"o:{node}.{visit}", output]
+        results: list[Argument] = [f"x:{node}.{visit}", entry]
+        if is_item:
+            fields, results = [*fields, results[0], b"0 " + entry], []
+        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges)
+        shared = seen.graph.forms.get(name) if is_plain else None
+        if shared is not None:
+            guards, edges = [f"n:{node}"], settlement.edges or "-"
+            text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
+            event: list[Argument] = [EventKind.NODE_COMPLETED, visit, node, "", short]
+            timer = f"node|{token.run_id}|{node}"
+            made = Writes([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
+        else:
+            planned = self._plan(token, seen, settlement, nonce)
+            made = plans.writes(planned, seen, {EventKind.NODE_COMPLETED: short})
+            made.fields += fields
+            made.results += results
+            guards, shared = plans.guard_fields(planned), plans.form(planned, seen, made)
+            if is_plain and len(guards) == 1 and len(seen.graph.forms) < FORMS:
+                seen.graph.forms[name] = shared
+        if seen.is_alone and not shared.goes_on:
+            raise Unplanned(token)  # the run ends, or waits
+        grows = VISIT_BYTES + len(output) + len(entry)
+        task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
+        return plans.arguments(seen, guards, made, shared, task_id=task_id, grows=grows)
+
+    def _plan(self, token: Token, seen: Seen, settlement: Settlement, nonce: str) -> Plan:
+        settle = functools.partial(
+            scheduler.settle,
+            node=token.node,
+            visit=token.visit,
+            fence=token.fence,
+            nonce=nonce,
+            status=settlement.status,
+            edges=settlement.edges,
+        )
+        planned = plan(seen.known(), seen.graph.topology, self._lease_ms, settle)
+        if planned is None:
+            raise Unplanned(token)
+        return planned
+
+
+def _forward_inputs(
+    incoming: Sequence[InEdge], values: Mapping[str, bytes | None]
+) -> Iterator[tuple[str, int]]:
+    """Do as `scheduler.live_inputs` where a graph has no loops, without reading whole records."""
+    sources: dict[str, None] = {}
+    for edge in incoming:
+        text = values[f"n:{edge.source}"]
+        if text is not None and edge.source not in sources:
+            _, visit, _, _, _, edges, _ = text.split(b" ", 6)
+            if edges[edge.position : edge.position + 1] == b"1":
+                sources[edge.source] = None
+                yield edge.source, int(visit)
