@@ -11,8 +11,8 @@ LOOK = (
     "if record.status ~= 'ready' or record.visit ~= visit or record.attempt ~= attempt "
     "then return {'stale'} end"
 )
-PLANNED = "if number ~= visit or attempt ~= ARGV[9] or not event then return {'other'} end"
-TO_CLAIM = "do return {'other'} end"
+PLANNED = "if ENDED[status] or number ~= visit or attempt ~= ARGV[9]"
+TO_CLAIM = "do return {'other'} end\n" + PLANNED
 with_look = scripts._code
 
 

@@ -9,9 +9,10 @@
 -- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
 --   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
 --   questions, their decisions, what the node kept: document, task of its own, messages. Or "graph" and field
---   `of`, when the run's graph is another one; "other" where claim.lua must decide.
+--   `of`, when the run's graph is another one; "stale"; "other" where claim.lua must decide.
 -- include: settings
 -- include: echo
+local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
 local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run
 local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 14))
@@ -21,7 +22,10 @@ if fp ~= ARGV[12] then return {'graph', found[3]} end
 local status, number, attempt, fence, stamp, edges, own_nonce, rest =
   found[1]:match('^(%a+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
 local counters, event = found[2]:match('^(.* )(%d+) %-$')
-if number ~= visit or attempt ~= ARGV[9] or not event then return {'other'} end
+if ENDED[status] or number ~= visit or attempt ~= ARGV[9] or (status == 'running' and own_nonce ~= nonce) then
+  return {'stale'}
+end
+if not event then return {'other'} end
 if ARGV[13] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
 if rest:find('"child":', 1, true) then return {'other'} end
 
@@ -41,7 +45,7 @@ if status == 'ready' then
   write_event(key, event, begun, name)
   if parent ~= '-' then echo(root_of(key), begun) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)
-elseif status ~= 'running' or own_nonce ~= nonce then
+elseif status ~= 'running' then
   return {'other'}
 end
 

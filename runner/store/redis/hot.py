@@ -88,8 +88,8 @@ class Hot:
 
     # Claims
 
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | None:
-        """Claim a ready visit of a node without limits, in a run that goes on."""
+    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply | None:
+        """Claim a ready visit of a node without limits, in a run that goes on; otherwise "stale"."""
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
         claim = self._take((run_id, node, visit, attempt, nonce), graph, run)
@@ -97,11 +97,11 @@ class Hot:
             fingerprint, _, graph_id = claim.decode().split(" ", 2)
             graph = self._graph(graph_id, fingerprint)
             claim = self._take((run_id, node, visit, attempt, nonce), graph, None)
-        return claim if isinstance(claim, Claim) else None
+        return None if isinstance(claim, bytes) else claim
 
     def _take(
         self, visit: tuple[str, str, int, int, str], graph: KnownGraph | None, run: KnownRun | None
-    ) -> Claim | bytes | None:
+    ) -> Claim | Reply | bytes | None:
         """Claim a visit of a node of this graph; where it is another one, return its name as stored."""
         run_id, node, number, _, nonce = visit
         if graph is None or not graph.is_plain(node):
@@ -117,7 +117,7 @@ class Hot:
             of: bytes = reply[0]
             return of
         if word != b"claimed":
-            return None
+            return Reply("stale") if word == b"stale" else None
         text, parent, counters, *rest = reply
         values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
         item, asked, questions, decisions, kept = rest[len(fields) :] or [None] * 5
