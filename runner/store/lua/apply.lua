@@ -125,7 +125,7 @@ end
 fields[last + 1] = 'run'
 fields[last + 2] = table.concat({status, active, waiting, others, started, event, '-'}, ' ')
 if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
-many('HSET', key, fields)
-many('ZADD', timers, due)
+redis.call('HSET', key, unpack(fields))
+if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
 if #bells > 0 and ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
 return ring_all('applied')

@@ -18,7 +18,7 @@ from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import Known, Plan, plan
 from runner.store import encoding
-from runner.store.encoding import doorbells_of, load
+from runner.store.encoding import EVENT_LETTERS, doorbells_of, load
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, Settlement, Token
 from runner.store.redis import plans
@@ -231,7 +231,7 @@ class Hot:
         if shared is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"
             text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
-            event: list[Argument] = [EventKind.NODE_COMPLETED, visit, node, "", short]
+            event: list[Argument] = [EVENT_LETTERS[EventKind.NODE_COMPLETED], visit, node, "", short]
             timer = f"node|{token.run_id}|{node}"
             made = Writes([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
         else:

@@ -16,11 +16,12 @@ from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
 from runner.scheduler.plan import Known, Plan
 from runner.store import encoding
+from runner.store.encoding import EVENT_LETTERS
 from runner.store.redis.connection import Argument
 from runner.store.redis.script_values import loop_text, node_text
 
 MOST_FIELDS = 3_000
-"""Fields of a run that a plan or a claim names: Lua's stack takes a few thousand arguments at once."""
+"""Fields of a run that a plan or a claim names; Lua's stack takes 8,000 arguments, two for a field that is written."""
 
 _HEAD = struct.Struct(">BBBB9H")
 """Active, waiting and started with 128 added; 1 for a child run; how many guards, arrivals, queues, fields,
@@ -194,7 +195,13 @@ def writes(plan: Plan, seen: Seen, data: Mapping[str, bytes]) -> Writes:
                 made.timers += (action.due, f"{action.kind}|{run_id}|{action.key}")
             case AddEvent():
                 detail = data.get(action.kind, b"")
-                made.events += (action.kind, action.visit, action.node, action.detail, detail)
+                made.events += (
+                    EVENT_LETTERS.get(action.kind, action.kind),
+                    action.visit,
+                    action.node,
+                    action.detail,
+                    detail,
+                )
             case Dispatch():
                 made.doorbells.append(action)
             case _:
