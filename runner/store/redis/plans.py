@@ -21,7 +21,7 @@ from runner.store.redis.connection import Argument
 from runner.store.redis.script_values import loop_text, node_text
 
 MOST_FIELDS = 3_000
-"""Fields of a run that a plan or a claim names; Lua's stack takes 8,000 arguments, two for a field that is written."""
+"""Fields of a run that a plan or a claim names: Lua takes 8,000 arguments, two for each that is written."""
 
 _HEAD = struct.Struct(">BBBB9H")
 """Active, waiting and started with 128 added; 1 for a child run; how many guards, arrivals, queues, fields,
