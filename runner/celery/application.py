@@ -140,6 +140,13 @@ def _warn_of_no_graphs(**_: object) -> None:
     log.warning("graphs.none: this worker runs its own tasks and no nodes, for %s", NO_GRAPHS)
 
 
+def log_as_settings_say(settings: Settings) -> None:
+    """Have Celery's log written in the format of the settings, once it is set up."""
+    if settings.log_format == "json":
+        for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
+            signal.connect(_log_json, weak=False, dispatch_uid="runner")
+
+
 def _log_json(logger: logging.Logger, **_: object) -> None:
     for handler in logger.handlers:
         handler.setFormatter(JsonFormatter())

@@ -24,7 +24,7 @@ from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
 from runner.errors import RunnerError
 from runner.store.redis.turns import Turns
-from runner.store.redis.workers import EVERY, Worker, WorkerRegistry, described
+from runner.store.redis.workers import EVERY, KEEPER, Worker, WorkerRegistry, described
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +102,10 @@ class Heartbeat(Background):
             Worker(
                 name=str(worker.hostname),
                 pid=os.getpid(),
-                pool=_pool(worker.pool_cls),
-                slots=int(worker.concurrency or 1),
+                pool=_pool(worker.pool_cls) if worker.concurrency else KEEPER,
+                slots=int(worker.concurrency),
                 queues=sorted(worker.app.amqp.queues.consume_from),
-                wants=[self.settings.node_queue(name) for name in queues_of(registry)],
+                wants=[self.settings.node_queue(name) for name in queues_of(registry) if worker.concurrency],
                 graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
                 accepts=sorted(str(kind) for kind in conf.accept_content),
                 events=bool(worker.task_events),

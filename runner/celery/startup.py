@@ -33,7 +33,9 @@ class Startup(Background):
     """Publishes the graphs and the template once; it retries until the store has them."""
 
     label = "startup"
+    role = "worker"
     app: Celery
+    is_ready = False
 
     def prepare(self, worker: Any) -> None:
         """Keep the app, which writes the template."""
@@ -53,7 +55,9 @@ class Startup(Background):
             log.warning("nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED)
         names = self.engine.registry.names()
         self.engine.publish(names)
-        log.info("worker.ready: graphs: %s", ", ".join(names) or "none; name their modules in RUNNER_GRAPHS")
+        graphs = ", ".join(names) or "none; name their modules in RUNNER_GRAPHS"
+        log.info("%s.ready: graphs: %s", self.role, graphs)
+        self.is_ready = True
         self.finish()
 
     def _check_store(self) -> bool:

@@ -92,7 +92,11 @@ class CommandContext:
 
     def environment(self) -> dict[str, str]:
         """Return the flags as environment variables, for the programs that this one starts."""
-        flags = {"RUNNER_REDIS_URL": self.redis_url, "RUNNER_GRAPHS": self.graphs}
+        flags = {
+            "RUNNER_REDIS_URL": self.redis_url,
+            "RUNNER_NAMESPACE": self.namespace,
+            "RUNNER_GRAPHS": self.graphs,
+        }
         return {name: value for name, value in flags.items() if value is not None}
 
 

@@ -93,6 +93,16 @@ class Facts:
     @property
     def alive(self) -> list[Worker]:
         """The workers that have reported lately and accept nodes."""
+        return [worker for worker in self.reporting if not worker.is_keeper]
+
+    @property
+    def keepers(self) -> list[Worker]:
+        """The keepers that have reported lately."""
+        return [worker for worker in self.reporting if worker.is_keeper]
+
+    @property
+    def reporting(self) -> list[Worker]:
+        """The workers and keepers that have reported lately and do not stop."""
         return [worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"]
 
     def names_of(self, state: str) -> list[str]:
@@ -329,7 +339,7 @@ def _password(facts: Facts) -> Iterator[Check]:
 
 def _clocks(facts: Facts) -> Iterator[Check]:
     skews = {"this machine": facts.clock - facts.vitals.now}
-    skews |= {worker.name: worker.ahead for worker in facts.alive}
+    skews |= {worker.name: worker.ahead for worker in facts.reporting}
     wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW)
     problem = wrong and f"differ from the store's: {wrong}"
     yield from _check(
@@ -346,6 +356,12 @@ def _workers(facts: Facts) -> Iterator[Check]:
     alive, gone, stopping = facts.alive, len(facts.names_of("gone")), len(facts.names_of("stopping"))
     others = f", {gone} gone without stopping" if gone else ""
     others += f", {stopping} stopping" if stopping else ""
+    keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
+    if facts.keepers and not alive:
+        detail = f"none{others}, but {keepers}: answers and timers are applied, nodes wait on their queues"
+        yield Check(WARN, "workers", detail, "Start one with `runner worker` when nodes are to run.")
+        return
+    others += f", {keepers}" if facts.keepers else ""
     if not alive:
         yield Check(FAIL, "workers", f"none{others}", "Start one with `runner worker`.")
         return
@@ -364,7 +380,7 @@ def _stopping(facts: Facts) -> Iterator[Check]:
 
 def _graphs(facts: Facts) -> Iterator[Check]:
     published = sorted(name for name in facts.graphs if "/" not in name)
-    served = {name for worker in facts.alive for name in worker.graphs}
+    served = {name for worker in facts.reporting for name in worker.graphs}
     unserved = [name for name in published if name not in served]
     stopped = [name for name in unserved if name in facts.run_queues]
     problem = unserved and f"no worker has {_names(unserved)}: new runs would wait"
@@ -378,7 +394,7 @@ def _graphs(facts: Facts) -> Iterator[Check]:
 
 def _deploy(facts: Facts) -> Iterator[Check]:
     fingerprints: dict[str, set[str]] = {}
-    for worker in facts.alive:
+    for worker in facts.reporting:
         for name, fingerprint in worker.graphs.items():
             fingerprints.setdefault(name, set()).add(fingerprint)
     differing = _names(sorted(name for name, known in fingerprints.items() if len(known) > 1))
@@ -434,15 +450,15 @@ def _sweep(facts: Facts) -> Iterator[Check]:
     overdue = facts.vitals.overdue
     is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
     problem = f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
-    fix = "Start a worker, or read its log: every worker sweeps."
+    fix = "Start a worker or a keeper, or read its log: each of them sweeps."
     yield from _check("sweep", "nothing is late", problem, fix)
 
 
 def _intervals(facts: Facts) -> Iterator[Check]:
-    slow = _names([worker.name for worker in facts.alive if worker.sweep_interval > worker.lease > 0])
+    slow = _names([worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0])
     problem = slow and f"{slow} sweep less often than a lease lasts"
     yield from _check("intervals", "", problem, "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE.")
-    leases = sorted({worker.lease for worker in facts.alive})
+    leases = sorted({worker.lease for worker in facts.reporting})
     differ = f"workers differ: {', '.join(f'{lease:g} s' for lease in leases)}" if len(leases) > 1 else ""
     yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
 

@@ -26,7 +26,7 @@ from runner.cli.interrupts import interrupts
 from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
-from runner.cli.workers import metrics, worker, workers
+from runner.cli.workers import keeper, metrics, worker, workers
 from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"
@@ -197,6 +197,7 @@ for _command in (
     workers,
     dead,
     doctor,
+    keeper,
     metrics,
     config,
     completion,

@@ -84,6 +84,39 @@ def worker(
     os.execv(command[0], command)  # noqa: S606 - a list, and no shell
 
 
+@click.command()
+@click.option(
+    "--app",
+    metavar="MODULE:APP",
+    help="The Celery app of your workers, whose broker is used (default: runner.celery:app).",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file that is there, and touched every second, while the keeper is ready (default: none).",
+)
+@click.option(
+    "--loglevel",
+    default="info",
+    show_default=True,
+    help="The lowest level that is logged: debug, info, warning or error.",
+)
+@with_context
+def keeper(context: CommandContext, app: str | None, ready_file: Path | None, loglevel: str) -> None:
+    """Apply answers, starts and timers, and run no nodes.
+
+    A keeper does what every worker does beside its nodes: it applies answers and starts that come as
+    messages, sweeps, so that retries, reminders and expiries come in time, and publishes notices on
+    RabbitMQ. Ready nodes lie on their queues until a worker takes them. With one keeper, or two, workers
+    can be scaled to zero while their queues are empty. It ends at SIGTERM within seconds.
+    """
+    os.environ.update(context.environment())
+    named = ["--app", app] if app else []
+    touched = ["--ready-file", str(ready_file)] if ready_file else []
+    command = [sys.executable, "-m", "runner.celery.keeper", "--loglevel", loglevel, *named, *touched]
+    os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+
+
 @click.group()
 @common_options
 def workers() -> None:
@@ -98,7 +131,7 @@ def list_workers(context: CommandContext) -> None:
     A worker runs at most as many nodes at the same time as it has slots. A worker is "alive"; "gone" when
     it has not reported for half a minute: its nodes run again on other workers; "stopping" when it was
     asked to stop and still runs nodes; "hangs" when it should have stopped by now. A worker that has
-    stopped is not listed.
+    stopped is not listed. A keeper is listed, too; it has no slots.
 
     Without a terminal: name, process id, state, busy slots, slots, pool, queues, graphs and time of the
     last report (UTC), separated by tabs.

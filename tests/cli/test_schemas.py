@@ -13,8 +13,8 @@ from runner.store.redis.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
-SILENT = {"worker"}
-"""Commands without a document: a worker becomes Celery, which writes its log."""
+SILENT = {"keeper", "worker"}
+"""Commands without a document: a worker and a keeper write their logs."""
 
 
 def commands(group, path=()):

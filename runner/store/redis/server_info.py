@@ -213,7 +213,7 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 
 
 def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:
-    alive = [worker for worker in roster.all() if worker.alive(now)]
+    alive = [worker for worker in roster.all() if worker.alive(now) and not worker.is_keeper]
     yield Metric("runner_workers", "Workers that gave a sign of life lately.", len(alive))
     yield Metric("runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive))
     yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))

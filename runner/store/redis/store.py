@@ -176,6 +176,10 @@ class RedisStore:
         fields = [part for pair in template.fields().items() for part in pair]
         self._redis.call("HSET", self._keys.doorbell, *fields)
 
+    def has_doorbell(self) -> bool:
+        """Return whether there is a message that scripts ring the task queue with."""
+        return bool(self._redis.call("EXISTS", self._keys.doorbell))
+
     # Graphs
 
     def publish(self, topologies: Sequence[Topology]) -> None:

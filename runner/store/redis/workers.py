@@ -28,6 +28,10 @@ FORGOTTEN = 86_400.0
 """Seconds after which a worker that is gone is no longer listed."""
 
 
+KEEPER = "keeper"
+"""The pool of a process that has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker as it described itself; `graphs` are fingerprints by name.
@@ -57,6 +61,11 @@ class Worker:
     ahead: int = 0
     stopping: float = 0.0
     grace: float = 0.0
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether it is a keeper, which runs no nodes."""
+        return self.pool == KEEPER
 
     def alive(self, now: int) -> bool:
         """Return whether it gave a sign of life lately; `now` is in ms of the store's clock."""

@@ -1,0 +1,118 @@
+"""The keeper: a light process that applies answers, starts and timers, and runs no nodes.
+
+With one of them, workers can be scaled to zero while nothing is to run: it puts the doorbells of ready nodes
+on their queues, whose length then starts workers. Its threads are those that a worker has beside its nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from celery import Celery, signals
+from celery.app.utils import find_app
+from celery.utils.imports import cwd_in_path
+from celery.worker import state
+
+from runner.celery.amqp import AmqpIntake, Relay
+from runner.celery.application import log_as_settings_say
+from runner.celery.archiver import Archiver
+from runner.celery.background import Background
+from runner.celery.config import settings_of
+from runner.celery.engines import load_graphs
+from runner.celery.heartbeat import Heartbeat
+from runner.celery.intake import StreamIntake
+from runner.celery.startup import Startup
+from runner.celery.sweeper import Sweeper
+from runner.errors import RunnerError
+from runner.store.redis.doorbell_template import DoorbellTemplate
+from runner.store.redis.store import RedisStore
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY = 1.0
+"""Seconds between two touches of the file that says that the keeper is ready."""
+
+
+class KeeperStartup(Startup):
+    """Publishes what a worker would, but leaves the template of a doorbell that workers have stored."""
+
+    role = "keeper"
+
+    def _check_queues(self) -> bool:
+        return True  # it reads none
+
+    def _template(self) -> DoorbellTemplate | None:
+        store = cast("RedisStore", self.engine.store)
+        return None if store.has_doorbell() else super()._template()
+
+
+THREADS: tuple[type[Background], ...] = (Heartbeat, StreamIntake, Sweeper, AmqpIntake, Relay, Archiver)
+
+
+class Keeper:
+    """One keeper, which stands where its threads expect a worker."""
+
+    concurrency = 0
+    task_events = False
+
+    def __init__(self, app: Celery) -> None:
+        """Take the app whose broker it uses; nothing is connected yet."""
+        self.app, self.hostname = app, f"keeper-{os.getpid()}@{socket.gethostname()}"
+        self.pool, self.pool_cls = SimpleNamespace(terminate_job=None), type(self)
+        self._stopping = threading.Event()
+
+    def run(self, ready_file: Path | None = None) -> int:
+        """Work until SIGTERM or SIGINT, and return the exit code; the file is there while it is ready."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
+        startup = KeeperStartup(self)
+        others = [thread for kind in THREADS if (thread := kind(self)).include_if(self)]
+        for thread in (startup, *others):
+            thread.start(self)
+        while state.should_stop is None:
+            if ready_file is not None and startup.is_ready:
+                ready_file.touch()
+            self._stopping.wait(CHECK_EVERY)
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+        for thread in (startup, *reversed(others)):
+            thread.stop(self)
+        signals.worker_shutdown.send(sender=self)
+        return int(state.should_stop)
+
+    def _stop(self, *_: Any) -> None:
+        state.should_stop = 0
+        self._stopping.set()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be a keeper; see `runner keeper --help`."""
+    parser = argparse.ArgumentParser(prog="runner keeper")
+    parser.add_argument("--app", default="runner.celery:app")
+    parser.add_argument("--loglevel", default="info")
+    parser.add_argument("--ready-file", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        with cwd_in_path():
+            app = find_app(options.app)
+        log_as_settings_say(settings_of(app))
+        app.log.setup(loglevel=options.loglevel.upper(), redirect_stdouts=False)
+        load_graphs(settings_of(app))
+    except RunnerError as error:
+        sys.exit(f"The keeper did not start: {error}")
+    return Keeper(app).run(options.ready_file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
