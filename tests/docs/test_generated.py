@@ -9,12 +9,17 @@ GENERATOR = Path(__file__).parents[2] / "docs" / "generate.py"
 
 
 @pytest.fixture(scope="module")
-def generated():
-    """What the generator writes now."""
+def generator():
     spec = importlib.util.spec_from_file_location("generate", GENERATOR)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.written()
+    return module
+
+
+@pytest.fixture(scope="module")
+def generated(generator):
+    """What the generator writes now."""
+    return generator.written()
 
 
 def test_the_generated_reference_is_that_of_the_code(generated):
@@ -44,3 +49,19 @@ def test_no_public_name_is_without_words(generated):
         for line in page.splitlines()
         if line.endswith(("`:", "`: ", ": None", "see its class."))
     ]
+
+
+def test_every_script_is_called(generator):
+    """The page of the Lua scripts names who calls each; a script that nobody calls would be dead code."""
+    callers = generator.script_callers()
+
+    assert len(callers) > 20
+    assert [name for name, functions in callers.items() if not functions] == []
+    assert callers["claim"][0] == ("store/redis/store.py", "RedisStore.claim")
+
+
+def test_a_script_without_a_caller_is_noticed(generator, monkeypatch):
+    """A name that no code gives to a call has no caller."""
+    monkeypatch.setattr(generator, "script_names", lambda: ["claim", "nowhere"])
+
+    assert generator.script_callers()["nowhere"] == []

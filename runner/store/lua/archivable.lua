@@ -1,5 +1,5 @@
--- Take ended runs that the archive is to have; no other worker gets them for a while. Runs end later than now
--- only with an archive: this also says that there is one.
+-- Take ended runs that the archive is to have; no other worker gets them for a while. It also notes that there
+-- is an archive, for which ended runs are kept from now on.
 --
 -- Keys touched: archive, unarchived, timers, r:<run> (read); of a run that waited too long dead, and what its expiry
 --   touches: r:<run> and its parts, idem:<graph>:<key>, retiring, retired.
