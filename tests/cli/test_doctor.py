@@ -58,6 +58,8 @@ CASES = [
         WARN,
         replace(WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)),
     ),
+    ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
+    ("sweep", WARN, replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2)),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("password", WARN, replace(WELL, is_open_to_network=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),

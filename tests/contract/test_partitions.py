@@ -1,27 +1,92 @@
-"""A partition's scripts keep to its own keys: in a cluster no others are at hand."""
+"""Several partitions are one store: what concerns a run is asked of its own, and the rest of all."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runner.definition.policies import Limit
+from runner.errors import ConflictError, StoreError, UsageError
 from runner.operations.recovery import write_retry
+from runner.records.interrupts import Answer
+from runner.records.listings import RunSummary, cursor_of, cut, place_of
+from runner.records.outcomes import Remembered, Session
+from runner.records.run import Status
+from runner.settings import Settings
 from runner.store.addresses import places
+from runner.store.interface import Start, Token
+from runner.store.redis import layout
+from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
-from runner.store.redis.partitions import PartitionedStore
+from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, StoreContract
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from runner.testing.contract.manual_worker import ManualWorker, saved, shape
+from runner.testing.plugin import private_store
 from tests.chaos.transitions import Walk
 
+KEYS = [f"key{number}" for number in range(16)]
+"""More than are ever all in one of a few partitions."""
 
-def partitioned(urls, clock, *, relays=False):
+
+def partitioned(urls, clock=None):
     """Open a store of one partition on each of some servers."""
     where = places(",".join(urls))
     partitions = [
         RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False) for place in where
     ]
-    return PartitionedStore(partitions, Layout(where), relays=relays)
+    return PartitionedStore(partitions, Layout(where), relays=False)
+
+
+@pytest.fixture(scope="session")
+def second_server():
+    with private_store() as server:
+        yield server
+
+
+@pytest.fixture
+def other_url(second_server):
+    """Give the address of an empty database on another server."""
+    with redis.Redis.from_url(second_server.url) as client:
+        client.flushall()
+    return second_server.url
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def both(redis_url, other_url, clock):
+    """A store of two partitions on two servers."""
+    store = partitioned([redis_url, other_url], clock)
+    yield store
+    store.close()
+
+
+class TestPartitionsOfOneServer(StoreContract):
+    """The contract over two partitions on one server."""
+
+    @pytest.fixture
+    def store(self, clock, redis_url):
+        store = partitioned([redis_url] * 2, clock)
+        yield store
+        store.close()
+
+
+class TestPartitionsOfTwoServers(StoreContract):
+    """The contract over two partitions, each on a server of its own."""
+
+    @pytest.fixture
+    def store(self, both):
+        return both
 
 
 @pytest.fixture
@@ -52,11 +117,232 @@ def test_no_transition_touches_a_key_outside_of_its_partition(tight):
     assert tight.sweep().word == "0"
 
 
-class TestPartitionsOfOneServer(StoreContract):
-    """The contract over two partitions on one server."""
+def in_each(worker, graph):
+    """Start a run in each of two partitions."""
+    return [worker.start(graph, beside=digits) for digits in ("00", "01")]
 
-    @pytest.fixture
-    def store(self, clock, redis_url):
-        store = partitioned([redis_url] * 2, clock)
-        yield store
+
+# Where a run begins
+
+
+def test_runs_spread_unless_they_have_limits(both):
+    """Runs begin in any partition; those of a graph that has limits, or is not known, in the first."""
+    both.publish([shape("a", name="free"), shape("a", name="bound", limits={"a": [Limit("x", rate=1)]})])
+
+    assert {both.partition("free", None) for _ in range(64)} == {0, 1}
+    assert {both.partition("free", key) for key in KEYS} == {0, 1}
+    assert {both.partition(name, key) for name in ("bound", "unknown") for key in [None, *KEYS]} == {0}
+
+
+def test_a_graph_that_gets_limits_stays_in_the_first(both):
+    """Limits that were added later count all new runs together; a key still finds its run."""
+    both.publish([shape("a")])
+    runs = {key: f"{both.partition('g', key):02d}{key}" for key in KEYS}
+    for key, run_id in runs.items():
+        assert both.start(Start(run_id, "g", None, None, idempotency_key=key), "n").word == "started"
+    both.publish([shape("a", limits={"a": [Limit("x", rate=1)]})])
+    both.publish([shape("a")])
+
+    assert {both.partition("g", None) for _ in range(64)} == {0}
+    assert {key: f"{both.partition('g', key):02d}{key}" for key in KEYS} == runs
+    assert {both.partition("g", f"new {key}") for key in KEYS} == {0}
+
+
+def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other_url):
+    """What began in one partition stays there when there are two, and then four; what is new is anywhere."""
+    worker = ManualWorker(partitioned([redis_url]))
+    found: dict[str, str] = {}
+    for number in (1, 2, 4):
+        urls = [redis_url, other_url, other_url, other_url][:number]
+        where, store = places(",".join(urls)), partitioned(urls)
+        assert layout.record(where) == ""
+        worker.store = store
+        store.publish([shape("a")])
+        for name, run_id in found.items():
+            assert f"{store.partition('g', name):02d}" == run_id[:2], name
+            assert store.session(name) == Session([name]), name
+        for key in KEYS:
+            name = f"{key} of {number}"
+            found[name] = worker.start("a", idempotency_key=name)
+            worker.settle(worker.token(found[name], "a"), saved=saved(1, name), session=Remembered(name, 0))
         store.close()
+
+    assert {run_id[:2] for run_id in found.values()} == {"00", "01", "02", "03"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda a, b: f"{b},{a}", "in the order in which they were first used"),
+        (lambda a, b: a, "partition 1 is on a server that is not named"),
+        (lambda a, b: b, "partition 1 has 1 runs"),
+    ],
+    ids=["swapped", "fewer", "the wrong one"],
+)
+def test_servers_that_do_not_fit_are_refused(both, redis_url, other_url, change, says):
+    """Programs with other servers would start runs twice, and not find those that wait."""
+    in_each(ManualWorker(both), shape("a"))
+    assert layout.record(places(f"{redis_url},{other_url}")) == ""
+    where = places(change(redis_url, other_url))
+
+    assert says in layout.problem(where)
+    assert layout.record(where) == layout.problem(where)
+    assert layout.problem(places(f"{redis_url},{other_url}")) == ""
+
+
+def test_fewer_partitions_are_refused_while_one_has_runs_or_sessions(redis_url, clock):
+    """On one server an empty partition may be left out."""
+    store = partitioned([redis_url] * 2, clock)
+    worker = ManualWorker(store, clock)
+    assert layout.record(places(redis_url, 2)) == ""
+    run_id = in_each(worker, shape("a"))[1]
+    assert "partition 1 has" in layout.record(places(redis_url))
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(*client.keys("runner:{p01}:r*"))
+        client.rpush("runner:{p01}:session:m:ann", "1")
+        assert "partition 1 has sessions" in layout.record(places(redis_url))
+        client.delete("runner:{p01}:session:m:ann")
+    assert run_id.startswith("01")
+    assert layout.record(places(redis_url)) == ""
+    assert layout.record(places(redis_url, 2)) == ""
+    store.close()
+
+
+# What concerns several
+
+
+def test_a_set_of_answers_is_for_one_partition(both, clock):
+    """Answers to runs of two can't be applied as one, and none is; those that are refused anyway say why."""
+    worker = ManualWorker(both, clock)
+    questions = [worker.park(run_id, "a")[0] for run_id in in_each(worker, shape("a"))]
+    with pytest.raises(ConflictError, match="Send a set for each run"):
+        worker.answer(*questions)
+    assert [question.is_open for question in both.interrupts([one.id for one in questions])] == [True] * 2
+
+    assert worker.answer(questions[0]) == ["accepted"]
+    assert worker.answer(*questions) == ["duplicate", "rejected"]
+    unknown = [Answer(questions[1].id, 1), Answer("00none.a.1.x", 1)]
+    assert [str(receipt.status) for receipt in both.answer(unknown, "n")[0]] == ["rejected", "unknown"]
+
+
+def test_what_a_lost_process_left_of_a_session_is_moved(both, clock):
+    """A part is added once: by who settled, else by who reads next, however often that is tried."""
+    worker = ManualWorker(both, clock)
+    runs = in_each(worker, shape("a"))
+    name = next(name for name in map(str, itertools.count()) if both._layout.session_home(name) == 0)
+    first, second = both._partitions
+    token = worker.token(runs[1], "a")
+    # As `settle` does it in a process that dies before it moves the part.
+    both._move = lambda *_: None
+    worker.settle(token, saved=saved(1, "left"), session=Remembered(name, 0, {"n": 1}, ["gone"]))
+    del both._move
+    assert first.session(name) == Session()
+    part = second.take_session_part(name)
+    for _ in range(2):
+        first.add_session_part(name, "1", part)
+
+    assert [both.session(name) for _ in range(2)] == [Session(["left"], {"n": 1})] * 2
+    assert second.take_session_part(name) is None
+    first.add_session_part(name, "1", part)
+    assert first.session(name) == Session(["left"], {"n": 1})
+
+
+def test_letters_name_their_partition(both, redis_url, other_url, clock):
+    """A node that killed its workers leaves a letter in its partition; it is read and deleted by its id."""
+    worker = ManualWorker(both, clock)
+    for run_id in in_each(worker, shape("a")):
+        for attempt in range(1, 6):
+            worker.claim(run_id, "a", attempt=attempt)
+            worker.sweep(after=31)
+    letters = DeadLetters(f"{redis_url},{other_url}")
+    listed = letters.all()
+
+    assert sorted(letter.id.rpartition(":")[0] for letter in listed) == ["node", "node:1"]
+    assert [letters.get(letter.id) for letter in listed] == listed
+    assert [letters.drop(letter.id) for letter in listed] == [True, True]
+    assert letters.count() == 0
+    with pytest.raises(UsageError, match="is no id of a dead letter"):
+        letters.get("node:2:1-1")
+
+
+def test_a_partition_that_is_away_leaves_the_others(redis_url, clock):
+    """Sweeps and renewals do what can be done; a listing, which would lack runs, raises."""
+    store = partitioned([redis_url, "redis://127.0.0.1:1/0"], clock)
+    near = partitioned([redis_url], clock)
+    worker = ManualWorker(near, clock)
+    token = worker.token(worker.start("a"), "a")
+    away = Start("01away", "g", None, None)
+
+    assert store.renew([token, Token("01away", "a", 1, 1)]) == ["ok", ""]
+    clock.advance(31)
+    assert store.sweep().word == "1"
+    for read in (store.runs, store.open_interrupts, lambda: store.start(away, "n")):
+        with pytest.raises(StoreError):
+            read()
+    store.close()
+    near.close()
+
+
+def test_settings_open_what_they_name(redis_url, other_url):
+    """One partition is a plain store, at no extra cost; several are on one server or on their own."""
+    for urls, number, kind, count in (
+        (redis_url, 1, RedisStore, 1),
+        (redis_url, 3, PartitionedStore, 3),
+        (f"{redis_url},{other_url}", 1, PartitionedStore, 2),
+    ):
+        settings = Settings(redis_url=urls, partitions=number)
+        store = open_store(settings)
+        assert (type(store), len(settings.places)) == (kind, count)
+        store.close()
+    with pytest.raises(UsageError, match="RUNNER_PARTITIONS"):
+        Settings(redis_url=f"{redis_url},{other_url}", partitions=3)
+    cluster = "redis+cluster://a:1,b:2"
+    sentinels = "sentinel://a:1,b:2/main"
+    assert [place.url for place in places(f"{cluster},{sentinels}")] == [cluster, sentinels]
+    assert Keys(partition=places(cluster, 12)[11].partition).prefix == "runner:{p11}:"
+
+
+# Pages
+
+
+def page_of(items, short, limit, cursor):
+    """Read a page as a partition does: from newest to oldest, at times with fewer items than it could."""
+    after = place_of(cursor) if cursor else None
+    rest = [item for item in items if after is None or item.place < after]
+    looked_at = rest[: min(limit + 1, short)]
+    page = cut(looked_at, lambda item: item.place, limit)
+    if page.next is None and len(looked_at) < len(rest):
+        return cut(looked_at, lambda item: item.place, limit, rest=cursor_of(looked_at[-1].place))
+    return page
+
+
+@given(
+    times=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=2, max_size=4),
+    limit=st.integers(1, 5),
+    short=st.integers(1, 4),
+)
+def test_merged_pages_have_each_item_once_and_in_order(times, limit, short):
+    """However items are spread, and however short the pages of a partition are."""
+    lists = [
+        sorted(
+            (
+                RunSummary(f"{number:02d}{place:03d}", "g", Status.EXECUTING, time, {})
+                for place, time in enumerate(own)
+            ),
+            key=lambda run: run.place,
+            reverse=True,
+        )
+        for number, own in enumerate(times)
+    ]
+    pages = [functools.partial(page_of, own, short) for own in lists]
+    items, cursor = [], ""
+    for _ in range(1_000):
+        page = merged(pages, limit, cursor, lambda run: run.place, newest=True)
+        assert len(page) <= limit
+        items += page
+        if page.next is None:
+            break
+        cursor = page.next
+
+    every = sorted(itertools.chain(*lists), key=lambda run: run.place, reverse=True)
+    assert [item.run_id for item in items] == [item.run_id for item in every]

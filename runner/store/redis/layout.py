@@ -145,7 +145,8 @@ def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) ->
         place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix) for place in places
     }
     try:
-        for number in range(max(len(places), recorded)):
+        # One more than is known: these may be the servers of later partitions alone.
+        for number in range(max(len(places), recorded) + 1):
             own = places[number].url if number < len(places) else ""
             keys = Keys(namespace, Place("", number).partition)
             having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
@@ -155,10 +156,10 @@ def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) ->
                     "the servers in RUNNER_REDIS_URL in the order in which they were first used"
                 )
             if not own:
-                why = _in_use(servers[having[0]], keys) if having else "is on a server that is not named"
-                if why:
+                gone = "is on a server that is not named" if number < recorded else ""
+                if why := _in_use(servers[having[0]], keys) if having else gone:
                     return (
-                        f"the store has {recorded} partitions and {len(places)} are set, but partition "
+                        f"the store has {max(recorded, number + 1)} partitions, {len(places)} are set, and partition "
                         f"{number} {why}. Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as before"
                     )
         return ""
