@@ -37,13 +37,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
-    parser.add_argument("--store", choices=["memory", "redis"], default="memory")
+    parser.add_argument("--store", choices=["memory", "redis", "partitions"], default="memory")
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
         return search(chosen.first, chosen.seeds, in_memory, chosen.store)
     with embedded_store() as server:
-        return search(chosen.first, chosen.seeds, on_redis(server.url), chosen.store)
+        partitions = 2 if chosen.store == "partitions" else 1
+        return search(chosen.first, chosen.seeds, on_redis(server.url, partitions), chosen.store)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import redis
 
+from runner.store.addresses import Place, places
+from runner.store.redis.keys import Keys
+from runner.store.redis.layout import Layout
+from runner.store.redis.partitions import PartitionedStore, SharedStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.simulation.watch import Seen
@@ -14,26 +18,28 @@ from tests.simulation.world import LEASE, Setting, World
 LOOKS = 10
 """Changes between two looks at everything: reading all of a store again takes time."""
 
-TIMERS = "runner:{p00}:timers"
 
-
-def on_redis(url: str) -> Callable[[Setting], World]:
+def on_redis(url: str, partitions: int = 1) -> Callable[[Setting], World]:
     """Make worlds around an empty Redis store, whose time is the simulated one."""
-    server = redis.Redis.from_url(url)
+    server, where = redis.Redis.from_url(url), places(url, partitions)
 
     def make(setting: Setting) -> World:
         server.flushall()
         clock = ManualClock()
-        store = RedisStore(url, clock=clock, lease=LEASE, push=False)
+        stores = [
+            RedisStore(url, partition=place.partition, clock=clock, lease=LEASE, push=False)
+            for place in where
+        ]
+        store = stores[0] if partitions == 1 else PartitionedStore(stores, Layout(where), relays=False)
         world = World(
-            setting, store, clock, lambda: inside(world, store), lambda: timers(server), looks=LOOKS
+            setting, store, clock, lambda: inside(world, store), lambda: timers(server, where), looks=LOOKS
         )
         return world
 
     return make
 
 
-def inside(world: World, store: RedisStore) -> Iterator[tuple[str, Seen]]:
+def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
     """Look at every run that was begun, and those inside it."""
     todo = sorted(set(world.watch.keys.values()))
     while todo:
@@ -45,7 +51,8 @@ def inside(world: World, store: RedisStore) -> Iterator[tuple[str, Seen]]:
         todo += store.children(run_id)
 
 
-def timers(server: redis.Redis) -> dict[tuple[str, str, str], int]:
+def timers(server: redis.Redis, where: Sequence[Place]) -> dict[tuple[str, str, str], int]:
     """Read when what is due."""
-    rows = server.zrange(TIMERS, 0, -1, withscores=True)
+    keys = [Keys(partition=place.partition).timers for place in where]
+    rows = [row for key in keys for row in server.zrange(key, 0, -1, withscores=True)]
     return {tuple(name.decode().split("|", 2)): int(due) for name, due in rows}

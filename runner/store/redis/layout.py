@@ -159,8 +159,8 @@ def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) ->
                 gone = "is on a server that is not named" if number < recorded else ""
                 if why := _in_use(servers[having[0]], keys) if having else gone:
                     return (
-                        f"the store has {max(recorded, number + 1)} partitions, {len(places)} are set, and partition "
-                        f"{number} {why}. Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as before"
+                        f"the store has {max(recorded, number + 1)} partitions, {len(places)} are set, and "
+                        f"partition {number} {why}. Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as before"
                     )
         return ""
     finally:
