@@ -30,12 +30,12 @@ from runner.celery.background import Background
 from runner.celery.config import settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
-from runner.celery.intake import StreamIntake
+from runner.celery.intake import EarlyAnswers, StreamIntake
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.errors import RunnerError
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.store import RedisStore
+from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +52,19 @@ class KeeperStartup(Startup):
         return True  # it reads none
 
     def _template(self) -> DoorbellTemplate | None:
-        store = cast("RedisStore", self.engine.store)
+        store = cast("SharedStore", self.engine.store)
         return None if store.has_doorbell() else super()._template()
 
 
-THREADS: tuple[type[Background], ...] = (Heartbeat, StreamIntake, Sweeper, AmqpIntake, Relay, Archiver)
+THREADS: tuple[type[Background], ...] = (
+    Heartbeat,
+    StreamIntake,
+    EarlyAnswers,
+    Sweeper,
+    AmqpIntake,
+    Relay,
+    Archiver,
+)
 
 
 class Keeper:

@@ -134,8 +134,15 @@ class PartitionedStore:
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
         """Store the message that scripts ring the task queue with, wherever they push it."""
-        for partition in [self._first] if self._relays else self._partitions:
+        for partition in self._that_push:
             partition.install_doorbell(template)
+
+    def has_doorbell(self) -> bool:
+        return all(partition.has_doorbell() for partition in self._that_push)
+
+    @property
+    def _that_push(self) -> Sequence[RedisStore]:
+        return [self._first] if self._relays else self._partitions
 
     def partition(self, graph_id: str, idempotency_key: str | None) -> int:
         return self._layout.choose(graph_id, idempotency_key)
