@@ -93,7 +93,8 @@ def test_a_replica_that_is_behind_makes_answers_not_durable(behind, opened):
 
     assert ask_again(lambda: answer("")) == "accepted"
     assert [event.kind for event in store.events("00walk")].count("interrupt.answered") == 1
-    assert behind.replica.client.hget("runner:{p00}:r:00walk:d", Walk(store, "00walk").question.id)
+    decision = "d:" + Walk(store, "00walk").question.id.partition(".")[2]
+    assert behind.replica.client.hget("runner:{p00}:r:00walk", decision)
 
 
 def test_a_repeat_without_the_mark_would_be_called_durable(behind, opened, monkeypatch):
