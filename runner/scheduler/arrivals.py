@@ -43,15 +43,17 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list
         own = changes.round(changes.topology.nodes[node].scope)
         changes.uncounted.append(Arrival(node, scope, stamp, own, live))
         return
-    old = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
-    if old.stamp != stamp:
-        old = Arrivals(stamp)
-    changes.arrived[scope, node] = Arrivals(stamp, old.arrived + 1, old.live + live)
-    record = changes.node(node)
+    record, shape = changes.node(node), changes.topology.nodes[node]
+    # Of a single arrival no count is kept: nothing comes that it would be added to.
+    arrived, alive = 1, int(live)
+    if shape.needs != 1:
+        old = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
+        if old.stamp != stamp:
+            old = Arrivals(stamp)
+        changes.arrived[scope, node] = Arrivals(stamp, old.arrived + 1, old.live + live)
+        arrived, alive = _total(changes, node)
     if record.status is not Status.PENDING:
         return
-    shape = changes.topology.nodes[node]
-    arrived, alive = _total(changes, node)
     if arrived >= shape.needs and not alive:
         changes.put(node, replace(record, status=Status.SKIPPED))
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))

@@ -45,6 +45,9 @@ dump = codec.dump_json
 
 load = pydantic_core.from_json
 
+NOTHING = b"null"
+"""An output that is not stored where the entry says by its place that there is one."""
+
 V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
 
@@ -274,7 +277,9 @@ def results(
     fields: Mapping[bytes, bytes],
 ) -> tuple[dict[VisitKey, JSON], dict[VisitKey, VisitEntry], tuple[str, ...]]:
     """Read the results of visits: outputs, entries, and completed nodes in order."""
-    outputs, entries, order = {}, {}, []
+    outputs: dict[VisitKey, JSON] = {}
+    entries: dict[VisitKey, VisitEntry] = {}
+    order: list[tuple[int, str]] = []
     for field, value in fields.items():
         if field.startswith(b"o:"):
             outputs[_at(field)] = load(value)
@@ -283,6 +288,7 @@ def results(
             entries[_at(field)] = load(text)
             if number != b"0":
                 order.append((int(number), _at(field)[0]))
+                outputs.setdefault(_at(field), None)
     return outputs, entries, tuple(name for _, name in sorted(order))
 
 

@@ -84,7 +84,10 @@ for place = 1, arrivals do
     if pending and arrived >= needs and alive == 0 then return {'other'} end
     if pending and ((live > 0 and kind == ANY) or arrived >= needs) then begin(name, record, visit, q) end
   end
-  fields[last + 1], fields[last + 2], last = ARGV[10 + guards + 2 * place], counted, last + 2
+  -- Of a single arrival no count is kept: nothing comes that it would be added to.
+  if kind == ITEM or needs ~= 1 then
+    fields[last + 1], fields[last + 2], last = ARGV[10 + guards + 2 * place], counted, last + 2
+  end
   at = at + 4
 end
 active, waiting = active + more_active - 128 + #bells, waiting + more_waiting - 128

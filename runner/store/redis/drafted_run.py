@@ -21,7 +21,7 @@ from runner.records.run import (
 from runner.scheduler.changes import TransitionResult
 from runner.scheduler.shared import IDLE
 from runner.store import encoding
-from runner.store.encoding import dump, load
+from runner.store.encoding import NOTHING, dump, load
 from runner.store.redis import kept, questions, retention
 from runner.store.redis.draft import Arrival, Draft, Line
 from runner.store.redis.keys import run_key
@@ -158,11 +158,13 @@ class DraftedRun:
         run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
             text, value = self.draft.settings.write(run_id, entry), self.draft.settings.write(run_id, output)
-            self.draft.put(self.key, f"o:{node}.{visit}", value)
             size += len(value)
             # An item has no place in the order: its map has.
             if not map_of(node):
                 place = f"\1{self.draft.event_number(run_id)} "
+            # An entry with a place in the order and no output has `null`.
+            if map_of(node) or value != NOTHING:
+                self.draft.put(self.key, f"o:{node}.{visit}", value)
         else:
             text = dump(entry)
         self.draft.put(self.key, f"x:{node}.{visit}", place.encode() + text)

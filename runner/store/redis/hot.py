@@ -18,7 +18,7 @@ from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import Known, Plan, plan
 from runner.store import encoding
-from runner.store.encoding import EVENT_LETTERS, doorbells_of, load
+from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, Settlement, Token
 from runner.store.redis import plans
@@ -224,9 +224,12 @@ class Hot:
         # An item has no place in the order of results.
         fields: list[Argument] = [f"o:{node}.{visit}", output]
         results: list[Argument] = [f"x:{node}.{visit}", entry]
+        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges)
         if is_item:
             fields, results = [*fields, results[0], b"0 " + entry], []
-        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges)
+        elif output == NOTHING:
+            # An entry with a place in the order and no output has this one.
+            fields, name = [], (node, settlement.edges + "-")
         shared = seen.graph.forms.get(name) if is_plain else None
         if shared is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"

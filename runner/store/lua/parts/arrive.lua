@@ -25,12 +25,15 @@ end
 
 -- Count one arrival; it may make the node ready, or skip it and so settle it.
 local function arrive(d, name, scope, live, settled)
-  local field, old = 'a' .. scope .. ':' .. name, arrivals(d, scope, name)
-  d.arrived[field], d.came[field] = {old[1], old[2] + 1, old[3] + (live and 1 or 0)}, true
-  local record = node(d, name)
+  local record, node_shape = node(d, name), shape(d, 'n:' .. name)
+  -- Of a single arrival no count is kept: nothing comes that it would be added to.
+  local arrived, alive = 1, live and 1 or 0
+  if node_shape.needs ~= 1 then
+    local field, old = 'a' .. scope .. ':' .. name, arrivals(d, scope, name)
+    d.arrived[field], d.came[field] = {old[1], old[2] + 1, old[3] + alive}, true
+    arrived, alive = total(d, name, node_shape.loops)
+  end
   if record.status ~= 'pending' then return end
-  local node_shape = shape(d, 'n:' .. name)
-  local arrived, alive = total(d, name, node_shape.loops)
   if arrived >= node_shape.needs and alive == 0 then
     change(d, name, {status = 'skipped'})
     announce(d, 'node.skipped', name, record.visit)

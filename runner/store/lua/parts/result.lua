@@ -5,7 +5,9 @@
 local function leave_result(d, visit_id, status, output, entry)
   if status == 'completed' then
     local place = map_of(visit_id:match('^(.*)%.')) and 0 or d.run.events + 1
-    redis.call('HSET', d.key, 'x:' .. visit_id, place .. ' ' .. entry, 'o:' .. visit_id, output)
+    redis.call('HSET', d.key, 'x:' .. visit_id, place .. ' ' .. entry)
+    -- An entry with a place in the order and no output has this one.
+    if place == 0 or output ~= 'null' then redis.call('HSET', d.key, 'o:' .. visit_id, output) end
   else
     redis.call('HSET', d.key, 'x:' .. visit_id, '0 ' .. entry)
   end

@@ -29,8 +29,11 @@ local function erase(d, undone, forgets)
   end
   many('HDEL', d.key, old)
   for _, item in ipairs(undone) do
+    local entry = redis.call('HGET', d.key, 'x:' .. item[1]) or '0 '
     redis.call('HSET', d.key, 'x:' .. item[1], '0 ' .. item[2])
-    grow(d.root, -redis.call('HSTRLEN', d.key, 'o:' .. item[1]))
+    local bytes = redis.call('HSTRLEN', d.key, 'o:' .. item[1])
+    -- An output that is not stored is `null`: see parts/result.lua.
+    grow(d.root, -((bytes == 0 and not entry:find('^0 ')) and 4 or bytes))
     redis.call('HDEL', d.key, 'o:' .. item[1])
   end
   for _, item in ipairs(forgets) do
