@@ -20,7 +20,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
 from runner.celery.amqp import AmqpIntake, Relay
-from runner.celery.archiver import Archiver
+from runner.celery.archiver import Archiver, check_archive
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
@@ -41,7 +41,6 @@ from runner.definition.registry import registry
 from runner.errors import RunnerError
 from runner.execution.telemetry import JsonFormatter
 from runner.settings import Settings
-from runner.store.archive import open_archive
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +93,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if settings_of(app).log_format == "json":
             for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
                 signal.connect(_log_json, weak=False, dispatch_uid="runner")
-        if settings_of(app).archive:
-            open_archive(settings_of(app).archive)  # it says what is not installed
+        check_archive(settings_of(app))
         measure_nodes()
         _switch_sooner()
         load_graphs(settings_of(app))

@@ -10,6 +10,7 @@ from runner.celery.background import Background
 from runner.celery.config import settings_of
 from runner.celery.engines import connection_of
 from runner.operations.archiving import ArchivableStore, Archiving
+from runner.settings import Settings
 from runner.store.archive import open_archive
 from runner.store.redis.turns import Turns
 
@@ -20,6 +21,16 @@ SWEEPS = 10
 
 APART = 0.25
 """The part of that time within which a second worker of a fleet does not look."""
+
+
+def check_archive(settings: Settings) -> None:
+    """Check that the archive can be opened; nothing is connected.
+
+    Raises:
+        UsageError: a package for it is not installed.
+    """
+    if settings.archive:
+        open_archive(settings.archive)
 
 
 class Archiver(Background):

@@ -25,7 +25,7 @@ from celery.worker import state
 
 from runner.celery.amqp import AmqpIntake, Relay
 from runner.celery.application import log_as_settings_say
-from runner.celery.archiver import Archiver
+from runner.celery.archiver import Archiver, check_archive
 from runner.celery.background import Background
 from runner.celery.config import settings_of
 from runner.celery.engines import load_graphs
@@ -116,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             app = find_app(options.app)
         log_as_settings_say(settings_of(app))
         app.log.setup(loglevel=options.loglevel.upper(), redirect_stdouts=False)
+        check_archive(settings_of(app))
         load_graphs(settings_of(app))
     except RunnerError as error:
         sys.exit(f"The keeper did not start: {error}")

@@ -500,11 +500,12 @@ def _timers(facts: Facts) -> Iterator[Check]:
 
 def _archive(facts: Facts) -> Iterator[Check]:
     state, waiting = facts.vitals.archive, facts.vitals.unarchived
+    interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     if state.get("problem"):
         fix = "Correct what it says, or RUNNER_ARCHIVE; the workers' log has more."
         yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
-    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, facts.sweep_interval) * 1000:
+    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
         fix = "Start a worker with RUNNER_ARCHIVE."
         yield Check(FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix)
     elif state:

@@ -217,8 +217,8 @@ def _page(context: CommandContext, limit: int, cursor: str | None, **filters: An
 
     status = filters.pop("status")
     query = RunQuery(Status(status) if status else None, **filters)
-    archived = context.archive.runs(query, limit, cursor or "")
-    return merged([page, archived], lambda run: run.place, limit)
+    archive_page = context.archive.runs(query, limit, cursor or "")
+    return merged([page, archive_page], lambda run: run.place, limit)
 
 
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
@@ -252,8 +252,8 @@ def show(context: CommandContext, run_id: str) -> None:
     """
     from runner.cli.json_views import archived_run, read_run
 
-    archived = _archived(context, run_id)
-    view = archived_run(archived) if archived is not None else read_run(context.store, run_id)
+    archived_export = _archived_export(context, run_id)
+    view = archived_run(archived_export) if archived_export else read_run(context.store, run_id)
     _show(context.output, view)
 
 
@@ -323,11 +323,11 @@ def export(context: CommandContext, run_id: str) -> None:
     """
     from runner.operations.exports import read_export
 
-    archived = _archived(context, run_id)
-    context.output.data(read_export(context.store, run_id) if archived is None else archived)
+    archived_export = _archived_export(context, run_id)
+    context.output.data(archived_export or read_export(context.store, run_id))
 
 
-def _archived(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
+def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
     """Read the export of a run that the store has no more; of its id, too, a unique prefix is enough."""
     if context.archive is None or context.store.peek(run_id) is not None:
         return None

@@ -10,7 +10,7 @@ from typing import Protocol
 from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerError
 from runner.operations.exports import read_export
 from runner.records.json_form import document
-from runner.records.run import Status
+from runner.records.run import FINAL
 from runner.store.archive import Archive, ArchivedRun, archived_run
 from runner.store.interface import Store
 
@@ -27,8 +27,6 @@ MINE = 60.0
 
 DOWN = 3
 """Runs that fail one after another, each by itself, until it is taken to be the archive that fails."""
-
-FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 
 
 class ArchivableStore(Store, Protocol):

@@ -164,8 +164,8 @@ def merged(pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]]
     items = {place(item): item for page in reversed(pages) for item in page}
     # Behind the end of a page that was cut short its listing may have items that nobody has seen yet.
     horizon = max((place_of(page.next) for page in pages if page.next is not None), default=None)
-    seen = sorted((at for at in items if horizon is None or at >= horizon), reverse=True)
-    return cut([items[at] for at in seen], place, limit, rest=cursor_of(horizon) if horizon else None)
+    places = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
+    return cut([items[key] for key in places], place, limit, rest=cursor_of(horizon) if horizon else None)
 
 
 def id_span(prefix: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from tests.waiting import wait_until
 
 NOW = 1_800_000_000_000
 VITALS = ServerInfo("Valkey 9.1.0", (9, 1), NOW, "noeviction", True, 2_000_000, 0, 0, "always")
+ARCHIVE = {"place": "folder", "at": str(NOW - 10_000), "problem": ""}
 WORKER = Worker(
     name="celery@one",
     pid=1,
@@ -77,6 +78,13 @@ CASES = [
         FAIL,
         replace(WELL, graphs={"refund": "f1", "hire": "f3"}, run_queues={"hire": {"runner/hire"}}),
     ),
+    ("archive", FAIL, replace(WELL, archive=True)),
+    (
+        "archive",
+        FAIL,
+        replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "problem": "the disk is full"})),
+    ),
+    ("archive", FAIL, replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "at": str(NOW - 400_000)}))),
     ("queues", FAIL, replace(WELL, workers=[replace(WORKER, wants=["runner/gpu", "runner/refund"])])),
     ("queues", FAIL, replace(WELL, run_queues={"refund": {"runner/former"}})),
     ("queues", FAIL, replace(WELL, unreadable=["runner/refund"])),
@@ -97,6 +105,14 @@ CASES = [
 def test_a_healthy_installation_passes_everything():
     """A healthy installation has neither warnings nor failures."""
     assert {check.result for check in examine(WELL)} == {PASS}
+
+
+def test_an_archive_that_works_passes():
+    """The check of the archive says where it is, and how many runs wait for it."""
+    vitals = replace(VITALS, archive=ARCHIVE, unarchived=3)
+    (check,) = [check for check in examine(replace(WELL, vitals=vitals)) if check.name == "archive"]
+
+    assert (check.result, check.detail) == (PASS, "folder; 3 ended runs wait for it")
 
 
 @pytest.mark.parametrize(

@@ -344,16 +344,26 @@ def test_a_folder_that_can_not_be_made_is_an_error(made, tmp_path):
         write(FolderArchive(str(tmp_path / "file" / "archive")), made())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write and read everything")
-def test_a_folder_without_permission_is_an_error(folder, made, tmp_path):
-    """A folder that this user may not enter is reported, for reading and for writing."""
-    write(folder, made())
-    (tmp_path / "archive" / "index").chmod(0)
-    with pytest.raises(ArchiveError, match="Permission denied"):
-        listed(folder)
-    (tmp_path / "archive").chmod(0o500)
-    with pytest.raises(ArchiveError, match="Permission denied"):
-        write(folder, made())
+@pytest.fixture
+def nobody():
+    """Be a user without rights; root may read and write everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_a_folder_without_permission_is_an_error(folder, made, tmp_path, request):
+    """A folder that this user may not enter or write to is reported, for reading and for writing."""
+    run = made()
+    write(folder, run)
+    (tmp_path / "archive").chmod(0)
+    request.getfixturevalue("nobody")
+
+    for access in (listed, lambda archive: archive.read(run["run_id"]), lambda archive: write(archive, run)):
+        with pytest.raises(ArchiveError, match="Permission denied"):
+            access(folder)
 
 
 # -- Postgres ----
