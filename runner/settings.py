@@ -108,6 +108,10 @@ class Settings(BaseSettings):
         default_factory=list,
         description="the Celery tasks that a start message may name in on_end",
     )
+    alive_file: str = Field(
+        default="",
+        description="a file that a worker creates when it is ready and touches while it lives, for probes",
+    )
     log_format: Literal["text", "json"] = Field(
         default="text", description="how a worker writes its log: as text, or a JSON document a line"
     )

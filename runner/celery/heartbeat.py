@@ -6,11 +6,14 @@ that hangs stays there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import threading
 import time
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from celery import signals
@@ -37,7 +40,41 @@ CHECK_EVERY = 0.5
 TIDY_EVERY = 3600.0
 """Seconds between two removals of workers that have long been gone, by one that starts: it reads the list."""
 
+TOUCHED_EVERY = 5.0
+"""Seconds between two touches of the file that probes look at."""
+
 DISTRIBUTION = "celery-graph-runner"
+
+
+class AliveFile:
+    """The file of RUNNER_ALIVE_FILE: there since the first heartbeat, and young while the process lives."""
+
+    def __init__(self, path: str) -> None:
+        """Remove what a process before this one has left; without a path there is no file."""
+        self._path = Path(path) if path else None
+        self._due = math.inf
+        self.remove()
+
+    def create(self) -> None:
+        """Create the file, unless it was created."""
+        if self._due == math.inf:
+            self._due = 0.0
+            self.touch()
+
+    def touch(self) -> None:
+        """Touch the file when that is due, once it was created."""
+        if self._path is None or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + TOUCHED_EVERY
+        try:
+            self._path.touch()
+        except OSError as error:
+            log.warning("alive_file.failed: %s can't be written: %s. Probes will fail.", self._path, error)
+
+    def remove(self) -> None:
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
 
 class Heartbeat(Background):
@@ -52,6 +89,7 @@ class Heartbeat(Background):
         self._description = self._describe(worker)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
+        self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
         self._shutdown = Shutdown(self.engine, self.settings.shutdown_grace)
         signals.worker_shutdown.connect(self._end, sender=worker)
@@ -68,16 +106,21 @@ class Heartbeat(Background):
             if self._turns.take("tidy", TIDY_EVERY):
                 self._workers.tidy()
             self._tidied = True
+        # Before the store is asked: Kubernetes must not restart workers because Redis does.
+        self._alive_file.touch()
         self._beat()
+        self._alive_file.create()
         self.stopping.wait(CHECK_EVERY)
 
     def leave(self) -> None:
         """Remove the worker from the list once its pool has stopped: it did not die."""
         while not self._pool_ended.wait(CHECK_EVERY):
+            self._alive_file.touch()
             try:
                 self._beat()
             except RunnerError as error:
                 log.info("heartbeat.waits: %s", error)
+        self._alive_file.remove()
         self._workers.leave(self._description["name"], self._description["pid"])
 
     def _beat(self) -> None:
