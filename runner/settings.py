@@ -18,6 +18,7 @@ from pydantic_settings import (
 from runner.errors import UsageError
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import ANOTHER, MOST_PARTITIONS, Place, cluster, places, sentinels
+from runner.store.archive import POSTGRES
 from runner.store.redis.keys import NAMESPACE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -148,6 +149,15 @@ class Settings(BaseSettings):
                 "partitions", "RUNNER_REDIS_URL names {servers} servers, one for each", {"servers": servers}
             )
         return number
+
+    @field_validator("archive")
+    @classmethod
+    def _check_archive(cls, place: str) -> str:
+        if "://" in place and not place.startswith(POSTGRES):
+            raise PydanticCustomError(
+                "archive", "give a folder, or a URL such as postgresql://localhost/runs"
+            )
+        return place
 
     @field_validator("graphs", "on_end", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from runner import Client
 from runner.errors import UsageError
 from runner.settings import Settings
 
-TIMES = ("LEASE", "SWEEP_INTERVAL", "RETENTION", "SHUTDOWN_GRACE", "EARLY_ANSWER")
+TIMES = ("LEASE", "SWEEP_INTERVAL", "RETENTION", "ARCHIVE_HOLD", "SHUTDOWN_GRACE", "EARLY_ANSWER")
 
 
 @pytest.mark.parametrize("value", ["inf", "1e12", "nan", "-1", "soon"])
@@ -38,6 +38,7 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
         ("EVENTS", "maybe", "not 'maybe'"),
         ("REDIS_URL", "localhost:6379", "give a URL such as redis://localhost:6379/0."),
         ("REDIS_URL", "http://:secret@localhost", "give a URL such as redis://localhost:6379/0."),
+        ("ARCHIVE", "s3://secret", "give a folder, or a URL such as postgresql://localhost/runs."),
         ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
     ],
 )

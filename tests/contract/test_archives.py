@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.errors import ArchiveError
+from runner.errors import ArchiveError, UsageError
 from runner.execution import ids
 from runner.operations.exports import read_export
 from runner.records.json_form import document, milliseconds, stamp
@@ -377,6 +377,13 @@ def test_a_database_that_is_away_is_an_error_without_the_password(made):
         write(archive, made())
     assert "secret" not in str(failed.value) + archive.place
     assert archive.place == "Postgres database runs on 127.0.0.1"
+
+
+def test_a_url_that_can_not_be_read_is_refused_without_its_password():
+    """A mistake in the URL is found when the archive is opened, and the error shows nothing of it."""
+    with pytest.raises(UsageError, match="RUNNER_ARCHIVE") as failed:
+        open_archive("postgresql://ann:secret@host/db?unknown=1")
+    assert "secret" not in str(failed.value)
 
 
 def test_columns_can_be_queried(postgres, made):

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
 
-from runner.errors import ArchiveError
+from runner.errors import ArchiveError, UsageError
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import Page, RunQuery, RunSummary, cut, place_of
@@ -73,8 +73,15 @@ class PostgresArchive:
     """Archived runs in a table of a Postgres database, `runner_runs`. Thread-safe."""
 
     def __init__(self, url: str) -> None:
-        """Name the database by its URL, as libpq reads it."""
-        options = conninfo_to_dict(url)
+        """Name the database by its URL, as libpq reads it.
+
+        Raises:
+            UsageError: it can't be read.
+        """
+        try:
+            options = conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise UsageError("RUNNER_ARCHIVE is no URL that Postgres' clients can read.") from error
         where = options.get("host") or "the local server"
         self.place = f"Postgres database {options.get('dbname') or 'of the user'} on {where}"
         self._url = url
