@@ -22,14 +22,15 @@ class Entropy:
     def __init__(self) -> None:
         self._count = 0
 
-    def urandom(self, size: int) -> bytes:
-        """Give bytes that were not given before."""
+    def nonce(self) -> str:
+        """Give a text that was not given before."""
         self._count += 1
-        return self._count.to_bytes(size, "big")
+        return f"nonce{self._count}"
 
     def uuid7(self) -> SimpleNamespace:
         """Give a UUID that sorts behind all before it."""
-        return SimpleNamespace(bytes=self.urandom(16))
+        self._count += 1
+        return SimpleNamespace(bytes=self._count.to_bytes(16, "big"))
 
 
 class WrongClock:
@@ -79,7 +80,7 @@ def machine(world: Any) -> Iterator[None]:
         (leases, "threading", locks),
         (engine, "time", clock),
         (leases, "time", clock),
-        (ids, "os", entropy),
+        (ids, "nonce", entropy.nonce),
         (ids, "uuid_utils", entropy),
     )
     real = [(module, name, getattr(module, name)) for module, name, _ in places]
