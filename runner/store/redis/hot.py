@@ -224,12 +224,12 @@ class Hot:
         # An item has no place in the order of results.
         fields: list[Argument] = [f"o:{node}.{visit}", output]
         results: list[Argument] = [f"x:{node}.{visit}", entry]
-        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges)
+        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges, seen.is_child)
         if is_item:
             fields, results = [*fields, results[0], b"0 " + entry], []
         elif output == NOTHING:
             # An entry with a place in the order and no output has this one.
-            fields, name = [], (node, settlement.edges + "-")
+            fields, name = [], (node, settlement.edges + "-", seen.is_child)
         shared = seen.graph.forms.get(name) if is_plain else None
         if shared is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"

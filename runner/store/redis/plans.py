@@ -55,7 +55,7 @@ class KnownGraph:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.forms: dict[tuple[str, str], Form] = {}
+        self.forms: dict[tuple[str, str, bool], Form] = {}
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
