@@ -11,7 +11,20 @@ from types import ModuleType
 
 from rich.console import Console
 
-from bench import agents, answers, budgets, fleet, hop, idle, memory, nodes, results, sizes, waiting
+from bench import (
+    agents,
+    answers,
+    budgets,
+    fleet,
+    hop,
+    idle,
+    memory,
+    nodes,
+    partitions,
+    results,
+    sizes,
+    waiting,
+)
 from bench.site import SLOTS
 
 PARTS: dict[str, ModuleType] = {
@@ -24,8 +37,9 @@ PARTS: dict[str, ModuleType] = {
     "fleet": fleet,
     "sizes": sizes,
     "waiting": waiting,
+    "partitions": partitions,
 }
-ONE_POOL = ("sizes", "waiting", "idle")
+ONE_POOL = ("sizes", "waiting", "idle", "partitions")
 """Parts that are measured on threads unless a pool is named: the pool changes little, and they are long."""
 
 
@@ -36,7 +50,7 @@ def main() -> None:
     parser.add_argument("--pool", choices=sorted(SLOTS), help="one pool; without it all three")
     parser.add_argument("--rounds", type=int, help="more rounds, steadier medians")
     parser.add_argument(
-        "--sizes", default="", help="nodes (sizes), runs (waiting, memory) or workers (fleet)"
+        "--sizes", default="", help="nodes (sizes, partitions), runs (waiting, memory) or workers (fleet)"
     )
     chosen = parser.parse_args()
     console = Console(width=160)

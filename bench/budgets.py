@@ -97,6 +97,10 @@ def _agents(figures: Figures) -> str:
     return ", ".join(f"{name} {found['percent']:.0f}%" for name, found in figures.items())
 
 
+def _partitions(figures: Figures) -> str:
+    return ", ".join(f"{found['times']:.2f}" for found in figures.values() if "times" in found)
+
+
 ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("commands, round trips (bare Celery)", "nodes", _each("commands", "trips"), "3, 3"),
     ("bytes to Redis (bare Celery)", "nodes", _each("bytes_in"), "800 + state"),
@@ -115,6 +119,7 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("first 100 open questions", "waiting", _lists, "10 ms of 100,000"),
     ("Redis CPU of a node, largest against smallest graph: chain, fan, lattice", "sizes", _growth, "1.1"),
     ("Redis CPU of a node, most runs that wait against none: chain, fan", "waiting", _crowd, "1.1"),
+    ("two servers, times one: queue apart, queue on the first", "partitions", _partitions, "1.8"),
 ]
 
 

@@ -67,8 +67,8 @@ class Site:
             app, own = [("bench.bare:app", self._canvas), ("runner.celery:app", ours)][side]
             log = folder / f"worker{side}.log"
             self.workers[side] = _worker(app, pool, self.slots, log, {**own, **(environment or {})})
-        for side, worker in self.workers.items():
-            _await_ready(worker, folder / f"worker{side}.log", READY[side])
+        for side, process in self.workers.items():
+            _await_ready(process, folder / f"worker{side}.log", READY[side])
 
     def celery(self) -> Any:
         """Import the bare app in this process, where it sends; that of an earlier site has another store."""
@@ -119,9 +119,9 @@ class Site:
 
             for result in [made for made in gc.get_objects() if isinstance(made, AsyncResult)]:
                 result.backend = None
-        for worker in self.workers.values():
-            worker.kill()
-            worker.end()
+        for process in self.workers.values():
+            process.kill()
+            process.end()
 
 
 @contextmanager
@@ -133,6 +133,13 @@ def site(pool: str, **options) -> Iterator[Site]:  # noqa: ANN003 - those of Sit
             yield made
         finally:
             made.end()
+
+
+def worker(app: str, pool: str, slots: int, log: Path, environment: dict[str, str]) -> SupervisedProcess:
+    """Start a worker of ours, and wait until it takes work."""
+    process = _worker(app, pool, slots, log, environment)
+    _await_ready(process, log, READY[OURS])
+    return process
 
 
 def _worker(app: str, pool: str, slots: int, log: Path, environment: dict[str, str]) -> SupervisedProcess:
