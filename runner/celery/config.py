@@ -24,6 +24,9 @@ SETTINGS = "runner_settings_secret"
 SOFT_SHUTDOWN = 30.0
 """Seconds at most that nodes have in a worker that gets SIGQUIT."""
 
+CHILD_STARTS_WITHIN = 120.0
+"""Seconds in which a process of a prefork pool has to start."""
+
 CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
 """How to connect for publishing: a node's thread must not wait for a broker that is away."""
 
@@ -60,6 +63,9 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         # A fork would copy locks that the threads of the worker hold at that moment.
         "worker_pool_start_method": "spawn",
+        # Celery's 4 seconds are too few for one that imports graphs on a busy machine: it would be killed and
+        # started again, without end.
+        "worker_proc_alive_timeout": CHILD_STARTS_WITHIN,
         # One message for each free slot: the others stay in the queue for other workers.
         "worker_prefetch_multiplier": 1,
         "worker_send_task_events": settings.events,

@@ -22,7 +22,7 @@ from celery.worker import state
 from runner.celery.background import ENDS_WITHIN, Background
 from runner.celery.config import is_redis
 from runner.celery.engines import connection_of
-from runner.celery.kombu_fixes import ignore_terminate_job
+from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
 from runner.errors import RunnerError
@@ -94,9 +94,10 @@ class Heartbeat(Background):
         self._shutdown = Shutdown(self.engine, self.settings.shutdown_grace)
         signals.worker_shutdown.connect(self._end, sender=worker)
 
-    def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+    def stop(self, worker: Any) -> None:
         """Only start to end: the pool stops after this step, and takes as long as its nodes."""
         self.stopping.set()
+        end_starting_children(worker.pool)
 
     terminate = stop
 

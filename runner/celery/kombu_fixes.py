@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from types import MappingProxyType, NoneType
 from typing import Any
@@ -536,3 +539,21 @@ def ignore_terminate_job(pool: Any) -> None:
     """Make a pool that can't terminate a job leave it running."""
     if getattr(pool.terminate_job, "__func__", None) is BasePool.terminate_job:
         pool.terminate_job = lambda *_, **__: None
+
+
+# Children that still start.
+#
+# A worker that stops waits until the processes of a prefork pool have started, which takes the longer the
+# busier the machine is, and then ends them.
+
+
+def end_starting_children(pool: Any) -> None:
+    """Kill the processes of a pool that stops which have not reported yet: none has got a task."""
+    processes = getattr(pool, "_pool", None)
+    reported: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
+    if processes is None or reported is None:
+        return  # no prefork pool
+    for child in list(processes._pool):  # noqa: SLF001 - no public way
+        if child.inqW_fd not in reported:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ def worker_command(
 
     A command and not a call, because the CLI must not import Celery: help would take a second.
     """
-    command = [sys.executable, "-m", "celery", "--app", "runner.celery", "worker", "--pool", pool, *QUIET]
+    command = [sys.executable, "-m", "runner.celery", "worker", "--pool", pool, *QUIET]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     return [*command, *more]

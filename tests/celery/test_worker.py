@@ -191,6 +191,34 @@ def test_a_worker_that_stops_lets_its_node_finish(empty_site):
     assert empty_site.redis.xpending("runner:responses", "runner")["pending"] == 0
 
 
+def stopped_while_children_start(site, app: str):
+    """Have a worker of processes that are about to start for long, and stop it."""
+    worker = site.add("prefork", slots=2, app=app)
+    worker.wait_ready()
+    wait_until(lambda: int(site.redis.get("children") or 0) == 2, "its processes have begun to start")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: "worker.stopping:" in worker.output(), "it is told")
+    return worker
+
+
+@pytest.mark.slow
+def test_a_worker_that_stops_waits_for_no_child_that_starts(empty_site):
+    """A worker that is stopped as soon as it is ready ends, however long its processes take to start."""
+    worker = stopped_while_children_start(empty_site, "tests.celery.slow_children:app")
+
+    wait_until(lambda: not worker.alive, "it has gone by itself")
+
+
+@pytest.mark.slow
+def test_celery_s_own_worker_waits_for_them(empty_site):
+    """Control: without our part it stays until its processes have started."""
+    worker = stopped_while_children_start(empty_site, "tests.celery.patient:app")
+
+    assert worker.alive
+    empty_site.redis.set("gate:children", 1)
+    wait_until(lambda: not worker.alive, "it has gone, after its processes", seconds=150)
+
+
 @pytest.mark.slow
 def test_a_retry_does_not_wait_for_the_next_sweep(empty_site):
     """A backoff shorter than the rest between two sweeps, or none, is kept, in a child process, too."""

@@ -18,7 +18,9 @@ from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
 from runner.store.redis.store import RedisStore
+from runner.store.redis.workers import EVERY, WorkerRegistry
 from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 NODES = 100
@@ -93,6 +95,38 @@ def test_a_node_costs_a_worker_three_commands():
     assert sent["brpop"] <= NODES * 1.1
     assert sent["evalsha"] <= NODES * 2.1
     assert {name for name, count in sent.items() if count >= NODES} == {"brpop", "evalsha"}
+
+
+HEARTBEATS = 3
+"""Times ten seconds for which an idle worker is watched."""
+
+
+@pytest.mark.slow
+def test_a_worker_without_work_needs_little():
+    """Six connections and two commands a second: the budget, for a fleet of any size."""
+    with site("threads", sides=(OURS,), graphs=("short",)) as bench:
+        server, roster = bench.servers[OURS], WorkerRegistry(bench.urls[OURS])
+
+        def heartbeats() -> int:
+            """Count by the server's time, which is that of its commands."""
+            (worker,) = roster.all()
+            return worker.seen
+
+        began = heartbeats()
+        with Monitor(bench.urls[OURS]) as monitor:
+            wait_until(lambda: heartbeats() - began >= HEARTBEATS * EVERY * 1000, "some time has passed")
+        seconds = (heartbeats() - began) / 1000
+        own = server.client_id()
+        theirs = [
+            client
+            for client in server.client_list()
+            if int(client["db"]) == OURS and int(client["id"]) != own and client["cmd"] != "hscan"
+        ]
+
+    sent = Counter(monitor.sent)
+    del sent["hscan"], sent["echo"]  # the test's own
+    assert len(theirs) <= 6
+    assert sent.total() <= 2 * seconds + 10  # the last ones of its start
 
 
 def commands_per_item(url, count, window):

@@ -1,0 +1,146 @@
+"""What a fleet does together: turns that one worker takes for all, and seats of those that read."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import redis
+
+from runner.celery import seats
+from runner.celery.application import make_app
+from runner.celery.seats import SEATS, Seats
+from runner.celery.sweeper import Sweeper
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.settings import Settings, as_broker
+from runner.store.interface import Reply
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.store import RedisStore
+from runner.store.redis.turns import Turns
+from runner.store.redis.workers import PAGE, Worker, WorkerRegistry, described
+
+FLEET = 20
+
+
+def calls(client) -> dict[str, int]:
+    """Return how often the server has executed each command."""
+    return {name.removeprefix("cmdstat_"): row["calls"] for name, row in client.info("commandstats").items()}
+
+
+def test_a_turn_is_one_program_s_until_it_is_over(any_store):
+    """The first that asks has it; the others don't, and those with another name do."""
+    first, second = Turns(any_store.url), Turns(any_store.url)
+
+    assert first.take("sweep", 60)
+    assert not second.take("sweep", 60)
+    assert not first.take("sweep", 60)
+    assert second.take("tidy", 60)
+    assert 0 < any_store.client.pttl("runner:turn:sweep") <= 60_000
+    any_store.client.delete("runner:turn:sweep")  # as when its time is over
+    assert second.take("sweep", 60)
+
+
+def rested() -> threading.Event:
+    """Return a worker's sign to stop, set: it rests for no time."""
+    stopping = threading.Event()
+    stopping.set()
+    return stopping
+
+
+def test_few_workers_of_a_fleet_read(any_store):
+    """However many there are, no more than the seats are taken; a free one is found."""
+    redis_ = RedisConnection(any_store.url)
+    fleet = [Seats(redis_, "runner", "read", 60, rested()) for _ in range(FLEET)]
+
+    ends = [worker.take() for _ in range(20) for worker in fleet]
+
+    assert len([end for end in ends if end]) == SEATS
+
+
+def test_a_worker_alone_always_has_a_seat(any_store):
+    """The seat that it had need not be free for the next: there is no moment in which it doesn't read."""
+    alone = Seats(RedisConnection(any_store.url), "runner", "read", 60, rested())
+
+    for _ in range(50):
+        assert alone.take()
+        for number in range(SEATS):
+            if number != alone._number:
+                any_store.client.delete(f"runner:turn:read:{number}")
+
+
+@pytest.mark.parametrize(("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, seats.SEAT)])
+def test_a_seat_lasts_two_sweeps_and_never_long(any_store, sweep, seconds):
+    """What a reader had in hand that died is taken over when the next seat is taken: within ten seconds."""
+    assert Seats(RedisConnection(any_store.url), "runner", "read", sweep, rested())._seconds == seconds
+
+
+class SweepingStore(RedisStore):
+    """A store that counts its sweeps."""
+
+    sweeps = 0
+
+    def sweep(self, limit: int = 100) -> Reply:
+        self.sweeps += 1
+        return super().sweep(limit)
+
+
+def fleet_of_sweepers(url) -> tuple[SweepingStore, list[Sweeper]]:
+    """Make sweepers whose turns the test takes: they never rest."""
+    store = SweepingStore(url)
+    engine, settings = Engine(store, None, Registry()), Settings(redis_url=url, broker_url=as_broker(url))
+    app = make_app(settings)
+    sweepers = []
+    for _ in range(FLEET):
+        sweeper = Sweeper(None)
+        sweeper.engine, sweeper.settings, sweeper.stopping = engine, settings, rested()
+        sweeper.prepare(SimpleNamespace(app=app))
+        sweepers.append(sweeper)
+    return store, sweepers
+
+
+def test_a_fleet_sweeps_as_often_as_one_worker_would(redis_url, monkeypatch):
+    """Of workers whose turns come together one sweeps; when the next turn comes, somebody does again."""
+    monkeypatch.setattr("runner.celery.sweeper.APART", 60)
+    store, sweepers = fleet_of_sweepers(redis_url)
+    for number in range(1, 4):
+        for sweeper in sweepers:
+            sweeper.turn()
+
+        assert store.sweeps == number
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete("runner:turn:sweep")
+
+
+def test_without_turns_each_sweeps_for_itself(redis_url, monkeypatch):
+    """Control: the work then grows with the fleet."""
+    monkeypatch.setattr(Turns, "take", lambda *_: True)
+    store, sweepers = fleet_of_sweepers(redis_url)
+    for sweeper in sweepers:
+        sweeper.turn()
+
+    assert store.sweeps == FLEET
+
+
+def test_a_requested_sweep_is_done_whoever_swept_last(redis_url, monkeypatch):
+    """A program that can't ring asks for a sweep: that which was just done may have been before its node."""
+    monkeypatch.setattr("runner.celery.sweeper.APART", 60)
+    store, (sweeper, *_) = fleet_of_sweepers(redis_url)
+    sweeper.turn()
+    sweeper._is_requested = True
+    sweeper.turn()
+
+    assert store.sweeps == 2
+
+
+def test_the_list_of_workers_is_read_in_pages(redis_url):
+    """However large the fleet is, no command reads the whole list, and each worker is on it once."""
+    client, roster = redis.Redis.from_url(redis_url), WorkerRegistry(redis_url)
+    for number in range(3 * PAGE):
+        roster.enter(described(Worker(name=f"w{number:04}@host", pid=1)), 0)
+    client.config_resetstat()
+
+    assert [worker.name for worker in roster.all()] == [f"w{number:04}@host" for number in range(3 * PAGE)]
+    assert "hgetall" not in calls(client)
+    assert calls(client)["hscan"] >= 3
