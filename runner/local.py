@@ -26,7 +26,7 @@ from runner.records import codec
 from runner.records.interrupts import Answer, ReceiptStatus, answers_from, is_answers
 from runner.records.run import Status
 from runner.store.interface import Doorbell, Event, RunSnapshot, Store
-from runner.store.memory.database import Sessions
+from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
 
 THREADS = 32

@@ -39,6 +39,7 @@ from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
 from runner.store.memory.run import StoredRun
 from runner.store.memory.semaphores import Semaphores
+from runner.store.memory.sessions import Sessions
 
 TRIES = 20
 """How often a retry is planned again because the run changed after it was read."""
@@ -157,7 +158,8 @@ class Replay:
 
 def _empty_run(topology: Topology) -> StoredRun:
     record = RunRecord("", topology.graph_id, topology.fingerprint)
-    return StoredRun(record, Start("", topology.graph_id, topology.fingerprint, None), 0, Semaphores(), {})
+    start = Start("", topology.graph_id, topology.fingerprint, None)
+    return StoredRun(record, start, 0, Semaphores(), Sessions(), {})
 
 
 def dependents(topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey) -> set[VisitKey]:

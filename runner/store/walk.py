@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 from runner import scheduler
 from runner.records import interrupts
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Answer, Interrupt
+from runner.records.outcomes import Remembered, Saved
 from runner.records.run import EventKind, RunRecord, Status, VisitEntry
 from runner.scheduler.changes import (
     Action,
@@ -46,6 +47,7 @@ class KeptRun(View, Protocol):
     """One run as a store keeps it: what transitions see, and how it is changed."""
 
     record: RunRecord
+    cancelled: str
 
     def write(self, result: TransitionResult) -> None:
         """Write the records that a transition changed."""
@@ -67,6 +69,31 @@ class KeptRun(View, Protocol):
 
     def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
         """Write what a visit that has ended leaves; the output counts only of a completed one."""
+
+    def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
+        """Write the error of a visit that is to be tried again."""
+
+    def keep(self, node: str, saved: Saved | None) -> None:
+        """Write a node's checkpoint.
+
+        Raises:
+            PayloadTooLarge: the run has no room for it.
+        """
+
+    def remember(self, node: str, session: Remembered) -> None:
+        """Add to a session what a visit of the node leaves to it."""
+
+    def put_report(self, reference: str, outcome: JSON) -> None:
+        """Write the outcome of an external task."""
+
+    def winner(self, interrupt_id: str) -> str:
+        """Return the nonce of the request that answered a question; "" when none did."""
+
+    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+        """Write the answer to an open question."""
+
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+        """Write why an operator has withdrawn a question, and at which attempt of its node."""
 
 
 Kept = TypeVar("Kept", bound=KeptRun)

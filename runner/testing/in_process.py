@@ -30,7 +30,7 @@ from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Doorbell, Event, Reply, Settlement, Token
-from runner.store.memory.database import Sessions
+from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
 
 

@@ -13,7 +13,7 @@ from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
-from runner.store.memory.database import Sessions
+from runner.store.memory.sessions import Sessions
 
 
 class Killed(BaseException):

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
+from runner.store import requests
 from runner.store.interface import Reply
 from runner.store.memory.store import MemoryStore
 
@@ -96,7 +97,7 @@ class LastAnswerWins(MemoryStore):
 
     def answer(self, answers, nonce, questions=()):
         for one_answer in answers:
-            run = self._database.asking(one_answer.interrupt_id)
+            run = requests.asking(self._database, one_answer.interrupt_id)
             asked = run.questions.get(one_answer.interrupt_id) if run else None
             if asked is not None and asked.status is InterruptStatus.ANSWERED:
                 run.questions[asked.id] = replace(asked, status=InterruptStatus.OPEN)

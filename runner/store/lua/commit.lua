@@ -12,14 +12,15 @@
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
 --     events (a list);
 --   arrivals: key, field, round, how many, how many of them live, below how many they stay or 0;
---   then what is written: "1" to make room (parts/room.lua); sizes: key, bytes more; hashes: key, fields
+--   sizes: key, bytes more, "1" if there must be room for them;
+--   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
 --     commands: how many arguments, name, key, arguments; shapes that a run less uses: key; the task that rings
 --     or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
 --   Keys have no prefix. In a value that begins with \1, "\1<run>:<n>\1" is the number of that run's n-th event.
 -- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
---   value, form, run and arrival as it is.
+--   value, form, run and arrival as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
 -- include: doorbells
 -- include: echo
@@ -98,6 +99,13 @@ for nth = 1, number() do
   if below > 0 and arrived >= below then changed = true end
   arrivals[nth] = {key, field, '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'}
 end
+local sizes = {}
+for nth = 1, number() do
+  local key, bytes, bounded = prefix .. take(), number(), take() == '1'
+  local size = redis.call('EXISTS', key) == 1 and tonumber(redis.call('HGET', key, 'size') or 0)
+  if size and bounded and bytes > 0 and size + bytes > most and not changed then return {'full', size, bytes} end
+  sizes[nth] = {key, size and bytes}
+end
 if changed then return {'changed', ('%.0f'):format(now), present} end
 
 if take() == '1' then make_room() end
@@ -108,9 +116,8 @@ local function filled(text)
   end))
 end
 
-for _ = 1, number() do
-  local key, bytes = prefix .. take(), take()
-  if redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'size', bytes) end
+for _, size in ipairs(sizes) do
+  if size[2] then redis.call('HINCRBY', size[1], 'size', size[2]) end
 end
 for _, run in ipairs(runs) do
   if run.text then

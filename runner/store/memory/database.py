@@ -6,7 +6,6 @@ Whoever uses it holds the store's lock meanwhile.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,42 +13,15 @@ from dataclasses import replace
 
 from runner.definition.model import Topology
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, address_of
+from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
-from runner.records.outcomes import Remembered, Session
 from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord
 from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Event, Start
 from runner.store.memory.run import StoredRun
 from runner.store.memory.semaphores import Member, Semaphores
-
-
-class Sessions:
-    """The sessions of one or more memory stores, by id, in stored form. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
-        self._lock = threading.Lock()
-
-    def read(self, session_id: str) -> Session:
-        """Copy a session; one that was never written is empty."""
-        with self._lock:
-            session = self._sessions.get(session_id, Session())
-            return Session(pack_copy(session.messages), pack_copy(session.state))
-
-    def add(self, update: Remembered, messages: Sequence[JSON]) -> None:
-        """Append what a visit adds; `messages` are all of its node's."""
-        with self._lock:
-            session = self._sessions.setdefault(update.session_id, Session())
-            session.messages.extend(pack_copy(list(messages[update.first :])))
-            session.state.update(pack_copy(update.state))
-            for name in update.gone:
-                session.state.pop(name, None)
-
-    def forget(self, session_id: str) -> bool:
-        with self._lock:
-            return self._sessions.pop(session_id, None) is not None
+from runner.store.memory.sessions import Sessions
 
 
 def wall_clock() -> int:
@@ -59,8 +31,9 @@ def wall_clock() -> int:
 class Database:
     """Runs, shapes of graphs, timers, limits, notices and dead letters."""
 
-    def __init__(self, clock: Callable[[], int], lease_ms: int) -> None:
-        """`clock` gives milliseconds, as `lease_ms` is."""
+    def __init__(self, clock: Callable[[], int], lease_ms: int, sessions: Sessions) -> None:
+        """`clock` gives milliseconds, as `lease_ms` is; the sessions may be another store's, too."""
+        self.sessions = sessions
         self.clock, self.lease_ms = clock, lease_ms
         self.shapes: dict[str, Topology] = {}
         self.current: dict[str, str] = {}
@@ -91,7 +64,7 @@ class Database:
         )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
-        run = StoredRun(record, stored, self.clock(), self.semaphores, tags)
+        run = StoredRun(record, stored, self.clock(), self.semaphores, self.sessions, tags)
         self.runs[start.run_id] = run
         return run
 
@@ -123,11 +96,6 @@ class Database:
     def limit(self, run_id: str, action: LimitAction) -> Sequence[Member]:
         now = self.clock()
         return self.semaphores.act(run_id, action, (now, now + self.lease_ms))
-
-    def asking(self, interrupt_id: str) -> StoredRun | None:
-        """Find the run that asked a question, by the question's id."""
-        address = address_of(interrupt_id)
-        return self.runs.get(address.run_id) if address else None
 
     def renew(self, run_id: str, node: str) -> None:
         self.set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)

@@ -13,7 +13,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.migration import Migration
-from runner.records.outcomes import Saved
+from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
     Arrivals,
     LoopRecord,
@@ -28,6 +28,7 @@ from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
 from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
 from runner.store.memory.semaphores import Semaphores
+from runner.store.memory.sessions import Sessions
 
 KEPT = 10_000
 """Events that a run keeps at least; at most it keeps a tenth more."""
@@ -70,6 +71,7 @@ class StoredRun:
     start: Start
     created_at: int
     semaphores: Semaphores
+    sessions: Sessions
     root_tags: Mapping[str, str]
     ended_at: int = 0
     reopened: str = ""
@@ -166,6 +168,22 @@ class StoredRun:
         if status is Status.COMPLETED:
             self.outputs[node, visit] = pack_copy(output)
             self.order += [] if map_of(node) else [(node, visit)]
+
+    def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
+        self.entries[node, visit] = pack_copy(entry)
+
+    def remember(self, node: str, session: Remembered) -> None:
+        self.sessions.add(session, self.messages.get(node, []))
+
+    def put_report(self, reference: str, outcome: JSON) -> None:
+        self.reports[reference] = pack_copy(outcome)
+
+    def winner(self, interrupt_id: str) -> str:
+        return self.winners.get(interrupt_id, "")
+
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+        question = self.questions[interrupt_id]
+        self.questions[interrupt_id] = replace(question, withdrawal={**withdrawal, "attempt": attempt})
 
     def end(self, now: int) -> None:
         self.ended_at = now

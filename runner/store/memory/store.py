@@ -14,18 +14,18 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import Topology
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
-from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry, existing
+from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import event_payloads, interface, walk
+from runner.store import event_payloads, interface, requests, walk
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
-from runner.store.memory.database import Database, Sessions, wall_clock
-from runner.store.receipts import by_visit, receipts_for
+from runner.store.memory.database import Database, wall_clock
+from runner.store.memory.sessions import Sessions
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 """The statuses in which a run can be migrated."""
@@ -45,9 +45,9 @@ class MemoryStore:
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms, self.max_bytes, self.max_state = round(lease * 1000), max_bytes, max_state
-        self._database = Database(clock, self.lease_ms)
-        self._changed = threading.Condition(threading.RLock())
         self._sessions = sessions or Sessions()
+        self._database = Database(clock, self.lease_ms, self._sessions)
+        self._changed = threading.Condition(threading.RLock())
         self._keys: dict[tuple[str, str], str] = {}
 
     @property
@@ -126,52 +126,16 @@ class MemoryStore:
             return Reply("saved" if self._save(token, saved) else "stale")
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        with self._changed:
-            self._save(token, saved)
-            ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
-            return self._apply(token.run_id, scheduler.ask, *_visit(token), ids, questions=interrupts)
+        return self._do(requests.wait, token, scheduler.ask, interrupts, saved)
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        with self._changed:
-            self._save(token, saved)
-            ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
-            return self._apply(token.run_id, scheduler.park, *_visit(token), ids, questions=interrupts)
+        return self._do(requests.wait, token, scheduler.park, interrupts, saved)
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        with self._changed:
-            owned = self._owns(token)
-            reply = self._apply(
-                token.run_id,
-                scheduler.settle,
-                *_visit(token),
-                nonce=nonce,
-                status=settlement.status,
-                edges=settlement.edges,
-                reads=settlement.reads,
-                insist=settlement.insist,
-                payloads=event_payloads.settled(settlement),
-            )
-            if owned and reply.word == "settled":
-                run = self._database.runs[token.run_id]
-                settled = settlement.status, settlement.entry, settlement.output
-                run.leave_result(token.node, token.visit, *settled)
-                run.keep(token.node, settlement.saved)
-                if settlement.session is not None:
-                    self._sessions.add(settlement.session, run.messages.get(token.node, []))
-            return reply
+        return self._do(requests.settle, token, settlement, nonce)
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
-        with self._changed:
-            if self._save(token, saved) and entry is not None:
-                self._database.runs[token.run_id].entries[token.node, token.visit] = pack_copy(entry)
-            return self._apply(
-                token.run_id,
-                scheduler.retry,
-                *_visit(token),
-                delay_ms,
-                counts=entry is not None,
-                payloads=event_payloads.retried(entry),
-            )
+        return self._do(requests.retry, token, delay_ms, entry, saved)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         with self._changed:
@@ -183,12 +147,10 @@ class MemoryStore:
             return reply
 
     def hold(self, token: Token) -> Reply:
-        with self._changed:
-            return self._apply(token.run_id, scheduler.hold, *_visit(token))
+        return self._do(requests.visit, token, scheduler.hold)
 
     def leave(self, token: Token) -> Reply:
-        with self._changed:
-            return self._apply(token.run_id, scheduler.leave, *_visit(token))
+        return self._do(requests.visit, token, scheduler.leave)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         with self._changed:
@@ -205,23 +167,13 @@ class MemoryStore:
     # External tasks
 
     def hand(self, token: Token, reference: str) -> Reply:
-        with self._changed:
-            return self._apply(token.run_id, scheduler.hand, *_visit(token), reference)
+        return self._do(requests.visit, token, scheduler.hand, reference)
 
     def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        with self._changed:
-            visit = _visit(token)
-            return self._apply(token.run_id, scheduler.sent, *visit, reference, timeout_ms=timeout_ms)
+        return self._do(requests.visit, token, scheduler.sent, reference, timeout_ms=timeout_ms)
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        with self._changed:
-            run = self._database.runs.get(run_id)
-            if run is None:
-                return Reply("unknown")
-            reply = self._apply(run_id, scheduler.report, node, visit, reference)
-            if reply.word == "reported":
-                run.reports.setdefault(reference, pack_copy(outcome))
-            return reply
+        return self._do(requests.report, (run_id, node, visit, reference), outcome)
 
     # Questions
 
@@ -232,44 +184,16 @@ class MemoryStore:
         questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - reading its own costs nothing
     ) -> tuple[list[Receipt], Reply]:
         with self._changed:
-            current = self.interrupts([answer.interrupt_id for answer in answers])
-            receipts, fresh = receipts_for(answers, current, self._winner, nonce, self._database.clock())
-            doorbells: list[Doorbell] = []
-            if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
-                for (run_id, node, visit), group in by_visit(fresh).items():
-                    for answer in group:
-                        self._database.runs[run_id].decide(answer, nonce, self._database.clock())
-                    payloads = {answer.interrupt_id: event_payloads.answer(answer) for answer in group}
-                    reply = self._apply(
-                        run_id, scheduler.answer, node, visit, list(payloads), payloads=payloads
-                    )
-                    doorbells += reply.doorbells
-            return receipts, Reply("answered", doorbells)
+            receipts, reply = requests.answer(self._database, answers, nonce)
+            self._changed.notify_all()
+            return receipts, reply
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-        with self._changed:
-            run = self._database.asking(interrupt_id)
-            question = run.questions.get(interrupt_id) if run else None
-            if run is None or question is None:
-                return Reply("unknown")
-            withdrawal: dict[str, JSON] = {"reason": reason, "reask": reask}
-            if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
-                return Reply("withdrawn")
-            attempt = self._database.changes(run).node(question.node_id).attempt
-            payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
-            reply = self._apply(
-                run.record.run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads
-            )
-            if reply.word == "closed":
-                return reply
-            run.questions[interrupt_id] = replace(
-                run.questions[interrupt_id], withdrawal={**withdrawal, "attempt": attempt}
-            )
-            return Reply("withdrawn", reply.doorbells)
+        return self._do(requests.withdraw, interrupt_id, reason, reask=reask)
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         with self._changed:
-            runs = [self._database.asking(interrupt_id) for interrupt_id in ids]
+            runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
             return [
                 run.questions.get(interrupt_id) if run else None
                 for run, interrupt_id in zip(runs, ids, strict=True)
@@ -284,16 +208,7 @@ class MemoryStore:
     # What people do to runs
 
     def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        with self._changed:
-            run = self._database.runs.get(run_id)
-            if run is None:
-                return Reply("unknown")
-            reply = self._apply(run_id, scheduler.cancel, reason)
-            if reply.word == "already" and nonce and run.cancelled == nonce:
-                return Reply("cancelled")
-            if reply.word == "cancelled":
-                run.cancelled = nonce
-            return reply
+        return self._do(requests.cancel, run_id, reason, nonce)
 
     def fork(self, fork: Fork) -> Reply:
         with self._changed:
@@ -353,8 +268,7 @@ class MemoryStore:
             return Reply("migrated", doorbells)
 
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        with self._changed:
-            return self._apply(run_id, scheduler.release, nodes)
+        return self._do(requests.make, run_id, scheduler.release, nodes)
 
     def remove(self, run_id: str) -> Reply:
         with self._changed:
@@ -382,8 +296,7 @@ class MemoryStore:
             return Reply(str(len(due)), doorbells)
 
     def end_reported(self, run_id: str, end: int) -> Reply:
-        with self._changed:
-            return self._apply(run_id, scheduler.end_reported, end)
+        return self._do(requests.make, run_id, scheduler.end_reported, end)
 
     # Reading
 
@@ -448,6 +361,12 @@ class MemoryStore:
 
     # Transitions; the caller holds the lock
 
+    def _do(self, request: Callable[..., Reply], *arguments: object, **named: Any) -> Reply:
+        with self._changed:
+            reply = request(self._database, *arguments, **named)
+            self._changed.notify_all()
+            return reply
+
     def _apply(
         self, run_id: str, transition: Callable[..., TransitionResult], *arguments: object, **named: Any
     ) -> Reply:
@@ -467,10 +386,6 @@ class MemoryStore:
         if owned:
             self._database.runs[token.run_id].keep(token.node, saved)
         return owned
-
-    def _winner(self, interrupt_id: str) -> str:
-        run = self._database.asking(interrupt_id)
-        return run.winners.get(interrupt_id, "") if run else ""
 
 
 def _visit(token: Token) -> tuple[str, int, int]:

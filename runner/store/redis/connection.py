@@ -225,13 +225,13 @@ class RedisConnection:
     def call(
         self,
         *command: Argument,
-        then: Callable[[Any], None] | None = None,
+        then: Callable[[Any, Any], None] | None = None,
         talk: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Send one command on this thread's connection and return the raw reply.
 
-        `then` is called with the connection when the reply is there; should it break meanwhile, both are
-        done again. With `talk` that is called with the connection, to send and to read.
+        `then` is called with the connection and the reply when that is there; should it break meanwhile, both
+        are done again. With `talk` that is called with the connection, to send and to read.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -251,7 +251,7 @@ class RedisConnection:
                     else:
                         reply = talk(connection)
                     if then is not None:
-                        then(connection)
+                        then(connection, reply)
                     return reply
                 except MOVED as error:
                     self._forget_servers()

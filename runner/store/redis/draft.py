@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.definition.model import Topology
 from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key
@@ -45,7 +46,7 @@ class Topologies:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a draft needs to know of its store; times in ms, `max_run` in bytes.
+    """What a draft needs to know of its store; times in ms.
 
     `write` writes a value of a run, or a reference to it where it is large.
     """
@@ -53,7 +54,6 @@ class Settings:
     lease_ms: int
     retention_ms: int
     push: bool
-    max_run: int
     write: Callable[[str, JSON], bytes]
     topologies: Topologies = field(default_factory=Topologies)
 
@@ -179,10 +179,12 @@ class Draft:
         self.arrivals: list[Arrival] = []
         self.makes_room = makes_room
         self.sizes: dict[str, int] = {}
+        self.bounded: set[str] = set()
         self.puts: dict[str, dict[str, Argument]] = {}
         self.drops: dict[str, dict[str, None]] = {}
         self.timers: dict[str, int | None] = {}
         self.commands: list[Command] = []
+        self.answered: list[Interrupt] = []
         self.left_shapes: list[str] = []
         self.rung_by = ""
         self.places: list[tuple[str, int, str]] = []
@@ -233,10 +235,17 @@ class Draft:
             line = self.lines[run_id] = Line(run_key(run_id))
         return line
 
-    def event_number(self, run_id: str) -> str:
-        """Return the place of the number of a run's next event, in a value that begins with character 1."""
+    def event_number(self, run_id: str, nth: int = 0) -> str:
+        """Return the place of the number of a run's nth new event, in a value that begins with character 1.
+
+        Without `nth` it is the one that comes next.
+        """
         line = self.line(run_id)
-        return f"\1{list(self.lines).index(run_id) + 1}:{len(line.events) + 1}\1"
+        return f"\1{list(self.lines).index(run_id) + 1}:{nth or len(line.events) + 1}\1"
+
+    def must_be_before(self, time: int) -> None:
+        """Refuse the draft from a time on (ms)."""
+        self.before = min(self.before or time, time)
 
     @property
     def is_empty(self) -> bool:
@@ -278,6 +287,10 @@ class Draft:
                 arrival.live,
                 arrival.below,
             )
+        sizes = {root: size for root, size in self.sizes.items() if size}
+        yield len(sizes)
+        for root, size in sizes.items():
+            yield from (run_key(root), size, int(root in self.bounded))
         yield from self._writes()
         yield from (self.rung_by, len(doorbells))
         for bell in doorbells:
@@ -289,10 +302,6 @@ class Draft:
 
     def _writes(self) -> Iterator[Argument]:
         yield "1" if self.makes_room else "0"
-        sizes = {root: size for root, size in self.sizes.items() if size}
-        yield len(sizes)
-        for root, size in sizes.items():
-            yield from (run_key(root), size)
         puts = {key: fields for key, fields in self.puts.items() if fields}
         yield len(puts)
         for key, fields in puts.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from runner.definition.model import Topology, map_of, shape_name
 from runner.definition.policies import QueuePosition
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Saved
+from runner.records.interrupts import Answer, Interrupt
+from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
     Arrivals,
     LoopRecord,
@@ -22,7 +22,6 @@ from runner.scheduler.changes import TransitionResult
 from runner.scheduler.shared import IDLE
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
-from runner.store.redis import kept, questions, retention
 from runner.store.redis.draft import Arrival, Draft, Line
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
@@ -159,9 +158,13 @@ class DraftedRun:
         if status is Status.COMPLETED:
             text, value = self.draft.settings.write(run_id, entry), self.draft.settings.write(run_id, output)
             size += len(value)
-            # An item has no place in the order: its map has.
+            # Results have the order of these first events. An item has no place in it: its map has.
             if not map_of(node):
-                place = f"\1{self.draft.event_number(run_id)} "
+            text, value = self._written(entry), self._written(output)
+            size += len(value)
+            # Results have the order of these first events. An item has no place in it: its map has.
+            if not map_of(node):
+                place = f"\1{self.draft.event_number(run_id, 1)} "
             # An entry with a place in the order and no output has `null`.
             if map_of(node) or value != NOTHING:
                 self.draft.put(self.key, f"o:{node}.{visit}", value)
@@ -177,6 +180,45 @@ class DraftedRun:
 
     def _written(self, value: JSON) -> bytes:
         return self.draft.settings.write(self.record.run_id, value)
+
+    def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
+        self.draft.put(self.key, f"x:{node}.{visit}", b"0 " + dump(entry))
+
+    def remember(self, node: str, session: Remembered) -> None:
+        kept.remember(self.draft, self.key, node, session)
+
+    def put_report(self, reference: str, outcome: JSON) -> None:
+        text = self._written(outcome)
+        self.draft.put(self.key, f"h:{reference}", text)
+        self.draft.grow(self.record.root, len(text))
+
+    def winner(self, interrupt_id: str) -> str:
+        _, decided = script_values.question_fields(interrupt_id)
+        return script_values.winner(self.draft.get(self.key, decided))
+
+    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+        question = self.question(answer.interrupt_id)
+        if question is not None and question.expires_in is not None:
+            self.draft.must_be_before(question.asked_at + round(question.expires_in * 1000))
+        text = script_values.decision(answer)
+        questions.close(
+            self.draft, self.record, answer.interrupt_id, f"answered {now} {nonce} ".encode() + text
+        )
+        self.draft.grow(self.record.root, len(text))
+
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+        text, (_, decided) = dump(withdrawal), script_values.question_fields(interrupt_id)
+        self.draft.put(self.key, decided, f"withdrawn {self.draft.reads.now} {attempt} ".encode() + text)
+        self.draft.grow(self.record.root, len(text))
+
+    @property
+    def cancelled(self) -> str:
+        """The nonce of the request that cancelled the run."""
+        return (self.draft.get(self.key, "cancel") or b"").decode()
+
+    @cancelled.setter
+    def cancelled(self, nonce: str) -> None:
+        self.draft.put(self.key, "cancel", nonce)
 
     def flush(self) -> None:
         """Write into the draft what transitions have changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.records.outcomes import Saved
+from runner.records.outcomes import Remembered, Saved
 from runner.store.encoding import dump
 from runner.store.redis.draft import Draft
 from runner.store.redis.sizes import MESSAGE_BYTES
@@ -34,3 +34,18 @@ def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
         draft.put(messages, f"#{node}", count)
     draft.put(key, field, document)
     return size
+
+
+def remember(draft: Draft, key: str, node: str, session: Remembered) -> None:
+    """Add what a visit leaves to its session: its node's messages after the first few, and values."""
+    messages, talk = f"{key}:m", f"session:m:{session.session_id}"
+    count = int(draft.peek(messages, f"#{node}") or 0)
+    names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
+    draft.reads.want(messages, names)
+    for name in names:
+        draft.command("RPUSH", talk, draft.peek(messages, name) or b"")
+    values = f"session:s:{session.session_id}"
+    for name, value in session.state.items():
+        draft.put(values, name, dump(value))
+    for name in session.gone:
+        draft.drop(values, name)

@@ -28,7 +28,7 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
     if in_use(before) and not in_use(after):
         draft.left_shapes.append(shape_key(after.fingerprint))
         if after.parent:
-            if _outlived(draft, after.root):
+            if _outlived(draft, after.parent):
                 retire(draft, after)
         elif draft.reads.reply("EXISTS", ARCHIVE):
             draft.command("ZADD", UNARCHIVED, draft.reads.now, after.run_id)
@@ -36,15 +36,10 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
             retire(draft, after)
 
 
-def _outlived(draft: Draft, root: str) -> bool:
-    """Whether the outermost run has ended and is in the archive.
-
-    A child stays as long as that run, which may still read it, and which is archived with it.
-    """
-    draft.reads.ask("ZSCORE", UNARCHIVED, root)
-    line = draft.peek(run_key(root), "run")
-    goes_on = line is not None and Status(line.partition(b" ")[0].decode()) not in FINAL
-    return not goes_on and draft.reads.reply("ZSCORE", UNARCHIVED, root) is None
+def _outlived(draft: Draft, parent: str) -> bool:
+    """Whether a run's parent has ended: a child stays as long as its parent, which may still read it."""
+    line = draft.peek(run_key(parent), "run")
+    return line is None or Status(line.partition(b" ")[0].decode()) in FINAL
 
 
 def retire(draft: Draft, run: RunRecord) -> None:

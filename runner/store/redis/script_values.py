@@ -143,17 +143,23 @@ def timed(question: Interrupt, write: Write) -> bytes:
     return reminders and reminders + b"\n"
 
 
+def decision(answer: Answer) -> bytes:
+    """Write an answer as it is stored."""
+    return dump(
+        {
+            "response": answer.response,
+            "responder": answer.responder,
+            "idempotency_key": answer.idempotency_key,
+        }
+    )
+
+
 def answer_arguments(answers: Sequence[Answer]) -> Iterator[Argument]:
     """Write answers, grouped by the visit that asked."""
     for (run_id, node, visit), group in by_visit(answers).items():
         for answer in group:
-            decision = {
-                "response": answer.response,
-                "responder": answer.responder,
-                "idempotency_key": answer.idempotency_key,
-            }
             payload = dump(event_payloads.answer(answer))
-            yield from (run_id, node, visit, answer.interrupt_id, dump(decision), payload)
+            yield from (run_id, node, visit, answer.interrupt_id, decision(answer), payload)
 
 
 # Claims and nodes.

@@ -24,6 +24,10 @@ INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 ROOM = files("runner.store") / "lua"
 
 
+NOTHING_DONE = frozenset({b"changed", b"other"})
+"""Words after which the request is made in another way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """One script, whole; `sha` is the name that a server knows it by."""
@@ -64,7 +68,7 @@ def run_on(
     name: str,
     keys: Sequence[str],
     *arguments: Argument,
-    then: Callable[[Any], None] | None = None,
+    then: Callable[[Any, Any], None] | None = None,
 ) -> list[Any]:
     """Run a script on keys of one server and return its reply; `then` as in RedisConnection.call.
 
@@ -108,9 +112,14 @@ class Scripts:
         if then is not None:
             self._redis.call("PING", then=then)
 
-    def _confirmation(self, name: str) -> Callable[[Any], None] | None:
+    def _confirmation(self, name: str) -> Callable[[Any, Any], None] | None:
         durability = self._durability
         if durability is None or not durability.covers(name):
             return None
         durability.prepare(self._redis)
-        return lambda connection: durability.confirm(connection, name)
+
+        def confirm(connection: Any, reply: Any) -> None:
+            if not (isinstance(reply, list) and reply[0] in NOTHING_DONE):
+                durability.confirm(connection, name)
+
+        return confirm

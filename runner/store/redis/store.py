@@ -15,10 +15,10 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 from runner import scheduler
-from runner.definition.model import Topology
-from runner.errors import ConflictError, StoreError
+from runner.definition.model import AFTER_GRAPH, Topology
+from runner.errors import StoreError
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Answer, Interrupt, Receipt, address_of
 from runner.records.listings import (
     InterruptQuery,
     Page,
@@ -34,10 +34,11 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, no_such_run
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TransitionResult
-from runner.store import encoding, event_payloads, interface
+from runner.scheduler.shared import stops
+from runner.store import encoding, interface, requests
 from runner.store.encoding import doorbells_of, dump, reply_of, topology_of
 from runner.store.interface import Claim, Event, Fetched, Fork, Reply, RunSnapshot, Settlement, Start, Token
-from runner.store.receipts import CRASHED, receipts_for
+from runner.store.receipts import CRASHED
 from runner.store.redis import measurements, script_values
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
@@ -46,7 +47,7 @@ from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.large_values import LargeValues
-from runner.store.redis.script_values import claimed, fetched
+from runner.store.redis.script_values import claimed, fetched, question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import Transaction, Transactions
@@ -58,8 +59,6 @@ WEEK = 7 * 86_400.0
 MAX_EARLY, MAX_EARLY_SUM = 1_000, 65_536_000
 """Answers that wait for their questions at most, and their bytes together."""
 
-ANSWER_TRIES = 20
-"""How often a set of answers is judged again because another answer came in between."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries while the store is away or full: at first, and in the end."""
@@ -159,7 +158,7 @@ class RedisStore:
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
-        known = Settings(self.lease_ms, self._retention_ms, push, max_run, self._value)
+        known = Settings(self.lease_ms, self._retention_ms, push, self._value)
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
         self._hot = Hot(self._call, self.topology, self._read_fields, self._large, self.lease_ms)
 
@@ -246,46 +245,53 @@ class RedisStore:
         return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        questions = script_values.question_arguments(interrupts, self._written, token)
-        return reply_of(self._call("ask", *_token(token), *questions, *encoding.saved_arguments(saved)))
+        return self._wait("ask", token, scheduler.ask, interrupts, saved)
 
     def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        questions = script_values.question_arguments(interrupts, self._written, token)
-        return reply_of(self._call("park", *_token(token), *questions, *encoding.saved_arguments(saved)))
+        return self._wait("park", token, scheduler.park, interrupts, saved)
+
+    def _wait(
+        self,
+        verb: str,
+        token: Token,
+        transition: Callable[..., TransitionResult],
+        interrupts: Sequence[Interrupt],
+        saved: Saved | None,
+    ) -> Reply:
+        def plan(step: Transaction) -> Reply:
+            reply = requests.wait(step, token, transition, interrupts, saved)
+            if reply.word in {"asked", "waiting", "ready"}:
+                step.check_room(token.run_id)
+            return reply
+
+        fields = [field for question in interrupts for field in question_fields(question.id)]
+        return self._transactions.run(verb, plan, _wants(token, *fields), room=verb == "park")
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        # A failed visit has no output: its event's data take that place, and nothing of it is refused.
-        if settlement.status is Status.FAILED:
-            output = self._written(token, event_payloads.error(settlement.entry))
-            entry = dump(settlement.entry)
-        else:
-            output = self._written(token, settlement.output)
-            entry = self._written(token, settlement.entry)
+        if settlement.status is Status.COMPLETED:
+            output, entry = (self._written(token, value) for value in (settlement.output, settlement.entry))
             hot = self._hot.settle(token, settlement, nonce, output, entry)
             if hot is not None:
                 return hot
-        return reply_of(
-            self._call(
-                "settle",
-                *_token(token),
-                nonce,
-                settlement.status,
-                settlement.edges,
-                output,
-                entry,
-                "1" if settlement.insist else "0",
-                len(settlement.reads),
-                *(part for read in settlement.reads for part in read),
-                *encoding.remembered_arguments(settlement.session),
-                *encoding.saved_arguments(settlement.saved),
-            )
-        )
+
+        def plan(step: Transaction) -> Reply:
+            run = step.find(token.run_id)
+            stopping = run is None or stops(step.changes(run), token.node)
+            reply = requests.settle(step, token, settlement, nonce)
+            if run is not None and reply.word == "settled":
+                attempt = run.node(token.node).attempt
+                step.draft.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
+                if settlement.status is Status.COMPLETED and not stopping and token.node != AFTER_GRAPH:
+                    step.check_room(token.run_id)
+            return reply
+
+        return self._transactions.run("settle", plan, _wants(token), room=True)
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
-        error = b"" if entry is None else dump(entry)
-        payload = dump(event_payloads.error(entry))
-        document = encoding.saved_arguments(saved)
-        return reply_of(self._call("retry", *_token(token), delay_ms, error, payload, *document))
+        def plan(step: Transaction) -> Reply:
+            return requests.retry(step, token, delay_ms, entry, saved)
+
+        return self._transactions.run("retry", plan, _wants(token), room=True)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         replies = (
@@ -295,10 +301,10 @@ class RedisStore:
         return next(reply for reply in replies if reply.word != "more")
 
     def hold(self, token: Token) -> Reply:
-        return self._apply_visit("hold", token, scheduler.hold)
+        return self._visit("hold", token, scheduler.hold)
 
     def leave(self, token: Token) -> Reply:
-        return self._apply_visit("leave", token, scheduler.leave)
+        return self._visit("leave", token, scheduler.leave)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:
@@ -309,43 +315,44 @@ class RedisStore:
     # External tasks
 
     def hand(self, token: Token, reference: str) -> Reply:
-        return self._apply_visit("hand", token, scheduler.hand, reference)
+        return self._visit("hand", token, scheduler.hand, reference)
 
     def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        return self._apply_visit("sent", token, scheduler.sent, reference, timeout_ms=timeout_ms)
+        return self._visit("sent", token, scheduler.sent, reference, timeout_ms=timeout_ms)
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        data = self._large.put(run_id, dump(outcome))
-        return reply_of(self._call("report", run_id, node, visit, reference, data))
+        def plan(step: Transaction) -> Reply:
+            return requests.report(step, (run_id, node, visit, reference), outcome)
+
+        wants = [(run_id, f"n:{node}"), (run_id, f"h:{reference}")]
+        return self._transactions.run("report", plan, wants)
 
     # Questions
 
     def answer(
-        self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None] = ()
+        self,
+        answers: Sequence[Answer],
+        nonce: str,
+        questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - read again with all that the answers change
     ) -> tuple[list[Receipt], Reply]:
-        if questions and all(question is not None and question.is_open for question in questions):
-            # The script checks that they are open and in time: no need to read them again.
-            receipts, fresh = receipts_for(answers, questions, lambda _: "", nonce, 0)
-            if fresh:
-                reply = self._call("answer", nonce, *script_values.answer_arguments(fresh))
-                if reply[0] == b"answered":
-                    self._measure_answers(questions)
-                    return receipts, reply_of(reply)
-        for _ in range(ANSWER_TRIES):
-            current, winners, now = self._read_questions([answer.interrupt_id for answer in answers])
-            now = self.clock() if self.clock else now
-            receipts, fresh = receipts_for(answers, current, winners.__getitem__, nonce, now)
-            if not fresh or any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
-                self._scripts.confirm("answer")
-                return receipts, Reply("answered")
-            reply = self._call("answer", nonce, *script_values.answer_arguments(fresh))
-            if reply[0] == b"answered":
-                self._measure_answers(current)
-                return receipts, reply_of(reply)
-        raise ConflictError(
-            f"other answers to the same questions came in between {ANSWER_TRIES} times; none of these was "
-            "applied. Send them again."
-        )
+        receipts: list[Receipt] = []
+        answered: list[Interrupt] = []
+
+        def plan(step: Transaction) -> Reply:
+            receipts[:], reply = requests.answer(step, answers, nonce)
+            answered[:] = step.draft.answered
+            return reply
+
+        addresses = [(each.interrupt_id, address_of(each.interrupt_id)) for each in answers]
+        wants = [
+            (address.run_id, field)
+            for name, address in addresses
+            if address is not None
+            for field in (f"n:{address.node_id}", *question_fields(name))
+        ]
+        reply = self._transactions.run("answer", plan, wants)
+        self._measure_answers(answered)
+        return receipts, reply
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
         """Keep an answer for a question that its run may still ask; then its door gets it back.
@@ -401,9 +408,13 @@ class RedisStore:
         address = address_of(interrupt_id)
         if address is None:
             return Reply("unknown")
-        decision = dump({"reason": reason, "reask": reask})
-        visit = (address.run_id, address.node_id, address.visit)
-        return reply_of(self._call("withdraw", *visit, interrupt_id, decision, "1" if reask else "0"))
+        run_id = address.run_id
+
+        def plan(step: Transaction) -> Reply:
+            return requests.withdraw(step, interrupt_id, reason, reask=reask)
+
+        fields = (f"n:{address.node_id}", *question_fields(interrupt_id))
+        return self._transactions.run("withdraw", plan, [(run_id, field) for field in fields])
 
     def _read_questions(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
         """Read questions, the nonces of the requests that answered them, and the server's time in ms."""
@@ -456,7 +467,10 @@ class RedisStore:
     # What people do to runs
 
     def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        return reply_of(self._call("cancel", run_id, reason, nonce))
+        def plan(step: Transaction) -> Reply:
+            return requests.cancel(step, run_id, reason, nonce)
+
+        return self._transactions.run("cancel", plan, [(run_id, "cancel")], room=True)
 
     def fork(self, fork: Fork) -> Reply:
         reply = reply_of(self._call("fork", *script_values.fork_arguments(fork)))
@@ -776,35 +790,25 @@ class RedisStore:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _apply(
-        self,
-        verb: str,
-        run_id: str,
-        transition: Callable[..., TransitionResult],
-        *arguments: object,
-        **named: Any,
+        self, verb: str, run_id: str, transition: Callable[..., TransitionResult], *arguments: object
     ) -> Reply:
-        """Make a transition of a run."""
-
         def plan(step: Transaction) -> Reply:
-            return step.apply(run_id, transition, *arguments, **named)
+            return requests.make(step, run_id, transition, *arguments)
 
         return self._transactions.run(verb, plan, [(run_id, "run")])
 
-    def _apply_visit(
+    def _visit(
         self,
         verb: str,
         token: Token,
         transition: Callable[..., TransitionResult],
-        *rest: object,
+        *arguments: object,
         **named: Any,
     ) -> Reply:
-        """Make a transition of a worker's visit."""
-
         def plan(step: Transaction) -> Reply:
-            visit = (token.node, token.visit, token.fence)
-            return step.apply(token.run_id, transition, *visit, *rest, **named)
+            return requests.visit(step, token, transition, *arguments, **named)
 
-        return self._transactions.run(verb, plan, [(token.run_id, f"n:{token.node}")])
+        return self._transactions.run(verb, plan, _wants(token))
 
     def _read_fields(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
         values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
@@ -816,6 +820,11 @@ class RedisStore:
 
     def _value(self, run_id: str, value: JSON) -> bytes:
         return self._large.put(run_id, dump(value))
+
+
+def _wants(token: Token, *fields: str) -> list[tuple[str, str]]:
+    """Name the fields that a request for a visit needs."""
+    return [(token.run_id, field) for field in (f"n:{token.node}", *fields)]
 
 
 def _token(token: Token) -> tuple[Argument, ...]:

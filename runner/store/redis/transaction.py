@@ -21,7 +21,7 @@ from runner.errors import StoreError
 from runner.records.codec import JSON
 from runner.records.run import NOTICES, OF_RUNS, EventKind
 from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
-from runner.store import encoding, walk
+from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply
 from runner.store.redis import questions
@@ -42,7 +42,7 @@ LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
 
 KEPT_EVENTS, KEPT_NOTICES = 10_000, 100_000
 
-HEAD = (*RECORD, "created", "size")
+HEAD = (*RECORD, "created")
 
 
 class Call(Protocol):
@@ -143,10 +143,11 @@ class Transaction:
                 raise NotImplementedError(f"{action} is written by the script of claims")
         return ()
 
-    def apply(self, run_id: str, transition: Callable[..., Any], *arguments: object, **named: Any) -> Reply:
-        """Apply a transition with all that follows from it."""
-        word, doorbells = walk.apply(self, run_id, transition, *arguments, **named)
-        return encoding.replied(word, doorbells)
+    def check_room(self, run_id: str) -> None:
+        """Refuse what is written if its run has no room for it."""
+        run = self.find(run_id)
+        if run is not None:
+            self.draft.bounded.add(run.record.root)
 
     def finish(self, doorbells: Sequence[Doorbell]) -> None:
         """Write what all transitions have changed into the draft."""
@@ -164,7 +165,7 @@ class Transaction:
 
 
 def _offer(step: Transaction, run_id: str, node: str) -> Reply:
-    return step.apply(run_id, scheduler.offer_place, node)
+    return requests.make(step, run_id, scheduler.offer_place, node)
 
 
 Plan = Callable[[Transaction], Reply]
@@ -198,6 +199,7 @@ class Transactions:
             try:
                 transaction = Transaction(draft, calm=conflicts >= PATIENT)
                 reply = plan(transaction)
+                transaction.finish(reply.doorbells)
                 if draft.is_empty:
                     if reads.times > 1:
                         # What was refused must be so at one moment.
@@ -206,7 +208,6 @@ class Transactions:
                         continue
                     self._confirm(verb)
                     return reply
-                transaction.finish(reply.doorbells)
             except Unread:
                 self._look(reads)
                 continue

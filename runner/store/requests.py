@@ -1,0 +1,170 @@
+"""What each request does to the runs of a store, the same in every store: see `walk.Book`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runner import scheduler
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.outcomes import Saved
+from runner.records.run import EventKind, VisitEntry
+from runner.scheduler.changes import TransitionResult
+from runner.store import event_payloads
+from runner.store.encoding import replied
+from runner.store.interface import Doorbell, Reply, Settlement, Token
+from runner.store.receipts import by_visit, receipts_for
+from runner.store.walk import Book, Kept, apply
+
+
+def make(
+    book: Book[Kept],
+    run_id: str,
+    transition: Callable[..., TransitionResult],
+    *arguments: object,
+    **named: Any,
+) -> Reply:
+    """Make a transition of a run, with all that follows from it."""
+    return replied(*apply(book, run_id, transition, *arguments, **named))
+
+
+def visit(
+    book: Book[Kept],
+    token: Token,
+    transition: Callable[..., TransitionResult],
+    *arguments: object,
+    **named: Any,
+) -> Reply:
+    """Make a transition of a worker's visit."""
+    return make(book, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named)
+
+
+def owned(book: Book[Kept], token: Token) -> Kept | None:
+    """Return the run of a visit that its worker still owns; None when it does not."""
+    run = book.find(token.run_id)
+    if run is None:
+        return None
+    owns = scheduler.owns(book.changes(run).node(token.node), token.visit, token.fence)
+    return run if owns else None
+
+
+def wait(
+    book: Book[Kept],
+    token: Token,
+    transition: Callable[..., TransitionResult],
+    interrupts: Sequence[Interrupt],
+    saved: Saved | None,
+) -> Reply:
+    """Ask questions of a running visit (`ask`), or make it wait for their answers (`park`)."""
+    run = owned(book, token)
+    if run is not None:
+        run.keep(token.node, saved)
+    ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
+    return visit(book, token, transition, ids, questions=interrupts)
+
+
+def settle(book: Book[Kept], token: Token, settlement: Settlement, nonce: str) -> Reply:
+    run = owned(book, token)
+    reply = visit(
+        book,
+        token,
+        scheduler.settle,
+        nonce=nonce,
+        status=settlement.status,
+        edges=settlement.edges,
+        reads=settlement.reads,
+        insist=settlement.insist,
+        payloads=event_payloads.settled(settlement),
+    )
+    if run is not None and reply.word == "settled":
+        result = (settlement.status, settlement.entry, settlement.output)
+        run.leave_result(token.node, token.visit, *result)
+        run.keep(token.node, settlement.saved)
+        if settlement.session is not None:
+            run.remember(token.node, settlement.session)
+    return reply
+
+
+def retry(
+    book: Book[Kept], token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+) -> Reply:
+    run = owned(book, token)
+    if run is not None:
+        run.keep(token.node, saved)
+        if entry is not None:
+            run.note_error(token.node, token.visit, entry)
+    payloads = event_payloads.retried(entry)
+    return visit(book, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads)
+
+
+def report(book: Book[Kept], work: tuple[str, str, int, str], outcome: JSON) -> Reply:
+    """Take the outcome of an external task: of a run, node and visit, by its reference."""
+    run_id, node, number, reference = work
+    run = book.find(run_id)
+    if run is None:
+        return Reply("unknown")
+    reply = make(book, run_id, scheduler.report, node, number, reference)
+    if reply.word == "reported" and not run.reported(reference):
+        run.put_report(reference, outcome)
+    return reply
+
+
+def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
+    """Judge a set of answers, and apply all of them or none."""
+    runs = {each.interrupt_id: asking(book, each.interrupt_id) for each in answers}
+    names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
+    current = [run.question(name) if run else None for name, run in names]
+
+    def winner(interrupt_id: str) -> str:
+        run = runs[interrupt_id]
+        return run.winner(interrupt_id) if run else ""
+
+    receipts, fresh = receipts_for(answers, current, winner, nonce, book.clock())
+    doorbells: list[Doorbell] = []
+    if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
+        for (run_id, node, number), group in by_visit(fresh).items():
+            for each in group:
+                run = runs[each.interrupt_id]
+                if run is not None:
+                    run.decide(each, nonce, book.clock())
+            payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
+            reply = make(book, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads)
+            doorbells += reply.doorbells
+    return receipts, Reply("answered", doorbells)
+
+
+def asking(book: Book[Kept], interrupt_id: str) -> Kept | None:
+    """Find the run that asked a question, by the question's id."""
+    address = address_of(interrupt_id)
+    return book.find(address.run_id) if address else None
+
+
+def withdraw(book: Book[Kept], interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+    run = asking(book, interrupt_id)
+    question = run.question(interrupt_id) if run else None
+    if run is None or question is None:
+        return Reply("unknown")
+    withdrawal: dict[str, JSON] = {"reason": reason, "reask": reask}
+    if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
+        return Reply("withdrawn")
+    attempt = book.changes(run).node(question.node_id).attempt
+    payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
+    run_id = run.record.run_id
+    reply = make(book, run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads)
+    if reply.word == "closed":
+        return reply
+    run.note_withdrawal(interrupt_id, attempt, withdrawal)
+    return Reply("withdrawn", reply.doorbells)
+
+
+def cancel(book: Book[Kept], run_id: str, reason: str, nonce: str) -> Reply:
+    run = book.find(run_id)
+    if run is None:
+        return Reply("unknown")
+    reply = make(book, run_id, scheduler.cancel, reason)
+    if reply.word == "already" and nonce and run.cancelled == nonce:
+        return Reply("cancelled")
+    if reply.word == "cancelled" and nonce:
+        run.cancelled = nonce
+    return reply
