@@ -472,7 +472,7 @@ def first_reminder(question: Interrupt) -> int:
 def next_reminder(question: Interrupt, now: int) -> int:
     """Return when the next reminder is due after one was sent at `now`, in ms; 0 where it was the last.
 
-    Reminders missed during an outage are collapsed into one. `remind.lua` computes the same.
+    Reminders missed during an outage are collapsed into one.
     """
     if question.remind_every is not None:
         return now + _reminder_times(question)[0] if question.reminded + 1 < MAX_REMINDERS else 0

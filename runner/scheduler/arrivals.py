@@ -1,7 +1,6 @@
 """What makes nodes ready: arrivals along edges, and the rounds of loops.
 
-Twins in `store/lua/parts`: spread.lua, arrive.lua and turn.lua. `store/lua/apply.lua` counts the arrivals of
-planned transitions as `arrive` does.
+`store/lua/apply.lua` counts the arrivals of planned transitions as `arrive` does.
 """
 
 from __future__ import annotations

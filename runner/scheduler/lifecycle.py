@@ -1,6 +1,6 @@
 """The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition.
 
-Twins in `store/lua`: claim.lua, settle.lua, retry.lua and parts/finish.lua, parts/step.lua.
+Twins in `store/lua`: claim.lua and parts/step.lua.
 """
 
 from __future__ import annotations

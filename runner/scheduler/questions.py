@@ -1,8 +1,4 @@
-"""Questions of a node: asked, answered, withdrawn or expired, and when the node continues.
-
-Twins in `store/lua`: ask.lua, park.lua, answer.lua, withdraw.lua, and parts/open_questions.lua,
-parts/resolve.lua, parts/expire.lua, parts/remind.lua.
-"""
+"""Questions of a node: asked, answered, withdrawn or expired, and when the node continues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a due timer does: push a doorbell again, start a retry, replace a lost worker, expire a question.
-
-Twins in `store/lua/parts`: due.lua, lost.lua, expire.lua, remind.lua.
-"""
+"""What a due timer does: push a doorbell again, start a retry, replace a lost worker, expire a question."""
 
 from __future__ import annotations
 

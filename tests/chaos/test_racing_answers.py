@@ -23,10 +23,8 @@ from tests.chaos.histories import Try, faults
 from tests.waiting import wait_until
 
 PEOPLE = 50
-NO_CHECK = ("if decided then\nif nonce", "if false then\nif nonce")
-"""The script `answer` without its compare-and-set: whoever comes last wins."""
-NO_UNSEEN = ("return unseen > 0 and", "return false and")
-"""The script `park` without its look for answers that came meanwhile."""
+NO_CHECK = ("if changed then return {'changed'", "if false then return {'changed'")
+"""The script `commit` without its look at what has changed since: whoever comes last wins."""
 
 
 class UncheckedScripts(Scripts):
@@ -174,7 +172,7 @@ def test_of_fifty_answers_at_once_one_is_accepted(store, count):
 def test_without_the_check_in_the_script_several_are_accepted(store):
     """The control: where a script doesn't look whether a question is open, the race has several winners."""
     races = (Race(store, 10) for _ in range(20))
-    scripts, unchecked = store._scripts, UncheckedScripts(store, "answer", NO_CHECK)
+    scripts, unchecked = store._scripts, UncheckedScripts(store, "commit", NO_CHECK)
 
     def unexplained(race):
         store._scripts = unchecked
@@ -233,8 +231,8 @@ def test_an_answer_in_the_moment_of_the_pause_wakes_the_node(store):
 
 
 def test_without_the_look_at_what_came_meanwhile_wake_ups_are_lost(store):
-    """The control: where `park` doesn't look for answers, some nodes wait for ever."""
-    store._scripts = UncheckedScripts(store, "park", NO_UNSEEN)
+    """The control: where nobody looks for answers that come meanwhile, some nodes wait for ever."""
+    store._scripts = UncheckedScripts(store, "commit", NO_CHECK)
 
     assert any(0 in pauses(store, 20) for _ in range(50))
 

@@ -53,10 +53,10 @@ def test_every_part_is_used():
 
 def test_a_part_is_included_once_and_before_its_users():
     """Including is by name, depth first, without repeats, so that order in a file does not matter."""
-    text = scripts.script("sweep").text.decode()
-    for name in ("open", "change", "arrive", "spread", "finish", "step", "reply"):
+    text = scripts.script("start").text.decode()
+    for name in ("open", "change", "arrive", "step", "reply"):
         assert text.count(f"local function {name}(") == 1
-    assert text.index("local function arrive(") < text.index("local function spread(")
+    assert text.index("local function change(") < text.index("local function arrive(")
 
 
 def test_scripts_make_no_globals():

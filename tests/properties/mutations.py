@@ -106,52 +106,22 @@ MUTATIONS = (
     ),
     # -- the scripts -------------------------------------------------------------------------------
     Mutation(
-        LUA + "parts/arrive.lua",
-        "if arrived >= node_shape.needs and alive == 0 then",
-        "if alive == 0 then",
-        "a join is skipped at its first dead edge",
-    ),
-    Mutation(
-        LUA + "parts/arrive.lua",
-        "return counts[1] == round(d, scope) and counts or {round(d, scope), 0, 0}",
-        "return found",
-        "a loop's round counts arrivals of the round before",
-    ),
-    Mutation(
-        LUA + "parts/turn.lua",
-        "for _, outer in ipairs(loop_shape.outer) do go_on = go_on and #loop(d, outer).asked == 0 end",
-        "",
-        "an inner loop goes on though an outer one was asked",
-    ),
-    Mutation(
-        LUA + "parts/ownership.lua",
-        "return record.status == 'running' and record.visit == visit and record.fence == fence",
-        "return record.status == 'running' and record.visit == visit",
-        "a worker that lost its lease still writes",
-    ),
-    Mutation(
-        LUA + "parts/resolve.lua",
-        "return unseen > 0 and (#left == 0 or shape(d, 'n:' .. name).each)",
-        "return unseen > 0",
-        "a node goes on at the first of its answers",
-    ),
-    Mutation(
-        LUA + "parts/finish.lua",
-        "if d.run.stopping == '' then spread(d, name) end",
-        "spread(d, name)",
-        "a run that stops settles what follows",
-    ),
-    Mutation(
         LUA + "apply.lua",
         "if pending and ((live > 0 and kind == ANY) or arrived >= needs) then",
         "if pending and (live > 0 or arrived >= needs) then",
         "a join of all does not wait for all, in a plan",
     ),
     Mutation(
-        LUA + "parts/lost.lua",
-        "if record.crashes + 1 < CRASHES then",
-        "if record.crashes < CRASHES then",
-        "a node kills one worker more than it may",
+        LUA + "commit.lua",
+        "arrived, alive = arrived + more, alive + live",
+        "arrived, alive = arrived + more, alive",
+        "what a transaction adds to arrivals is dead",
+    ),
+    Mutation(
+        LUA + "commit.lua",
+        "local a, w, h, f = active + more[1],",
+        "local a, w, h, f = active,",
+        "a transaction does not count which nodes are active",
     ),
     # -- maps, in the scheduler --------------------------------------------------------------------
     Mutation(
@@ -233,31 +203,10 @@ MUTATIONS = (
         "maps",
     ),
     Mutation(
-        LUA + "parts/mapping.lua",
-        "stopped = (items.stopped == 1 or spec[2]) and 1 or 0",
-        "stopped = items.stopped",
-        "a failed item does not stop its map",
-        "maps",
-    ),
-    Mutation(
-        LUA + "parts/mapping.lua",
-        "if record.visit == items.visit and IDLE[record.status] then cancel_idle(d, item) end",
-        "if record.visit == items.visit and record.status == 'ready' then cancel_idle(d, item) end",
-        "questions of a stopped map stay open",
-        "maps",
-    ),
-    Mutation(
         LUA + "parts/maps.lua",
         "return d.run.stopping ~= '' or (owner and map(d, owner).stopped == 1)",
         "return d.run.stopping ~= ''",
         "an item of a stopped map goes on",
-        "maps",
-    ),
-    Mutation(
-        LUA + "parts/finish.lua",
-        "if owner then return status == 'failed' and count_failure(d, owner) end",
-        "if owner and status == 'failed' then count_failure(d, owner) end",
-        "a failed item is a failed node of the run",
         "maps",
     ),
     Mutation(

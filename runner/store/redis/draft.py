@@ -1,8 +1,8 @@
 """A transaction as it is drafted: what was read of the store, what is checked, and what will be written.
 
-Everything is read through `Draft`, which remembers the texts. What was not read yet raises `Unread`:
-then all that is missing is read in one request, and the draft is made again from its beginning.
-`commit.lua` writes it.
+Everything is read through `Draft`, which remembers the texts. What was not read yet is taken for absent and
+noted; such a draft is thrown away: all that is missing is read in one request, and the draft is made again
+from its beginning. `commit.lua` writes it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from runner.definition.model import Topology
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
+from runner.store.encoding import LARGE, dump
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key
@@ -48,18 +49,26 @@ class Topologies:
 class Settings:
     """What a draft needs to know of its store; times in ms.
 
-    `write` writes a value of a run, or a reference to it where it is large.
+    `shelve` stores a large value of a run apart, and returns a reference to it.
     """
 
     lease_ms: int
     retention_ms: int
     push: bool
-    write: Callable[[str, JSON], bytes]
-    topologies: Topologies = field(default_factory=Topologies)
+    shelve: Callable[[str, bytes], bytes]
+    topologies: Topologies
 
 
-class Unread(Exception):
-    """A draft needs what was not read yet."""
+UNREAD = {
+    "HGETALL": (),
+    "HKEYS": (),
+    "LRANGE": (),
+    "ZRANGE": (),
+    "ZRANGEBYSCORE": (),
+    "EXISTS": 0,
+    "HSTRLEN": 0,
+}
+"""What a command replies as long as it was not read."""
 
 
 class Reads:
@@ -68,35 +77,37 @@ class Reads:
     def __init__(self) -> None:
         self.now = 0
         self.times = 0
+        self.written: dict[tuple[str, bytes], bytes] = {}
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._replies: dict[Command, Any] = {}
         self._missing: dict[str, dict[str, None]] = {}
         self._commands: dict[Command, None] = {}
 
-    def want(self, key: str, names: Iterable[str]) -> bool:
-        """Note fields of a hash that will be needed; whether all of them are there."""
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether something was asked for that was not read yet."""
+        return bool(self._missing or self._commands)
+
+    def want(self, key: str, names: Iterable[str]) -> None:
+        """Note fields of a hash that will be needed."""
         known = self._fields.get(key, {})
         missing = [name for name in names if name not in known]
         if missing:
             self._missing.setdefault(key, {}).update(dict.fromkeys(missing))
-        return not missing
 
-    def ask(self, *command: Argument) -> bool:
-        """Note a command whose reply will be needed; whether it is there."""
+    def ask(self, *command: Argument) -> None:
+        """Note a command whose reply will be needed; it only reads."""
         if command not in self._replies:
             self._commands[command] = None
-        return command in self._replies
 
     def field(self, key: str, name: str) -> bytes | None:
-        if not self.want(key, (name,)):
-            raise Unread
-        return self._fields[key][name]
+        self.want(key, (name,))
+        return self._fields.get(key, {}).get(name)
 
     def reply(self, *command: Argument) -> Any:
         """Return what a command replied that only reads."""
-        if not self.ask(*command):
-            raise Unread
-        return self._replies[command]
+        self.ask(*command)
+        return self._replies.get(command, UNREAD.get(str(command[0])))
 
     def questions(self) -> tuple[list[Command], list[tuple[str, list[str]]]]:
         """Return the commands that read what is missing, and which hashes the first of them read."""
@@ -173,7 +184,7 @@ class Draft:
         self.reads, self.settings = reads, settings
         self.guards: dict[str, dict[str, str | bytes]] = {}
         self.forms: dict[tuple[str, str], str] = {}
-        self.timer_guards: dict[str, int] = {}
+        self.timer_guards: dict[str, str] = {}
         self.before = 0
         self.lines: dict[str, Line] = {}
         self.arrivals: list[Arrival] = []
@@ -209,6 +220,16 @@ class Draft:
         return put if isinstance(put, bytes) else str(put).encode()
 
     # Writing
+
+    def written(self, run_id: str, value: JSON) -> bytes:
+        """Write a value of a run, or a reference to it where it is large: that is stored apart, and once."""
+        data = dump(value)
+        if len(data) <= LARGE:
+            return data
+        known = self.reads.written
+        if (run_id, data) not in known:
+            known[run_id, data] = self.settings.shelve(run_id, data)
+        return known[run_id, data]
 
     def put(self, key: str, name: str, value: Argument) -> None:
         self.drops.get(key, {}).pop(name, None)

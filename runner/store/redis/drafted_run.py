@@ -156,10 +156,6 @@ class DraftedRun:
     def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
         run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
-            text, value = self.draft.settings.write(run_id, entry), self.draft.settings.write(run_id, output)
-            size += len(value)
-            # Results have the order of these first events. An item has no place in it: its map has.
-            if not map_of(node):
             text, value = self._written(entry), self._written(output)
             size += len(value)
             # Results have the order of these first events. An item has no place in it: its map has.
@@ -179,7 +175,7 @@ class DraftedRun:
         self.draft.grow(self.record.root, size)
 
     def _written(self, value: JSON) -> bytes:
-        return self.draft.settings.write(self.record.run_id, value)
+        return self.draft.written(self.record.run_id, value)
 
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
         self.draft.put(self.key, f"x:{node}.{visit}", b"0 " + dump(entry))

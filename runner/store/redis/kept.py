@@ -13,6 +13,7 @@ def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
     if saved is None:
         return 0
     field, messages = f"k:{node}", f"{key}:m"
+    draft.reads.ask("HSTRLEN", key, field)
     had = int(draft.peek(messages, f"#{node}") or 0)
     gone = range(saved.keep + 1, had + 1)
     lengths = [("HSTRLEN", key, field), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]

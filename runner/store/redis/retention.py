@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from runner.records.run import FINAL, RunRecord, Status
-from runner.store.redis.draft import Draft
+from runner.store.encoding import RECORD, load, run_record
+from runner.store.redis.draft import Command, Draft
 from runner.store.redis.keys import run_key, shape_key
 
 PARTS = ("", ":m", ":e", ":q", ":c", ":f", ":b")
@@ -28,7 +29,7 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
     if in_use(before) and not in_use(after):
         draft.left_shapes.append(shape_key(after.fingerprint))
         if after.parent:
-            if _outlived(draft, after.parent):
+            if outlived(draft, after.parent):
                 retire(draft, after)
         elif draft.reads.reply("EXISTS", ARCHIVE):
             draft.command("ZADD", UNARCHIVED, draft.reads.now, after.run_id)
@@ -36,7 +37,12 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
             retire(draft, after)
 
 
-def _outlived(draft: Draft, parent: str) -> bool:
+def questions(run_id: str) -> list[Command]:
+    """Name the commands that the end of a run needs."""
+    return [("EXISTS", ARCHIVE), ("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
+
+
+def outlived(draft: Draft, parent: str) -> bool:
     """Whether a run's parent has ended: a child stays as long as its parent, which may still read it."""
     line = draft.peek(run_key(parent), "run")
     return line is None or Status(line.partition(b" ")[0].decode()) in FINAL
@@ -47,20 +53,58 @@ def retire(draft: Draft, run: RunRecord) -> None:
     key, retention = run_key(run.run_id), draft.settings.retention_ms
     if not retention:
         return
-    draft.reads.want(key, ("idem", "tags"))
     children = draft.reads.reply("LRANGE", f"{key}:c", 0, -1)
     for part in PARTS:
         draft.command("PEXPIRE", key + part, retention)
-    idem = (draft.peek(key, "idem") or b"").decode().partition("}:")[2]
+    idem = _idem(draft, key)
     if idem:
         draft.command("PEXPIRE", idem, retention)
-    # What is left of it when its keys are gone, to find its lists.
-    parts = (
-        run.run_id.encode(),
-        run.status.encode(),
-        run.graph_id.encode(),
-        draft.peek(key, "tags") or b"",
-    )
-    draft.command("ZADD", "retired", draft.reads.now + retention, b"\n".join(parts))
+    draft.command("ZADD", "retired", draft.reads.now + retention, _entry(draft, run))
     if children:
         draft.command("RPUSH", "retiring", *children)
+
+
+def read_record(draft: Draft, run_id: str) -> RunRecord | None:
+    """Read a run; None for one that is gone."""
+    draft.reads.want(run_key(run_id), RECORD)
+    fields = {name.encode(): draft.peek(run_key(run_id), name) for name in RECORD}
+    stored = {name: value for name, value in fields.items() if value is not None}
+    return run_record(run_id, stored) if b"run" in stored else None
+
+
+def remove(draft: Draft, run: RunRecord) -> None:
+    """Remove a run's keys and its entries in lists; its children go in a later sweep: they have no parent."""
+    key = run_key(run.run_id)
+    children = draft.reads.reply("LRANGE", f"{key}:c", 0, -1)
+    forget(draft, _entry(draft, run))
+    if children:
+        draft.command("RPUSH", "retiring", *children)
+    for part in PARTS:
+        draft.command("UNLINK", key + part)
+    idem = _idem(draft, key)
+    if idem:
+        draft.command("UNLINK", idem)
+
+
+def forget(draft: Draft, entry: bytes) -> None:
+    """Take a run off its lists, by what `retired` has of it."""
+    draft.command("ZREM", "retired", entry)
+    run_id, *rest = entry.decode().split("\n", 3)
+    if rest:
+        status, graph_id, tags = rest
+        for name in (
+            f"{status}:{graph_id}",
+            *(f"t:{tag}={value}" for tag, value in load(tags or "{}").items()),
+        ):
+            draft.command("ZREM", f"runs:{name}", run_id)
+
+
+def _entry(draft: Draft, run: RunRecord) -> bytes:
+    """Write what is left of a run when its keys are gone: id, status, graph and tags."""
+    tags = draft.peek(run_key(run.run_id), "tags") or b""
+    return f"{run.run_id}\n{run.status}\n{run.graph_id}\n".encode() + tags
+
+
+def _idem(draft: Draft, key: str) -> str:
+    """Name the key of a run's idempotency key, without the prefix; "" where it has none."""
+    return (draft.peek(key, "idem") or b"").decode().partition("}:")[2]

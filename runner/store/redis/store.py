@@ -33,24 +33,33 @@ from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
 from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, no_such_run
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
-from runner.scheduler.changes import TransitionResult
+from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
 from runner.store import encoding, interface, requests
 from runner.store.encoding import doorbells_of, dump, reply_of, topology_of
-from runner.store.interface import Claim, Event, Fetched, Fork, Reply, RunSnapshot, Settlement, Start, Token
-from runner.store.receipts import CRASHED
-from runner.store.redis import measurements, script_values
+from runner.store.interface import (
+    Claim,
+    Doorbell,
+    Event,
+    Fetched,
+    Fork,
+    Reply,
+    RunSnapshot,
+    Settlement,
+    Start,
+    Token,
+)
+from runner.store.redis import measurements, retention, script_values, sweeping
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.draft import Settings
+from runner.store.redis.draft import Command, Settings, Topologies
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
-from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
+from runner.store.redis.keys import NAMESPACE, PARTITION, Keys, run_key
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.script_values import claimed, fetched, question_fields
 from runner.store.redis.scripts import Scripts
-from runner.store.redis.streams import trim_notices
-from runner.store.redis.transaction import Transaction, Transactions
+from runner.store.redis.transaction import Transaction, Transactions, of_run
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +167,8 @@ class RedisStore:
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
-        known = Settings(self.lease_ms, self._retention_ms, push, self._value)
+        self._shapes = Topologies()
+        known = Settings(self.lease_ms, self._retention_ms, push, self._large.put, self._shapes)
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
         self._hot = Hot(self._call, self.topology, self._read_fields, self._large, self.lease_ms)
 
@@ -184,6 +194,7 @@ class RedisStore:
     def publish(self, topologies: Sequence[Topology]) -> None:
         for topology in topologies:
             self._hot.remember(topology)
+            self._shapes.put(topology.fingerprint, topology)
             if self._call("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
                 key = self._keys.shape(topology.fingerprint)
                 with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
@@ -265,7 +276,10 @@ class RedisStore:
             return reply
 
         fields = [field for question in interrupts for field in question_fields(question.id)]
-        return self._transactions.run(verb, plan, _wants(token, *fields), room=verb == "park")
+        fields += [f"q:{token.node}", *(f"w:{question.id}" for question in interrupts)]
+        wants, asks = _saved_wants(token, saved)
+        wants += [*_wants(token, *fields), *(("early", f"?{question.id}") for question in interrupts)]
+        return self._transactions.run(verb, plan, wants, asks, room=verb == "park")
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         if settlement.status is Status.COMPLETED:
@@ -285,13 +299,17 @@ class RedisStore:
                     step.check_room(token.run_id)
             return reply
 
-        return self._transactions.run("settle", plan, _wants(token), room=True)
+        wants, asks = _saved_wants(token, settlement.saved)
+        wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
+        asks += retention.questions(token.run_id)
+        return self._transactions.run("settle", plan, wants, asks, room=True)
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         def plan(step: Transaction) -> Reply:
             return requests.retry(step, token, delay_ms, entry, saved)
 
-        return self._transactions.run("retry", plan, _wants(token), room=True)
+        wants, asks = _saved_wants(token, saved)
+        return self._transactions.run("retry", plan, [*wants, *_wants(token)], asks, room=True)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         replies = (
@@ -324,7 +342,7 @@ class RedisStore:
         def plan(step: Transaction) -> Reply:
             return requests.report(step, (run_id, node, visit, reference), outcome)
 
-        wants = [(run_id, f"n:{node}"), (run_id, f"h:{reference}")]
+        wants = of_run(run_id, f"n:{node}", f"h:{reference}")
         return self._transactions.run("report", plan, wants)
 
     # Questions
@@ -345,10 +363,10 @@ class RedisStore:
 
         addresses = [(each.interrupt_id, address_of(each.interrupt_id)) for each in answers]
         wants = [
-            (address.run_id, field)
+            field
             for name, address in addresses
             if address is not None
-            for field in (f"n:{address.node_id}", *question_fields(name))
+            for field in of_run(address.run_id, f"n:{address.node_id}", *question_fields(name))
         ]
         reply = self._transactions.run("answer", plan, wants)
         self._measure_answers(answered)
@@ -414,7 +432,7 @@ class RedisStore:
             return requests.withdraw(step, interrupt_id, reason, reask=reask)
 
         fields = (f"n:{address.node_id}", *question_fields(interrupt_id))
-        return self._transactions.run("withdraw", plan, [(run_id, field) for field in fields])
+        return self._transactions.run("withdraw", plan, of_run(run_id, *fields))
 
     def _read_questions(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
         """Read questions, the nonces of the requests that answered them, and the server's time in ms."""
@@ -470,7 +488,7 @@ class RedisStore:
         def plan(step: Transaction) -> Reply:
             return requests.cancel(step, run_id, reason, nonce)
 
-        return self._transactions.run("cancel", plan, [(run_id, "cancel")], room=True)
+        return self._transactions.run("cancel", plan, of_run(run_id, "cancel"), room=True)
 
     def fork(self, fork: Fork) -> Reply:
         reply = reply_of(self._call("fork", *script_values.fork_arguments(fork)))
@@ -488,7 +506,19 @@ class RedisStore:
         return self._apply("release", run_id, scheduler.release, nodes)
 
     def remove(self, run_id: str) -> Reply:
-        return reply_of(self._call("remove", run_id))
+        def plan(step: Transaction) -> Reply:
+            run = retention.read_record(step.draft, run_id)
+            if run is None:
+                return Reply("unknown")
+            if run.parent:
+                return Reply("inside")
+            if retention.in_use(run):
+                return Reply("goes_on")
+            step.draft.get(run_key(run_id), "run")
+            retention.remove(step.draft, run)
+            return Reply("removed")
+
+        return self._transactions.run("remove", plan, room=True)
 
     # The archive: what has ended stays until it is there
 
@@ -512,22 +542,47 @@ class RedisStore:
     # Time
 
     def sweep(self, limit: int = 100) -> Reply:
-        word, *doorbells = self._call("sweep", limit, dump({"error": CRASHED}), CRASHED["message"])
-        count, *failures = word.decode(errors="replace").split("\n")
-        for failure in failures:
-            kind, run_id, key, problem = failure.split("|", 3)
-            log.error(
-                "timer.failed: run %r: what is due for it (%s %r) fails: %s. It is tried again later; other "
-                "runs are not affected. See `runner doctor`.",
-                run_id,
-                kind,
-                key,
-                problem,
-            )
-        if time.monotonic() >= self._trim_at:
-            self._trim_at = time.monotonic() + TRIM_EVERY
-            trim_notices(self._redis, self._keys.notices)
-        return Reply(count, doorbells_of([count, *doorbells]))
+        _, moved, failing, ended, due = self._call("due", limit)
+        doorbells: list[Doorbell] = []
+        for member in due:
+            doorbells += self._ring_due(member.decode(), moved.decode(), failed=failing == b"1")
+        left = limit if ended == b"1" else 0
+        while left > 0:
+            expire = functools.partial(sweeping.let_expire, limit=left)
+            children = int(self._transactions.run("sweep", expire, room=True).word)
+            left = left - children if children else 0
+        return Reply(str(len(due)), doorbells)
+
+    def _ring(self, member: str, moved: str, *, failed: bool) -> Sequence[Doorbell]:
+        """Do what a timer says that is due."""
+
+        def plan(step: Transaction) -> Reply:
+            return sweeping.ring(step, member, moved, failed=failed)
+
+        kind, run_id, key = member.split("|", 2)
+        wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
+        asks: list[Command] = [("ZSCORE", "timers", member)]
+        return self._transactions.run("sweep", plan, wants, asks, room=True).doorbells
+
+    def _ring_due(self, member: str, moved: str, *, failed: bool) -> Sequence[Doorbell]:
+        """Do what a timer says; one that fails is put off, and the others are done."""
+        kind, run_id, key = member.split("|", 2)
+        try:
+            return self._ring(member, moved, failed=failed)
+        except Exception as error:
+            if isinstance(error, StoreError) and error.passing:
+                raise
+            problem = " ".join(f"{type(error).__name__}: {error}".split())
+        log.error(
+            "timer.failed: run %r: what is due for it (%s %r) fails: %s. It is tried again later; other "
+            "runs are not affected. See `runner doctor`.",
+            run_id,
+            kind,
+            key,
+            problem,
+        )
+        self._transactions.run("sweep", lambda step: sweeping.put_off(step, member, problem), room=True)
+        return ()
 
     def end_reported(self, run_id: str, end: int) -> Reply:
         return self._apply("end_reported", run_id, scheduler.end_reported, end)
@@ -795,7 +850,7 @@ class RedisStore:
         def plan(step: Transaction) -> Reply:
             return requests.make(step, run_id, transition, *arguments)
 
-        return self._transactions.run(verb, plan, [(run_id, "run")])
+        return self._transactions.run(verb, plan, of_run(run_id))
 
     def _visit(
         self,
@@ -824,7 +879,15 @@ class RedisStore:
 
 def _wants(token: Token, *fields: str) -> list[tuple[str, str]]:
     """Name the fields that a request for a visit needs."""
-    return [(token.run_id, field) for field in (f"n:{token.node}", *fields)]
+    return of_run(token.run_id, f"n:{token.node}", *fields)
+
+
+def _saved_wants(token: Token, saved: Saved | None) -> tuple[list[tuple[str, str]], list[Command]]:
+    """Name what a request reads that writes a checkpoint: fields and commands."""
+    if saved is None:
+        return [], []
+    key = run_key(token.run_id)
+    return [(f"{key}:m", f"#{token.node}")], [("HSTRLEN", key, f"k:{token.node}")]
 
 
 def _token(token: Token) -> tuple[Argument, ...]:

@@ -26,7 +26,7 @@ from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply
 from runner.store.redis import questions
 from runner.store.redis.connection import Argument
-from runner.store.redis.draft import Draft, Reads, Settings, Unread
+from runner.store.redis.draft import Command, Draft, Reads, Settings
 from runner.store.redis.drafted_run import DraftedRun
 from runner.store.redis.keys import TEMPLATE, run_key, shape_key
 
@@ -42,7 +42,7 @@ LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
 
 KEPT_EVENTS, KEPT_NOTICES = 10_000, 100_000
 
-HEAD = (*RECORD, "created")
+HEAD = (*RECORD, "created", "idem", "tags")
 
 
 class Call(Protocol):
@@ -164,6 +164,12 @@ class Transaction:
                         draft.timers[member] = draft.reads.now
 
 
+def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
+    """Name the fields of a run that every transition of it needs, and others; each with the key."""
+    key = run_key(run_id)
+    return [(key, name) for name in (*HEAD, *names)]
+
+
 def _offer(step: Transaction, run_id: str, node: str) -> Reply:
     return requests.make(step, run_id, scheduler.offer_place, node)
 
@@ -179,46 +185,63 @@ class Transactions:
         self._call, self._confirm, self._settings = call, confirm, settings
 
     def run(
-        self, verb: str, plan: Plan, wants: Iterable[tuple[str, str]] = (), *, room: bool = False
+        self,
+        verb: str,
+        plan: Plan,
+        wants: Iterable[tuple[str, str]] = (),
+        asks: Iterable[Command] = (),
+        *,
+        room: bool = False,
     ) -> Reply:
         """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
 
-        `wants` are (run, field) that it will need; with `room` it is done on a server whose memory is full.
+        `wants` and `asks` are what it will read: (key, field) and commands. With `room` it is done on a
+        server whose memory is full.
 
         Raises:
             StoreError: the store could not be reached or refused, or others came in between again and again.
         """
         reads, conflicts = Reads(), 0
-        for run_id, field in wants:
-            reads.want(run_key(run_id), (*HEAD, field))
+        for key, field in wants:
+            reads.want(key, (field,))
+        for command in asks:
+            reads.ask(*command)
         if self._settings.push:
             reads.ask("EXISTS", TEMPLATE)
         self._look(reads)
         while conflicts < TRIES:
             draft = Draft(reads, self._settings, makes_room=room)
-            try:
-                transaction = Transaction(draft, calm=conflicts >= PATIENT)
-                reply = plan(transaction)
-                transaction.finish(reply.doorbells)
-                if draft.is_empty:
-                    if reads.times > 1:
-                        # What was refused must be so at one moment.
-                        reads.again()
-                        self._look(reads)
-                        continue
-                    self._confirm(verb)
-                    return reply
-            except Unread:
+            reply = self._draft(draft, plan, calm=conflicts >= PATIENT)
+            if reads.is_incomplete:
                 self._look(reads)
-                continue
-            answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
-            if answer[0] != b"changed":
-                return self._done(reply, answer)
-            reads.renew(int(answer[1]), draft.seen(answer[2]))
-            conflicts += 1
-            if conflicts > AT_ONCE:
-                time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
+            elif not draft.is_empty:
+                answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
+                if answer[0] != b"changed":
+                    return self._done(reply, answer)
+                reads.renew(int(answer[1]), draft.seen(answer[2]))
+                conflicts += 1
+                if conflicts > AT_ONCE:
+                    time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
+            elif reads.times > 1:
+                # What is refused must be so at one moment.
+                reads.again()
+                self._look(reads)
+            else:
+                self._confirm(verb)
+                return reply
         raise StoreError(f"other requests came in between {TRIES} times, and this one ({verb}) was not done.")
+
+    def _draft(self, draft: Draft, plan: Plan, *, calm: bool) -> Reply:
+        """Make a draft; one that was made of too little may fail, and is not used."""
+        transaction = Transaction(draft, calm=calm)
+        try:
+            reply = plan(transaction)
+            transaction.finish(reply.doorbells)
+        except Exception:
+            if not draft.reads.is_incomplete:
+                raise
+            return Reply("unread")
+        return reply
 
     def _look(self, reads: Reads) -> None:
         commands, hashes = reads.questions()
@@ -232,5 +255,5 @@ class Transactions:
         for member in offered:
             run_id, _, node = member.partition("|")
             offer = functools.partial(_offer, run_id=run_id, node=node)
-            doorbells += self.run("offer", offer, [(run_id, f"n:{node}")]).doorbells
+            doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells
         return replace(reply, doorbells=doorbells)

@@ -1,4 +1,4 @@
--- A stopped map cancels its idle items; a failed item stops its map; a map that is tried again starts over.
+-- A stopped map cancels its idle items, and a map goes on.
 -- include: items
 local function drop_items(d, name)
   local items = map(d, name)
@@ -30,14 +30,4 @@ local function move_maps(d)
   for name in pairs(d.moved) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do move_map(d, name) end
-end
-
-local function count_failure(d, owner)
-  local items, spec = map(d, owner), shape(d, 'n:' .. owner).map
-  set_map(d, owner, {failed = items.failed + 1, stopped = (items.stopped == 1 or spec[2]) and 1 or 0})
-end
-
-local function rewind(d, name)
-  if map(d, name).stopped == 0 then return end
-  set_map(d, name, {next = 0, active = 0, waiting = 0, failed = 0, stopped = 0, swept = 0})
 end

@@ -1,0 +1,104 @@
+"""What a sweep does: timers that are due, each in a transaction of its own, and runs that have ended."""
+
+from __future__ import annotations
+
+from runner import scheduler
+from runner.errors import CorruptDocument
+from runner.scheduler.changes import TimerKind
+from runner.store import requests
+from runner.store.interface import Reply
+from runner.store.redis import early, retention
+from runner.store.redis.transaction import Transaction
+
+LONGEST_DELAY_MS, FAILURES = 300_000, 5
+"""How long a timer that fails is put off at most, and how often it fails before there is a dead letter."""
+
+FAILING = "failing"
+
+
+def ring(step: Transaction, member: str, moved: str, *, failed: bool) -> Reply:
+    """Do what a timer says that was moved to `moved` meanwhile; one that is not there any more was done."""
+    draft = step.draft
+    at: bytes | None = draft.reads.reply("ZSCORE", "timers", member)
+    if at is None or float(at) != float(moved):
+        return Reply("stale")
+    draft.timer_guards[member] = moved
+    kind, run_id, key = member.split("|", 2)
+    if kind not in DUE and kind not in set(TimerKind):
+        # One that a newer version set is left to its workers.
+        draft.timer(member, step.clock() + draft.settings.lease_ms)
+        return Reply("left")
+    draft.timer(member, None)
+    if failed:
+        draft.drop(FAILING, member)
+    if kind in DUE:
+        return DUE[kind](step, run_id, key)
+    return requests.make(step, run_id, scheduler.due, TimerKind(kind), key)
+
+
+def put_off(step: Transaction, member: str, problem: str) -> Reply:
+    """Set a timer that fails again for later and later; when it has failed often, write a dead letter."""
+    draft = step.draft
+    times = int(draft.get(FAILING, member) or 0) + 1
+    draft.put(FAILING, member, times)
+    draft.timer(member, step.clock() + min(LONGEST_DELAY_MS, draft.settings.lease_ms * 2 ** min(times, 16)))
+    if times == FAILURES:
+        _, run_id, key = member.split("|", 2)
+        step.write_dead_letter(run_id, key, 0, f"what is due for this run fails: {problem}")
+    return Reply("failing")
+
+
+def _hand_early(step: Transaction, run_id: str, key: str) -> Reply:
+    number, _, interrupt_id = key.partition(" ")
+    early.hand(step.draft, run_id, interrupt_id, number)
+    return Reply("handed")
+
+
+def _end_archive(step: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
+    """Give up runs that wait for an archive to which no worker has written for long."""
+    draft = step.draft
+    draft.command("DEL", retention.ARCHIVE)
+    waiting: list[bytes] = draft.reads.reply("ZRANGE", retention.UNARCHIVED, 0, 99)
+    for name in waiting:
+        draft.command("ZREM", retention.UNARCHIVED, name)
+        run = retention.read_record(draft, name.decode())
+        if run is not None:
+            why = "the run expires and is not in the archive: no worker writes to an archive any more"
+            step.write_dead_letter(run.run_id, "", 0, why)
+            retention.retire(draft, run)
+    if waiting:
+        draft.timer("archive||", step.clock())
+    return Reply("ended")
+
+
+DUE = {"early": _hand_early, "archive": _end_archive}
+
+
+def let_expire(step: Transaction, limit: int) -> Reply:
+    """Give children of ended runs their expiry, and forget runs whose keys are gone: so many of each at most.
+
+    The word is the number of children.
+    """
+    draft = step.draft
+    draft.reads.ask("LRANGE", "retiring", 0, limit - 1)
+    ended: tuple[str | int, ...] = ("ZRANGEBYSCORE", "retired", "-inf", step.clock(), "LIMIT", 0, limit)
+    draft.reads.ask(*ended)
+    children: list[bytes] = draft.reads.reply("LRANGE", "retiring", 0, limit - 1)
+    for name in children:
+        draft.command("LREM", "retiring", 1, name)
+        try:
+            run = retention.read_record(draft, name.decode())
+        except CorruptDocument:
+            continue
+        if run is None:
+            continue
+        if retention.read_record(draft, run.parent) is None:
+            if not retention.in_use(run):
+                retention.remove(draft, run)
+        elif retention.outlived(draft, run.parent):
+            # Otherwise its parent goes on again since.
+            retention.retire(draft, run)
+    gone: list[bytes] = draft.reads.reply(*ended)
+    for entry in gone:
+        retention.forget(draft, entry)
+    return Reply(str(len(children)))
