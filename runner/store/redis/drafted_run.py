@@ -22,6 +22,7 @@ from runner.scheduler.changes import TransitionResult
 from runner.scheduler.shared import IDLE
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
+from runner.store.redis import kept, questions, retention, script_values
 from runner.store.redis.draft import Arrival, Draft, Line
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
@@ -193,13 +194,13 @@ class DraftedRun:
         return script_values.winner(self.draft.get(self.key, decided))
 
     def decide(self, answer: Answer, nonce: str, now: int) -> None:
-        question = self.question(answer.interrupt_id)
-        if question is not None and question.expires_in is not None:
-            self.draft.must_be_before(question.asked_at + round(question.expires_in * 1000))
-        text = script_values.decision(answer)
-        questions.close(
-            self.draft, self.record, answer.interrupt_id, f"answered {now} {nonce} ".encode() + text
-        )
+        question, text = self.question(answer.interrupt_id), script_values.decision(answer)
+        if question is not None:
+            self.draft.answered.append(question)
+            if question.expires_in is not None:
+                self.draft.must_be_before(question.asked_at + round(question.expires_in * 1000))
+        decided = f"answered {now} {nonce} ".encode() + text
+        questions.close(self.draft, self.record, answer.interrupt_id, decided)
         self.draft.grow(self.record.root, len(text))
 
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
