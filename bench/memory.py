@@ -13,7 +13,7 @@ from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 from runner.store.redis.streams import trim_notices
 
-RUNS = 2_000
+RUNS = 5_000
 KINDS = {"waiting": "a waiting run (3 nodes, 1 question)", "short": "a finished run (3 nodes)"}
 POOLS = False
 
