@@ -23,6 +23,7 @@ from bench import (
     partitions,
     results,
     sizes,
+    start,
     waiting,
 )
 from bench.site import SLOTS
@@ -32,6 +33,7 @@ PARTS: dict[str, ModuleType] = {
     "hop": hop,
     "answers": answers,
     "agents": agents,
+    "start": start,
     "memory": memory,
     "idle": idle,
     "fleet": fleet,
@@ -39,7 +41,7 @@ PARTS: dict[str, ModuleType] = {
     "waiting": waiting,
     "partitions": partitions,
 }
-ONE_POOL = ("sizes", "waiting", "idle", "partitions")
+ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")
 """Parts that are measured on threads unless a pool is named: the pool changes little, and they are long."""
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench import answers, hop, nodes
+from bench import answers, hop, nodes, sizes, start
 from bench.grid import Grid, number
 from bench.results import Results
 
 POOLS = ("threads", "solo", "prefork")
 SHAPES = tuple(nodes.NODES)
+SIZED = tuple(sizes.SHAPES)
 
 Figures = dict[str, Any]
 
@@ -69,9 +70,9 @@ def _idle(figures: Figures) -> str:
 def _growth(figures: Figures) -> str:
     """Write the Redis time of a node of the largest graph of each shape against the smallest one."""
     cells = []
-    for shape in ("chain", "fan", "lattice"):
-        sizes = [name for name in figures if name.startswith(f"{shape} ")]
-        ratio = figures[sizes[-1]]["redis_us ratio"] / figures[sizes[0]]["redis_us ratio"]
+    for shape in SIZED:
+        names = [name for name in figures if name.startswith(f"{shape} ")]
+        ratio = figures[names[-1]]["redis_us ratio"] / figures[names[0]]["redis_us ratio"]
         cells.append(f"{ratio:.2f}")
     return ", ".join(cells)
 
@@ -101,6 +102,15 @@ def _partitions(figures: Figures) -> str:
     return ", ".join(f"{found['times']:.2f}" for found in figures.values() if "times" in found)
 
 
+def _commands(figures: Figures) -> str:
+    return f"{max(found['cpu'] for name, found in figures.items() if name.startswith('runner ')):.2f} s"
+
+
+def _ready(figures: Figures) -> str:
+    ours, bare = (figures[start.WORKERS[side]]["seconds"] for side in (start.OURS, start.BARE))
+    return f"{ours:.1f} s ({bare:.1f} s)"
+
+
 ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("commands, round trips (bare Celery)", "nodes", _each("commands", "trips"), "3, 3"),
     ("bytes to Redis (bare Celery)", "nodes", _each("bytes_in"), "800 + state"),
@@ -116,8 +126,10 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("a waiting run of 3 nodes with a question", "memory", _kilobytes("waiting"), "2 KB"),
     ("a finished run of 3 nodes", "memory", _kilobytes("short"), "1.5 KB"),
     ("a worker without work: commands/s, connections (bare Celery)", "idle", _idle, "2, 6"),
+    ("a command that reads, CPU, the dearest", "start", _commands, "0.5 s"),
+    ("a worker from start to ready (bare Celery)", "start", _ready, "2 s"),
     ("first 100 open questions", "waiting", _lists, "10 ms of 100,000"),
-    ("Redis CPU of a node, largest against smallest graph: chain, fan, lattice", "sizes", _growth, "1.1"),
+    (f"Redis CPU of a node, largest against smallest graph: {', '.join(SIZED)}", "sizes", _growth, "1.1"),
     ("Redis CPU of a node, most runs that wait against none: chain, fan", "waiting", _crowd, "1.1"),
     ("two servers, times one: queue apart, queue on the first", "partitions", _partitions, "1.8"),
 ]

@@ -20,7 +20,7 @@ import hiredis
 import redis
 from rich.console import Console
 
-from bench.graphs import FACTORIES, chain, fan, lattice, noop, numbers
+from bench.graphs import AGENTS, FACTORIES, chain, fan, lattice, mapped, noop
 from bench.grid import Grid
 from runner import Agent, GraphBuilder, NodeContext, tool
 from runner.celery.application import make_app
@@ -114,7 +114,7 @@ def _graphs(width: int) -> Registry:
     registry.add("lattice", lambda: lattice(9))
     registry.add("waiting", FACTORIES["waiting"])
     registry.add("loop", _loop)
-    registry.add("map", _map)
+    registry.add("map", lambda: mapped(AGENTS))
     registry.add("agent", _agent)
     return registry
 
@@ -127,14 +127,6 @@ def _loop() -> Any:
     builder.add_edge("head", "tail")
     builder.add_edge("tail", "head", condition=lambda state: state.results["tail"].output, back=True)
     builder.add_edge("tail", "after", condition=lambda state: not state.results["tail"].output)
-    return builder.build()
-
-
-def _map() -> Any:
-    builder = GraphBuilder()
-    builder.add_node(numbers, "list")
-    builder.add_map(noop, "map", over="list")
-    builder.add_edge("list", "map")
     return builder.build()
 
 

@@ -32,11 +32,6 @@ def nap(_: NodeContext) -> None:
     time.sleep(SLEEP)
 
 
-def numbers(_: NodeContext) -> list[int]:
-    """Return the items of the map."""
-    return list(range(AGENTS))
-
-
 def question(ctx: NodeContext) -> float:
     """Ask, and return the time at which the answer was there."""
     ctx.interrupt("go")
@@ -79,19 +74,19 @@ def lattice(size: int) -> Graph:
     return build(dict.fromkeys(names, noop), edges)
 
 
-def items() -> Graph:
-    """Build a map of agent-like nodes."""
+def mapped(size: int, function: Function = noop) -> Graph:
+    """Build a node that returns so many items, and a map of them."""
     builder = GraphBuilder()
-    builder.add_node(numbers, "list")
-    builder.add_map(nap, "naps", over="list")
-    builder.add_edge("list", "naps")
+    builder.add_node(lambda _: list(range(size)), "list")
+    builder.add_map(function, "map", over="list")
+    builder.add_edge("list", "map")
     return builder.build()
 
 
-SHAPES = {"chain": chain, "fan": fan, "lattice": lattice}
+SHAPES = {"chain": chain, "fan": fan, "lattice": lattice, "map": mapped}
 FACTORIES: dict[str, Callable[[], Graph]] = {
     "agents": lambda: fan(AGENTS, nap),
-    "items": items,
+    "items": lambda: mapped(AGENTS, nap),
     "short": lambda: chain(3),
     "asking": lambda: build({"ask": question}, []),
     "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),

@@ -10,7 +10,7 @@ from bench.site import BARE, OURS, site
 
 ROUNDS = 1
 SIZES = [100, 1_000, 10_000]
-SHAPES = {"chain": 0, "fan": 2, "lattice": 0}
+SHAPES = {"chain": 0, "fan": 2, "lattice": 0, "map": 2}
 """Each shape, and how many nodes it has besides its size."""
 
 BATCH = 500
