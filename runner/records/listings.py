@@ -26,6 +26,9 @@ INSIDE = "/"
 
 MAX_TAGS, MAX_TAG = 50, 500
 
+SEPARATOR, ENDED = ".", "~"
+"""Between the positions in a cursor of several listings; of one that has ended."""
+
 DIGITS = 26
 """Letters and digits of a run's id behind the two of its partition: 128 bits, the first 48 are ms."""
 
@@ -162,10 +165,18 @@ def cut(
 def merged(pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int) -> Page[Item]:
     """Make one page of pages of listings, newest first; of two items at one place the first counts."""
     items = {place(item): item for page in reversed(pages) for item in page}
-    # Behind the end of a page that was cut short its listing may have items that nobody has seen yet.
-    horizon = max((place_of(page.next) for page in pages if page.next is not None), default=None)
+    # Behind the end of a page that is not the last, its listing may have items that nobody has seen yet.
+    ends = [_end(page, page.next, place) for page in pages if page.next is not None]
+    horizon = max(ends, default=None)
     places = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
     return cut([items[key] for key in places], place, limit, rest=cursor_of(horizon) if horizon else None)
+
+
+def _end(page: Page[Item], cursor: str, place: Callable[[Item], tuple[int, str]]) -> tuple[int, str]:
+    """Return the place up to which a page has what its listing has."""
+    if page:
+        return place(page[-1])
+    return max(place_of(position) for position in cursor.split(SEPARATOR) if position != ENDED)
 
 
 def id_span(prefix: str) -> tuple[int, int] | None:

@@ -16,13 +16,14 @@ from runner.errors import ArchiveError, UsageError
 from runner.execution import ids
 from runner.operations.exports import read_export
 from runner.records.json_form import document, milliseconds, stamp
-from runner.records.listings import SKEW, RunQuery, RunSummary, cut, id_span, merged, place_of
+from runner.records.listings import SKEW, RunQuery, RunSummary, id_span, merged, place_of
 from runner.records.run import Status
 from runner.store.archive import archived_run, open_archive
 from runner.store.archive.folder import FolderArchive
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.test_partitions import partitioned
 
 EVERYTHING = RunQuery()
 HOUR = 3_600_000
@@ -435,21 +436,27 @@ def test_a_batch_is_written_whole_or_not_at_all(postgres, made):
 # -- both at once ----
 
 
-def test_a_merged_listing_misses_nothing(made, folder):
-    """Pages of two listings become pages of one, in order; where both have a run, the first counts."""
-    runs = [archived_run(made(created_at=at(number * HOUR))).summaries[0] for number in range(20)]
-    folder_runs, other_runs = runs[::2] + runs[:4], runs[1::2] + runs[:3]
+def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
+    """Pages of a store of two partitions and of an archive become pages of one, each run once, in order."""
+    clock = ManualClock()
+    store = partitioned([redis_url, other_url], clock)
+    worker = ManualWorker(store)
+    order = []
+    for number in range(24):
+        clock.advance(1)
+        archived_only = number % 3 == 0
+        run_id = f"{number}" if archived_only else worker.start(shape("a"), beside=f"{number % 2:02d}")
+        if number % 3 < 2:
+            write(folder, made(run_id=run_id, created_at=stamp(clock.now)))
+        order.insert(0, run_id)
 
-    def page_of(items, cursor, limit):
-        after = place_of(cursor) if cursor else (2**63, "")
-        rest = sorted((run for run in items if run.place < after), key=lambda run: run.place, reverse=True)
-        return cut(rest, lambda run: run.place, limit)
-
-    for limit in (1, 3, 50):
-        found, cursor = [], ""
+    for limit in (1, 2, 3, 7, 50):
+        names, cursor = [], ""
         while cursor is not None:
-            pages = [page_of(other_runs, cursor, limit), page_of(folder_runs, cursor, limit)]
+            pages = [source.runs(EVERYTHING, limit, cursor) for source in (store, folder)]
             page = merged(pages, lambda run: run.place, limit)
-            found += page
+            names += [(run.run_id, run.archived) for run in page]
             cursor = page.next
-        assert found == list(reversed(runs))
+        assert [name for name, _ in names] == order
+        assert [name for name, is_archived in names if is_archived] == order[2::3]
+    store.close()

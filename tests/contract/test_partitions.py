@@ -28,7 +28,6 @@ from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, StoreContract
 from runner.testing.contract.manual_worker import ManualWorker, saved, shape
-from runner.testing.plugin import private_store
 from tests.chaos.transitions import Walk
 
 KEYS = [f"key{number}" for number in range(16)]
@@ -42,20 +41,6 @@ def partitioned(urls, clock=None):
         RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False) for place in where
     ]
     return PartitionedStore(partitions, Layout(where), relays=False)
-
-
-@pytest.fixture(scope="session")
-def second_server():
-    with private_store() as server:
-        yield server
-
-
-@pytest.fixture
-def other_url(second_server):
-    """Give the address of an empty database on another server."""
-    with redis.Redis.from_url(second_server.url) as client:
-        client.flushall()
-    return second_server.url
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from runner.errors import ConflictError, StoreError, UsageError
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
+    ENDED,
+    SEPARATOR,
     InterruptQuery,
     Page,
     RunQuery,
@@ -60,9 +62,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
-
-SEPARATOR, ENDED = ".", "~"
-"""Between the positions of a cursor, one for each partition; and that of one that has no more."""
 
 
 def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -> SharedStore:
@@ -485,12 +484,13 @@ def merged(
     *,
     newest: bool,
 ) -> Page[Item]:
-    """Merge the pages of several listings; the cursor has a position in each.
+    """Merge the pages of several listings; the cursor has a position in each, or one for all.
 
     Raises:
         UsageError: it is no cursor of such a listing.
     """
-    positions = cursor.split(SEPARATOR) if cursor else [""] * len(pages)
+    positions = cursor.split(SEPARATOR)
+    positions *= len(pages) if len(positions) == 1 else 1
     if len(positions) != len(pages):
         raise UsageError(
             f"{cursor!r} is no cursor of a listing of {len(pages)} partitions; give `next` of the page "
