@@ -11,9 +11,12 @@ from runner.errors import ArchiveError, UsageError
 from runner.operations import archiving
 from runner.operations.archiving import Archiving
 from runner.records.listings import RunQuery
+from runner.store.addresses import places
 from runner.store.archive import open_archive
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
+from runner.store.redis.layout import Layout
+from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
@@ -189,6 +192,26 @@ def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archiv
     assert archive.read(child)["status"] == "cancelled"
     store.sweep()
     assert min(client.pttl(KEYS.run(parent)), client.pttl(KEYS.run(child))) > 0
+
+
+def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client):
+    """A turn takes the ended runs of all partitions, and lets them expire there."""
+    where = places(redis_url, 2)
+    partitions = [
+        RedisStore(place.url, partition=place.partition, clock=clock, retention=60) for place in where
+    ]
+    store = PartitionedStore(partitions, Layout(where), relays=False)
+    worker, archivist = ManualWorker(store), Archiving(store, archive, pause=0, hold=86_400)
+    archivist.turn()
+    runs = [worker.start(shape("a"), beside=beside) for beside in ("00", "01", "00", "01")]
+    for run in runs:
+        worker.run(run, "a")
+
+    archivist.turn()
+
+    assert archived(archive) == set(runs)
+    assert all(client.pttl(Keys(partition=f"p{run[:2]}").run(run)) > 0 for run in runs)
+    store.close()
 
 
 def test_postgres_needs_its_extra(monkeypatch):
