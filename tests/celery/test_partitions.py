@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import amqp
 import pytest
 from celery import Celery
 
@@ -18,6 +19,7 @@ from runner.store.redis.partitions import open_store
 from runner.store.redis.server_info import read_metrics
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.chaos.servers import Cluster, Server
+from tests.rabbitmq import listen
 from tests.waiting import wait_until
 
 REPLIES = "runner:replies:here"
@@ -107,6 +109,11 @@ def both(site, graph):
     return [runs["00"], runs["01"]]
 
 
+def late_question(run):
+    """Return the id that the question of a run will have."""
+    return numbered_question(Address(run.id, "b", 1), {}, "approval", None, scope="function").id
+
+
 def partitions_of(runs):
     return {run.id[:2] for run in runs}
 
@@ -163,7 +170,7 @@ def test_an_answer_before_its_question_is_kept_in_both(spread):
     """It is applied when its run asks, whichever partition that is in."""
     runs = both(spread, "late_question")
     for number, run in enumerate(runs):
-        question = numbered_question(Address(run.id, "b", 1), {}, "approval", None, scope="function").id
+        question = late_question(run)
         spread.send(json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}))
         server, kept = (
             spread.servers[number % len(spread.store_servers)],
@@ -216,19 +223,58 @@ def test_a_limit_counts_in_all_runs(spread):
     assert partitions_of(runs) == {"00"}
 
 
-def test_work_of_a_lost_worker_goes_on_in_both_partitions(tmp_path):
+def runs_of_a_killed_worker(site, app):
+    """Kill the worker of a node in each partition, start another one, and let the nodes end."""
+    site.boot(1)
+    runs = both(site, "gated")
+    site.workers[0].kill()
+    site.boot(1, app=app)
+    for run in runs:
+        site.open_gate(run)
+    return runs
+
+
+def test_work_of_a_lost_worker_goes_on_in_both_partitions(pair):
     """Both nodes of a killed worker, in two partitions, run again on another worker within a lease."""
+    for run in runs_of_a_killed_worker(pair, "runner.celery:app"):
+        assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+        assert run.result().results["a"].output == 2
+
+
+def test_without_a_sweep_the_second_partition_waits(pair):
+    """Control: where the first partition alone is swept, the node of the other one is not run again."""
+    near, far = runs_of_a_killed_worker(pair, "tests.celery.sweeps_the_first:app")
+    assert near.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+    with pytest.raises(TimeoutError):
+        far.wait(RECOVERY)
+
+
+def test_rabbitmq_serves_both_partitions(tmp_path, rabbit, channel):
+    """Early and late answers come over its queue, and the notices of both go to its exchange."""
     site = two_servers(tmp_path)
+    site.settings["RUNNER_BROKER_URL"] = rabbit.url
     try:
         site.boot(1)
-        runs = both(site, "gated")
-        site.workers[0].kill()
-        site.boot(1)
-        for run in runs:
+        notices = listen(channel)
+        runs = both(site, "late_question")
+        for run, server in zip(runs, site.servers, strict=True):
+            body = {"v": 1, "interrupt_id": late_question(run), "response": "yes", "reply_to": REPLIES}
+            message = amqp.Message(json.dumps(body), content_type="application/json")
+            channel.basic_publish(message, exchange="", routing_key="runner.responses")
+            early = Keys(partition=f"p{run.id[:2]}").early
+            wait_until(lambda server=server, early=early: server.client.exists(early), "it is kept")
             site.open_gate(run)
-        for run in runs:
-            assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
-            assert run.result().results["a"].output == 2
+        ended = set()
+
+        def both_ended():
+            message = channel.basic_get(notices, no_ack=True)
+            notice = json.loads(message.body) if message else {"kind": ""}
+            ended.update({notice["run_id"]} if notice["kind"] == "run.ended" else ())
+            return ended >= {run.id for run in runs}
+
+        wait_until(both_ended, "both ends are published")
+        assert {run.status for run in runs} == {Status.COMPLETED}
+        assert {site.receipt(REPLIES)["status"] for _ in runs} == {"accepted"}
     finally:
         site.end()
 

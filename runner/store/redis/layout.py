@@ -55,11 +55,10 @@ class Layout:
         with first.translated(), first.client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.spread, graph_id)
             pipe.exists(keys.idempotency(graph_id, idempotency_key))
-            pipe.lrange(keys.partitions, 0, -1)
-            spread, is_first, numbers = pipe.execute()
+            spread, is_first = pipe.execute()
         if is_first or spread in {None, LIMITED}:
             return 0
-        homes = self._homes(f"{graph_id}\n{idempotency_key}", [int(number) for number in numbers])
+        homes = self._homes(f"{graph_id}\n{idempotency_key}", self._known())
         older = homes if spread == LIMITED_SINCE else homes[:-1]
         for number in dict.fromkeys(older):
             key = self._keys[number].idempotency(graph_id, idempotency_key)
@@ -69,19 +68,21 @@ class Layout:
 
     def session_home(self, session_id: str) -> int:
         """Return the partition that has a session, or will have it."""
-        if not self._numbers:
-            numbers = self._connections[0].call("LRANGE", self._keys[0].partitions, 0, -1)
-            # Until a worker has written the present number, the next request reads them again.
-            known = tuple(int(number) for number in numbers)
-            self._numbers = known if known and known[-1] == len(self._keys) else ()
-        else:
-            known = self._numbers
-        homes = self._homes(session_id, known or [1])
+        homes = self._homes(session_id, self._known())
         for number in homes[:-1]:
             key = self._keys[number].session(session_id)
             if number != homes[-1] and any(self._connections[number].call("EXISTS", part) for part in key):
                 return number
         return homes[-1]
+
+    def _known(self) -> Sequence[int]:
+        """Return the numbers of partitions that there have been; read until the present one is written."""
+        if not self._numbers:
+            known = tuple(_numbers(self._connections[0], self._keys[0])) or (1,)
+            if known[-1] != len(self._keys):
+                return known
+            self._numbers = known
+        return self._numbers
 
     def _homes(self, name: str, numbers: Sequence[int]) -> list[int]:
         """Return where a name is with each number of partitions that there has been; the present one last."""
