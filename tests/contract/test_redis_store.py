@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import threading
+from dataclasses import replace
 
 import pytest
 import redis
@@ -389,6 +390,21 @@ def test_without_a_template_the_next_sweep_rings(worker, store, client):
     store.install_doorbell(TEMPLATE)
     store.sweep()
     assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [f"{run_id}.a.1.1"]
+
+
+def test_a_template_that_another_process_stores_is_used_at_once(worker, store, client, redis_url):
+    """A process knows the template, but no doorbell is pushed with one that is not stored any more."""
+    store.install_doorbell(TEMPLATE)
+    run_id = worker.start(shape("a>b b>c c>d"))
+    worker.run(run_id, "a")
+    worker.run(run_id, "b")
+    client.delete("runner/g\x06\x163")
+    RedisStore(redis_url).install_doorbell(replace(TEMPLATE, queue_keys={5: "-other"}, prefix="their-"))
+
+    worker.run(run_id, "c")
+
+    assert [message["id"] for message in queued(client, "their-g-other")] == [f"{run_id}.d.1.1"]
+    assert not queued(client, "runner/g\x06\x163")
 
 
 def test_a_template_with_an_unknown_place_is_refused():

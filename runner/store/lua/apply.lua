@@ -10,7 +10,7 @@
 --   queues, with priority; fields to write, with value; results, which begin with the number of the
 --   first event; timers to drop; timers to set, with ms from now; events (kind, visit, node, detail, data);
 --   doorbells (queue by number, node, visit, attempt).
--- Words: "applied"; "other" when nothing was written: something has changed, or more follows than a plan has.
+-- Words: "applied"; "outdated" when it was applied, but another template of a doorbell is stored; "other" when nothing was written: something has changed, or more follows than a plan has.
 -- include: doorbells
 -- include: echo
 local ANY, ITEM = 1, 2
@@ -130,5 +130,16 @@ fields[last + 2] = table.concat({status, active, waiting, others, started, event
 if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
 redis.call('HSET', key, unpack(fields))
 if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
-if #bells > 0 and ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
-return ring_all('applied')
+if #bells == 0 then return {'applied'} end
+if ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
+-- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.
+if not push then return ring_all('applied') end
+if redis.call('HGET', prefix .. 'doorbell:1', 'digest') ~= DOORBELL then return ring_all('outdated') end
+local queues = {}
+for _, bell in ipairs(bells) do
+  local queue = QUEUES_BEGIN .. bell[5] .. (QUEUES_END[bell[6]] or '')
+  queues[queue] = queues[queue] or {}
+  table.insert(queues[queue], fill_template(values_of(bell)))
+end
+for queue, messages in pairs(queues) do many('LPUSH', queue, messages) end
+return {'applied'}

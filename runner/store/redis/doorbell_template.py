@@ -6,6 +6,8 @@ so that any process that starts or answers can ring without Celery.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,4 +58,24 @@ class DoorbellTemplate:
                 raise UsageError(f"a doorbell has no place {place!r}; it has {', '.join(sorted(PLACES))}.")
         template = "%s".join(text.replace("%", "%%") for text in texts)
         suffixes = {str(priority): suffix for priority, suffix in self.queue_keys.items()}
-        return {"template": template, "places": " ".join(places), "prefix": self.prefix, **suffixes}
+        fields = {"template": template, "places": " ".join(places), "prefix": self.prefix, **suffixes}
+        return {**fields, "digest": hashlib.sha1(repr(fields).encode(), usedforsecurity=False).hexdigest()}
+
+
+def constants(fields: Mapping[str, str]) -> str:
+    """Write a stored template as Lua, for the front of the script `apply`; nothing where there is none."""
+    if "digest" not in fields:
+        return "local DOORBELL\n"
+    places = ", ".join(f"values.{place}" for place in fields["places"].split())
+    ends = ", ".join(f"[{name}] = {_quoted(value)}" for name, value in fields.items() if name.isdecimal())
+    return (
+        f"local DOORBELL, QUEUES_BEGIN = {_quoted(fields['digest'])}, {_quoted(fields['prefix'])}\n"
+        f"local QUEUES_END = {{{ends}}}\n"
+        f"local function fill_template(values) return ({_quoted(fields['template'])}):format({places}) end\n"
+    )
+
+
+def _quoted(text: str) -> str:
+    """Quote a text for Lua: all but plain characters as numbers."""
+    plain = re.sub(rb"[^ !#-\[\]-~]", lambda match: b"\\%03d" % match[0][0], text.encode())
+    return f'"{plain.decode()}"'

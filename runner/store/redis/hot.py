@@ -8,6 +8,7 @@ returns None where that does not do: nothing was written, and the script that re
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,9 @@ from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, Settlement, Token
-from runner.store.redis import plans
-from runner.store.redis.connection import Argument
+from runner.store.redis import doorbell_template, plans
+from runner.store.redis.connection import Argument, RedisConnection
+from runner.store.redis.keys import Keys
 from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
 from runner.store.redis.script_values import decided
@@ -51,19 +53,23 @@ class Hot:
 
     def __init__(
         self,
+        connection: RedisConnection,
+        keys: Keys,
         call: Callable[..., list[Any]],
+        *,
         topology: Callable[[str, str], Topology | None],
-        read: Callable[[str, Sequence[str]], Sequence[bytes | None]],
         large: LargeValues,
         lease_ms: int,
     ) -> None:
-        """`call` runs a script, `topology` reads a graph's, `read` reads fields of a run."""
-        self._call, self._topology, self._read, self._large = call, topology, read, large
-        self._lease_ms = lease_ms
+        """`call` runs a script, `topology` reads that of a graph."""
+        self._redis, self._keys, self._call = connection, keys, call
+        self._topology, self._large, self._lease_ms = topology, large, lease_ms
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         # The graph that last had a node of a name: right for most runs that this process has not seen yet.
         self._likely: dict[str, KnownGraph] = {}
+        self._doorbell = doorbell_template.constants({})
+        self._read_doorbell_at = 0.0
 
     # Graphs and runs
 
@@ -193,7 +199,10 @@ class Hot:
         else:
             visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
         later = [f"o:{source}.{visit}" for source, visit in visits if visit != 1]
-        outputs = {**values, **dict(zip(later, self._read(run_id, later), strict=True))} if later else values
+        outputs = dict(values)
+        if later:
+            read = self._redis.call("HMGET", self._keys.run(run_id), *later)
+            outputs |= zip(later, read, strict=True)
         return [(source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits]
 
     # Settles
@@ -210,8 +219,18 @@ class Hot:
             arguments = self._settle(token, seen, settlement, nonce, (output, entry))
         except Unplanned:
             return None
-        reply = self._call("apply", *arguments, verb="settle")
-        return Reply("settled", doorbells_of(reply)) if reply[0] == b"applied" else None
+        reply = self._call("apply", *arguments, verb="settle", constants=self._doorbell)
+        if reply[0] == b"outdated":
+            self._read_doorbell()
+        return None if reply[0] == b"other" else Reply("settled", doorbells_of(reply))
+
+    def _read_doorbell(self) -> None:
+        """Read the template of doorbells again, at most once a second."""
+        if time.monotonic() >= self._read_doorbell_at:
+            self._read_doorbell_at = time.monotonic() + 1
+            pairs = [part.decode() for part in self._redis.call("HGETALL", self._keys.doorbell)]
+            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            self._doorbell = doorbell_template.constants(fields)
 
     def _settle(
         self, token: Token, seen: Seen, settlement: Settlement, nonce: str, result: tuple[bytes, bytes]

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -41,12 +41,12 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua"))
 
 
-@cache
-def script(name: str) -> Script:
-    """Put a script together: its parts first, each after what it includes itself."""
+@lru_cache(maxsize=256)
+def script(name: str, constants: str = "") -> Script:
+    """Put a script together: constants, its parts, each after what it includes itself, and its own text."""
     pieces: dict[str, str] = {}
     _collect(f"{name}.lua", pieces)
-    text = "\n".join(_code(piece) for piece in pieces.values()).encode()
+    text = (constants + "\n".join(_code(piece) for piece in pieces.values())).encode()
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
@@ -69,13 +69,16 @@ def run_on(
     keys: Sequence[str],
     *arguments: Argument,
     then: Callable[[Any, Any], None] | None = None,
+    constants: str = "",
 ) -> list[Any]:
     """Run a script on keys of one server and return its reply; `then` as in RedisConnection.call.
+
+    `constants` is Lua that comes first.
 
     Raises:
         StoreError: the store could not be reached or refused; then nothing has changed.
     """
-    source, words = script(name), (len(keys), *keys, *arguments)
+    source, words = script(name, constants), (len(keys), *keys, *arguments)
     reply: list[Any]
     try:
         reply = connection.call("EVALSHA", source.sha, *words, then=then)
@@ -93,14 +96,17 @@ class Scripts:
         """`prefix` is the partition's, the one key of every script."""
         self._redis, self._prefix, self._durability = connection, prefix, durability
 
-    def run(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+    def run(self, name: str, *arguments: Argument, verb: str = "", constants: str = "") -> list[Any]:
         """Run a script, for a request of that name or `verb`, and return its reply.
+
+        `constants` is Lua that comes first.
 
         Raises:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        return run_on(self._redis, name, (self._prefix,), *arguments, then=self._confirmation(verb or name))
+        then = self._confirmation(verb or name)
+        return run_on(self._redis, name, (self._prefix,), *arguments, then=then, constants=constants)
 
     def confirm(self, name: str) -> None:
         """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.

@@ -170,7 +170,14 @@ class RedisStore:
         self._shapes = Topologies()
         known = Settings(self.lease_ms, self._retention_ms, push, self._large.put, self._shapes)
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
-        self._hot = Hot(self._call, self.topology, self._read_fields, self._large, self.lease_ms)
+        self._hot = Hot(
+            self._redis,
+            self._keys,
+            self._call,
+            topology=self.topology,
+            large=self._large,
+            lease_ms=self.lease_ms,
+        )
 
     @property
     def connection(self) -> RedisConnection:
@@ -815,10 +822,11 @@ class RedisStore:
 
     # Calling scripts
 
-    def _call(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+    def _call(self, name: str, *arguments: Argument, verb: str = "", constants: str = "") -> list[Any]:
         """Run a script and return its reply: a word, then what the script's header says.
 
-        `verb` is the request that it belongs to, where that has another name.
+        `verb` is the request that it belongs to, where that has another name; `constants` is Lua that comes
+        first.
 
         What a worker asks for its node is repeated for `retry_for` seconds while the store is away or
         full: the node's work is done and must not be lost. Each such request has a nonce or a fence.
@@ -832,7 +840,9 @@ class RedisStore:
         pause = FIRST_PAUSE
         while True:
             try:
-                reply = self._scripts.run(name, now, *settings, *arguments, verb=verb or name)
+                reply = self._scripts.run(
+                    name, now, *settings, *arguments, verb=verb or name, constants=constants
+                )
             except StoreError as error:
                 if not error.passing or time.monotonic() + pause > ends:
                     raise
@@ -864,10 +874,6 @@ class RedisStore:
             return requests.visit(step, token, transition, *arguments, **named)
 
         return self._transactions.run(verb, plan, _wants(token))
-
-    def _read_fields(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
-        values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
-        return values
 
     def _written(self, token: Token | None, value: JSON) -> bytes:
         """Write a value, or a reference to it where it is large and its run exists."""

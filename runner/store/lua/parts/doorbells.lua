@@ -9,14 +9,19 @@ local function plain(text)
   return text:find('[%c"\\]') and cjson.encode(text):sub(2, -2) or text
 end
 
--- A message of the task queue, by filling in the template that the workers left (see doorbell_template.py). The
--- number in its key is the version of `values`.
-local function message(template, places, bell)
-  local id, texts = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.')), {}
-  local values = {id = id, correlation_id = id, root_id = bell[1],
+-- What a message of the task queue has in the places of its template.
+local function values_of(bell)
+  local id = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.'))
+  return {id = id, correlation_id = id, root_id = bell[1],
     delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
     queue = plain(bell[5]), priority = bell[6], parent_id = rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
+end
+
+-- A message, by filling in the template that the workers left (see doorbell_template.py). The number in its key
+-- is the version of `values_of`.
+local function message(template, places, bell)
+  local values, texts = values_of(bell), {}
   for place in places:gmatch('%S+') do texts[#texts + 1] = values[place] end
   return template:format(unpack(texts))
 end
