@@ -74,7 +74,7 @@ class Site:
 
 @pytest.fixture
 def site(redis_url, monkeypatch):
-    monkeypatch.setattr(seats, "SWEEPS", 0.002)
+    monkeypatch.setattr(seats, "SWEEPS", 0.02)
     site = Site(redis_url)
     yield site
     site.close()
