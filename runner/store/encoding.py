@@ -6,7 +6,7 @@ Users' data is written once, by Python, and never opened by a script.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic_core
@@ -228,19 +228,6 @@ def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
 def digest(data: bytes) -> str:
     """Name a large value by its bytes."""
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def item_arguments(
-    items: Sequence[JSON] | None, write: Callable[[JSON], bytes]
-) -> Iterator[list[bytes | str | int]]:
-    """Write a map's items as arguments of scripts: how many, whether these are the last, the first one's
-    index, the bytes of all items, and these; None for those that the map has.
-    """
-    rows = [write(item) for item in items or ()]
-    total, size = "" if items is None else len(rows), sum(map(len, rows))
-    for first in range(0, max(1, len(rows)), CHUNK):
-        last = "1" if first + CHUNK >= len(rows) else "0"
-        yield [total, last, first, size, *rows[first : first + CHUNK]]
 
 
 def in_round(record: NodeRecord, stamp: int) -> NodeRecord:

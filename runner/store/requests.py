@@ -9,7 +9,7 @@ from runner import scheduler
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.outcomes import Saved
-from runner.records.run import EventKind, VisitEntry
+from runner.records.run import EventKind, Rewrite, VisitEntry
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
 from runner.store.encoding import replied
@@ -168,3 +168,28 @@ def cancel(book: Book[Kept], run_id: str, reason: str, nonce: str) -> Reply:
     if reply.word == "cancelled" and nonce:
         run.cancelled = nonce
     return reply
+
+
+def expand(book: Book[Kept], token: Token, items: Sequence[JSON] | None) -> Reply:
+    run, total = owned(book, token), None if items is None else len(items)
+    reply = visit(book, token, scheduler.expand, total)
+    if items is not None and run is not None and reply.word == "expanded":
+        run.put_items(token.node, token.visit, items)
+    return reply
+
+
+def rewrite(book: Book[Kept], runs: Sequence[Rewrite], nonce: str) -> Reply:
+    """Reopen ended runs with other records: all of them, or none when one has moved since it was read."""
+    pairs = [(run, rewrite) for rewrite in runs if (run := book.find(rewrite.run_id)) is not None]
+    if len(pairs) < len(runs):
+        return Reply("unknown")
+    if all(run.reopened == nonce for run, _ in pairs):
+        return Reply("reopened")
+    if any(not run.record.is_final or run.last_event() != rewrite.events for run, rewrite in pairs):
+        return Reply("moved")
+    doorbells: list[Doorbell] = []
+    for run, rewrite in pairs:
+        run.erase(rewrite.undone, rewrite.forgets)
+        run.reopened = nonce
+        doorbells += make(book, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
+    return Reply("reopened", doorbells)

@@ -6,7 +6,7 @@ The same for every store: a `Book` holds the runs for the length of one atomic s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from runner.records import interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.outcomes import Remembered, Saved
-from runner.records.run import EventKind, RunRecord, Status, VisitEntry
+from runner.records.run import EventKind, RunRecord, Status, VisitEntry, VisitKey
 from runner.scheduler.changes import (
     Action,
     AddEvent,
@@ -48,6 +48,7 @@ class KeptRun(View, Protocol):
 
     record: RunRecord
     cancelled: str
+    reopened: str
 
     def write(self, result: TransitionResult) -> None:
         """Write the records that a transition changed."""
@@ -85,6 +86,15 @@ class KeptRun(View, Protocol):
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         """Write the outcome of an external task."""
+
+    def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
+        """Write the items of a map, unless this visit of it has some."""
+
+    def last_event(self) -> int:
+        """Return the number of the run's last event."""
+
+    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
+        """Remove what other records will replace, and the results that no longer count."""
 
     def winner(self, interrupt_id: str) -> str:
         """Return the nonce of the request that answered a question; "" when none did."""

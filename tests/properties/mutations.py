@@ -189,31 +189,10 @@ MUTATIONS = (
     ),
     # -- maps, in the scripts ----------------------------------------------------------------------
     Mutation(
-        LUA + "parts/items.lua",
-        "if items.next >= items.total or items.active >= window then return false end",
-        "if items.next >= items.total or items.active > window then return false end",
-        "one item more is at work than may be",
-        "maps",
-    ),
-    Mutation(
-        LUA + "parts/items.lua",
-        "  elseif record.status == 'failed' or record.status == 'cancelled' then\n",
-        "  elseif record.status == 'failed' then\n",
-        "a map that is tried again leaves its cancelled items out",
-        "maps",
-    ),
-    Mutation(
         LUA + "parts/maps.lua",
         "return d.run.stopping ~= '' or (owner and map(d, owner).stopped == 1)",
         "return d.run.stopping ~= ''",
         "an item of a stopped map goes on",
-        "maps",
-    ),
-    Mutation(
-        LUA + "expand.lua",
-        "for place = 14, known and 0 or #ARGV do",
-        "for place = 14, #ARGV do",
-        "a second list of a visit changes what its items are",
         "maps",
     ),
     Mutation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -146,7 +146,6 @@ class StoredRun:
             (self.idle.add if record.status in IDLE else self.idle.discard)(name)
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        """Remove what other records will replace, and the results that no longer count."""
         self.nodes, self.loops, self.arrived, self.idle = {}, {}, {}, set()
         for visit, entry in undone.items():
             self.entries[visit] = pack_copy(entry)
@@ -177,6 +176,12 @@ class StoredRun:
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         self.reports[reference] = pack_copy(outcome)
+
+    def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
+        self.items.setdefault((node, visit), pack_copy(list(items)))
+
+    def last_event(self) -> int:
+        return len(self.events)
 
     def winner(self, interrupt_id: str) -> str:
         return self.winners.get(interrupt_id, "")

@@ -138,13 +138,7 @@ class MemoryStore:
         return self._do(requests.retry, token, delay_ms, entry, saved)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        with self._changed:
-            owned, total = self._owns(token), None if items is None else len(items)
-            reply = self._apply(token.run_id, scheduler.expand, *_visit(token), total)
-            if items is not None and owned and reply.word == "expanded":
-                run = self._database.runs[token.run_id]
-                run.items.setdefault((token.node, token.visit), pack_copy(items))
-            return reply
+        return self._do(requests.expand, token, items)
 
     def hold(self, token: Token) -> Reply:
         return self._do(requests.visit, token, scheduler.hold)
@@ -225,24 +219,7 @@ class MemoryStore:
             return replace(reply, run_id=start.run_id)
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        with self._changed:
-            pairs = [
-                (run, rewrite)
-                for rewrite in runs
-                if (run := self._database.runs.get(rewrite.run_id)) is not None
-            ]
-            if len(pairs) < len(runs):
-                return Reply("unknown")
-            if all(run.reopened == nonce for run, _ in pairs):
-                return Reply("reopened")
-            if any(not run.record.is_final or len(run.events) != rewrite.events for run, rewrite in pairs):
-                return Reply("moved")
-            doorbells: list[Doorbell] = []
-            for run, rewrite in pairs:
-                run.erase(rewrite.undone, rewrite.forgets)
-                run.reopened = nonce
-                doorbells += self._apply(rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
-            return Reply("reopened", doorbells)
+        return self._do(requests.rewrite, runs, nonce)
 
     def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
         with self._changed:

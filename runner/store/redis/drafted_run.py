@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from runner.definition.model import Topology, map_of, shape_name
 from runner.definition.policies import QueuePosition
@@ -17,7 +18,9 @@ from runner.records.run import (
     RunRecord,
     Status,
     VisitEntry,
+    VisitKey,
 )
+from runner.records.size_limits import no_room
 from runner.scheduler.changes import TransitionResult
 from runner.scheduler.shared import IDLE
 from runner.store import encoding
@@ -27,6 +30,9 @@ from runner.store.redis.draft import Arrival, Draft, Line
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
 from runner.store.redis.sizes import VISIT_BYTES
+
+RECORDS = re.compile(r"[nl]:|a-?\d+:")
+"""How the fields begin that have records of nodes and loops, and arrivals."""
 
 
 class DraftedRun:
@@ -189,6 +195,58 @@ class DraftedRun:
         self.draft.put(self.key, f"h:{reference}", text)
         self.draft.grow(self.record.root, len(text))
 
+    def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
+        """Count the items of a map; they were written chunk by chunk, see `put_rows`."""
+        if self._stored_map(node).visit != visit:
+            self.draft.grow(self.record.root, sum(len(self._written(item)) for item in items))
+
+    def put_rows(self, node: str, visit: int, first: int, rows: Sequence[bytes]) -> None:
+        for index, row in enumerate(rows, first):
+            self.draft.put(f"{self.key}:f", f"{node}.{visit}.{index}", row)
+
+    def check_room(self, more: int, most: int) -> None:
+        """Refuse bytes for which there is no room; a run that stops takes all that its nodes leave.
+
+        Raises:
+            PayloadTooLarge: there is no room.
+        """
+        size = int(self.draft.peek(run_key(self.record.root), "size") or 0)
+        if size + more > most and not self.record.stopping:
+            raise no_room(size, more, most)
+
+    def last_event(self) -> int:
+        """Return the number of the last event; no other may come meanwhile."""
+        self._exact = True
+        line = self.draft.peek(self.key, "run") or b"0 -"
+        return int(line.split(b" ")[-2])
+
+    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
+        draft, key = self.draft, self.key
+        names: list[bytes] = draft.reads.reply("HKEYS", key)
+        for name in map(bytes.decode, names):
+            if RECORDS.match(name):
+                draft.drop(key, name)
+        for (node, visit), entry in undone.items():
+            output = f"o:{node}.{visit}"
+            draft.reads.ask("HSTRLEN", key, output)
+            place = (draft.peek(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[0]
+            size = int(draft.reads.reply("HSTRLEN", key, output))
+            # An output that is not stored is `null`: see `leave_result`.
+            draft.grow(self.record.root, -(size or (0 if place == b"0" else len(NOTHING))))
+            draft.drop(key, output)
+            self.note_error(node, visit, entry)
+        for node in forgets:
+            draft.grow(self.record.root, -kept.forget(draft, key, node))
+
+    @property
+    def reopened(self) -> str:
+        """The nonce of the request that reopened the run, or migrated it."""
+        return (self.draft.get(self.key, "again") or b"").decode()
+
+    @reopened.setter
+    def reopened(self, nonce: str) -> None:
+        self.draft.put(self.key, "again", nonce)
+
     def winner(self, interrupt_id: str) -> str:
         _, decided = script_values.question_fields(interrupt_id)
         return script_values.winner(self.draft.get(self.key, decided))
@@ -244,7 +302,7 @@ class DraftedRun:
         if old.stamp != arrivals.stamp:
             old = Arrivals(arrivals.stamp)
         shape, record = self.topology.nodes[node], self._nodes.get(node)
-        if record is not None or shape.loops:
+        if record is not None or shape.loops or name in self.draft.drops.get(self.key, {}):
             self.draft.get(self.key, name)
             self.draft.put(self.key, name, dump([arrivals.stamp, arrivals.arrived, arrivals.live]))
             return
@@ -271,7 +329,7 @@ class DraftedRun:
         if self._exact:
             text = draft.peek(self.key, "run") or b""
             draft.line(after.run_id).was = f"^{text.decode().replace('-', '%-')}$"
-        if after.started > before.started and not (after.stopping and not before.stopping):
+        elif after.started > before.started and not (after.stopping and not before.stopping):
             draft.line(after.run_id).most = self.topology.limit
 
 

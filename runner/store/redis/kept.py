@@ -50,3 +50,19 @@ def remember(draft: Draft, key: str, node: str, session: Remembered) -> None:
         draft.put(values, name, dump(value))
     for name in session.gone:
         draft.drop(values, name)
+
+
+def forget(draft: Draft, key: str, node: str) -> int:
+    """Delete what a node keeps; return how many bytes it had."""
+    field, messages = f"k:{node}", f"{key}:m"
+    draft.reads.ask("HSTRLEN", key, field)
+    had = int(draft.peek(messages, f"#{node}") or 0)
+    names = [f"{nth}.{node}" for nth in range(1, had + 1)]
+    for name in names:
+        draft.reads.ask("HSTRLEN", messages, name)
+    size = MESSAGE_BYTES * had + sum(int(draft.reads.reply("HSTRLEN", messages, name)) for name in names)
+    document = int(draft.reads.reply("HSTRLEN", key, field))
+    for name in [*names, f"#{node}"]:
+        draft.drop(messages, name)
+    draft.drop(key, field)
+    return size + (document if document > 1 else 0)

@@ -26,6 +26,8 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
         created = draft.peek(run_key(after.run_id), "created") or b"0"
         draft.command("ZREM", was, after.run_id)
         draft.command("ZADD", now, created, after.run_id)
+    if before.is_final and not after.is_final:
+        _revive(draft, before)
     if in_use(before) and not in_use(after):
         draft.left_shapes.append(shape_key(after.fingerprint))
         if after.parent:
@@ -35,6 +37,29 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
             draft.command("ZADD", UNARCHIVED, draft.reads.now, after.run_id)
         else:
             retire(draft, after)
+
+
+def _revive(draft: Draft, before: RunRecord) -> None:
+    """Keep the keys of a run that goes on, and of all its children; its shape is used again."""
+    draft.drop(run_key(before.run_id), "ended")
+    shape = shape_key(before.fingerprint)
+    if not in_use(before):
+        draft.command("HINCRBY", shape, "runs", 1)
+    draft.command("PERSIST", shape)
+    todo = [before.run_id]
+    while todo:
+        run_id = todo.pop(0)
+        key, run = run_key(run_id), read_record(draft, run_id)
+        draft.reads.want(key, ("idem", "tags"))
+        children: list[bytes] = draft.reads.reply("LRANGE", f"{key}:c", 0, -1)
+        todo += [child.decode() for child in children]
+        if run is not None:
+            draft.command("ZREM", "retired", _entry(draft, run))
+        for part in PARTS:
+            draft.command("PERSIST", key + part)
+        idem = _idem(draft, key)
+        if idem:
+            draft.command("PERSIST", idem)
 
 
 def questions(run_id: str) -> list[Command]:

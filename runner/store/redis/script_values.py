@@ -25,7 +25,7 @@ from runner.records.interrupts import (
     route,
 )
 from runner.records.migration import Migration
-from runner.records.run import LoopRecord, MapRecord, NodeRecord, Records, Rewrite
+from runner.records.run import LoopRecord, MapRecord, NodeRecord, Records
 from runner.store import encoding, event_payloads
 from runner.store.encoding import dump, load
 from runner.store.interface import Claim, Fetched, Fork, RunSnapshot, Token
@@ -236,17 +236,6 @@ def _load(data: bytes | None) -> Any:
 
 
 # Records that replace a run's own: see parts/reopen.lua.
-
-
-def rewrite_arguments(rewrite: Rewrite) -> Iterator[Argument]:
-    yield rewrite.run_id
-    yield rewrite.events
-    yield from record_arguments(rewrite.records)
-    yield len(rewrite.undone)
-    for visit, entry in rewrite.undone.items():
-        yield from (_visit(visit), dump(entry))
-    yield len(rewrite.forgets)
-    yield from rewrite.forgets
 
 
 def fork_arguments(fork: Fork) -> Iterator[Argument]:

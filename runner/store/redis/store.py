@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 from runner import scheduler
-from runner.definition.model import AFTER_GRAPH, Topology
+from runner.definition.model import AFTER_GRAPH, Topology, item_id
 from runner.errors import StoreError
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, address_of
@@ -36,7 +36,7 @@ from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
 from runner.store import encoding, interface, requests
-from runner.store.encoding import doorbells_of, dump, reply_of, topology_of
+from runner.store.encoding import CHUNK, doorbells_of, dump, reply_of, topology_of
 from runner.store.interface import (
     Claim,
     Doorbell,
@@ -319,11 +319,31 @@ class RedisStore:
         return self._transactions.run("retry", plan, [*wants, *_wants(token)], asks, room=True)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        replies = (
-            reply_of(self._call("expand", *_token(token), *chunk))
-            for chunk in encoding.item_arguments(items, functools.partial(self._written, token))
-        )
-        return next(reply for reply in replies if reply.word != "more")
+        # A long list comes in several requests, so that it blocks no other client; the last begins the map.
+        rows = [self._written(token, item) for item in items or ()]
+        for first in range(0, len(rows) - CHUNK, CHUNK):
+            self._transactions.run(
+                "expand", functools.partial(self._put_chunk, token, rows, first), _wants(token)
+            )
+
+        def plan(step: Transaction) -> Reply:
+            last = (len(rows) - 1) // CHUNK * CHUNK if rows else 0
+            self._put_chunk(token, rows, last, step)
+            reply = requests.expand(step, token, items)
+            if reply.word == "expanded":
+                step.check_room(token.run_id)
+            return reply
+
+        begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
+        return self._transactions.run("expand", plan, _wants(token, f"m:{token.node}", *begun))
+
+    def _put_chunk(self, token: Token, rows: Sequence[bytes], first: int, step: Transaction) -> Reply:
+        """Write some items of a map that its worker still owns and that has none yet."""
+        run = requests.owned(step, token)
+        if run is not None and run.map(token.node).visit != token.visit:
+            run.put_rows(token.node, token.visit, first, rows[first : first + CHUNK])
+            run.check_room(sum(map(len, rows)), self.max_run)
+        return Reply("more")
 
     def hold(self, token: Token) -> Reply:
         return self._visit("hold", token, scheduler.hold)
@@ -502,8 +522,11 @@ class RedisStore:
         return replace(reply, run_id=fork.start.run_id) if reply.word == "forked" else reply
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        arguments = (part for run in runs for part in script_values.rewrite_arguments(run))
-        return reply_of(self._call("rewrite", nonce, *arguments))
+        def plan(step: Transaction) -> Reply:
+            return requests.rewrite(step, runs, nonce)
+
+        wants = [field for run in runs for field in of_run(run.run_id, "again")]
+        return self._transactions.run("rewrite", plan, wants)
 
     def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
         arguments = (part for run in runs for part in script_values.migration_arguments(run, self._large.put))
