@@ -63,7 +63,7 @@ def test_each_partition_is_whole_on_a_server_of_its_own(empty):
         PARTITIONS, map(empty.owner, (Keys(partition=name).prefix for name in PARTITIONS)), strict=True
     ):
         keys = [key.decode() for key in server.client.keys("*")]
-        assert len(keys) > 10
+        assert len(keys) > 5
         assert all(key.startswith(Keys(partition=partition).prefix) for key in keys)
 
 
