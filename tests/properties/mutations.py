@@ -39,13 +39,13 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "arrivals.py",
-        "    if record.status is not Status.PENDING:\n        return\n    shape",
-        "    shape",
+        "    if record.status is not Status.PENDING:\n        return\n    if arrived",
+        "    if arrived",
         "a join of any runs at each arrival",
     ),
     Mutation(
         OF + "arrivals.py",
-        "    if old.stamp != stamp:\n        old = Arrivals(stamp)\n",
+        "        if old.stamp != stamp:\n            old = Arrivals(stamp)\n",
         "",
         "a loop's round counts arrivals of the round before",
     ),
