@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from runner.celery import application
 
-application.use_safe_channel = lambda _app: None
+application.use_safe_channel = lambda *_: None
 application.CONSUMER = application.CELERY_CONSUMER
