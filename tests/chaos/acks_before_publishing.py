@@ -11,7 +11,8 @@ publish = Relay._publish
 
 
 def tell_later(self, notices) -> None:
-    self._reader.done(notices)
+    for reader in self._readers:
+        reader.done(notices)
     publish(self, notices)
 
 
