@@ -114,8 +114,8 @@ MUTATIONS = (
     Mutation(
         LUA + "commit.lua",
         "arrived, alive = arrived + more, alive + live",
-        "arrived, alive = arrived + more, alive",
-        "what a transaction adds to arrivals is dead",
+        "alive = alive + live",
+        "a transaction adds no arrivals",
     ),
     Mutation(
         LUA + "commit.lua",
