@@ -385,16 +385,22 @@ def _notices(found: Found) -> list[Notice]:
 
 def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
     said = {name.decode(): value for name, value in found.items()}
+    run_id, node, detail = (said[name].decode() for name in ("run_id", "node", "detail"))
+    visit, question = int(said["visit"]), None
+    if said["question"]:
+        # What a question's id says is not stored with it; the id is the detail.
+        place = {"id": detail, "run_id": run_id, "node_id": node, "visit": visit}
+        question = {**place, **encoding.load(said["question"])}
     return Notice(
         entry,
         said["id"].decode(),
         said["kind"].decode(),
-        said["run_id"].decode(),
-        said["node"].decode(),
-        int(said["visit"]),
-        said["detail"].decode(),
+        run_id,
+        node,
+        visit,
+        detail,
         int(said["at"]),
-        encoding.load(said["question"]) if said["question"] else None,
+        question,
         int(said["reminded"]),
     )
 
