@@ -325,6 +325,19 @@ def test_a_replaced_shape_goes_with_its_last_run(worker, client):
     assert 0 < client.pttl(KEYS.shape(new.fingerprint)) <= 60_000
 
 
+def test_the_shape_of_a_current_graph_stays(worker, store, client):
+    """However its last run ends, the shape that new runs begin with gets no expiry."""
+    graph, inner = shape("a"), shape("x", name="g/inner")
+    worker.run(worker.start(graph), "a")
+    store.cancel(worker.start(graph), "enough")
+    parent = worker.start(graph)
+    child = worker.start(inner, parent=worker.claim(parent, "a").token)
+    worker.run(child, "x")
+    worker.run(parent, "a")
+
+    assert [client.pttl(KEYS.shape(one.fingerprint)) for one in (graph, inner)] == [-1, -1]
+
+
 def test_every_key_is_in_the_dictionary(worker, store, client, clock):
     """No script makes a key that the data dictionary does not name, with the type it says."""
     store.install_doorbell(TEMPLATE)

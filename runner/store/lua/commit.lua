@@ -15,8 +15,8 @@
 --   sizes: key, bytes more, "1" if there must be room for them;
 --   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
---     commands: how many arguments, name, key, arguments; shapes that a run less uses: key; the task that rings
---     or "";
+--     commands: how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
+--     the task that rings or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
 --   Keys have no prefix. In a value that begins with \1, "\1<run>:<n>\1" is the number of that run's n-th event.
 -- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
@@ -147,8 +147,10 @@ for _ = 1, number() do
   redis.call(command, key, unpack(arguments))
 end
 for _ = 1, number() do
-  local key = prefix .. take()
-  local unused = redis.call('HINCRBY', key, 'runs', -1) <= 0 and redis.call('HEXISTS', key, 'current') == 0
+  local graph, fingerprint = take(), take()
+  local key = prefix .. 'g:' .. fingerprint
+  local users, current = redis.call('HINCRBY', key, 'runs', -1), redis.call('HGET', prefix .. 'graphs', graph)
+  local unused = users <= 0 and current ~= fingerprint
   if unused and retention > 0 then redis.call('PEXPIRE', key, retention) end
 end
 local task = take()

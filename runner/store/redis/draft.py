@@ -196,7 +196,7 @@ class Draft:
         self.timers: dict[str, int | None] = {}
         self.commands: list[Command] = []
         self.answered: list[Interrupt] = []
-        self.left_shapes: list[str] = []
+        self.left_shapes: list[tuple[str, str]] = []
         self.rung_by = ""
         self.places: list[tuple[str, int, str]] = []
 
@@ -344,7 +344,8 @@ class Draft:
         for command in self.commands:
             yield from (len(command) - 2, *command)
         yield len(self.left_shapes)
-        yield from self.left_shapes
+        for graph, fingerprint in self.left_shapes:
+            yield from (graph, fingerprint)
 
     def seen(self, values: Sequence[bytes | None]) -> Iterator[tuple[str, str, bytes | None]]:
         """Name what `commit.lua` returns in place of a change: key, field, value."""

@@ -29,7 +29,7 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
     if before.is_final and not after.is_final:
         _revive(draft, before)
     if in_use(before) and not in_use(after):
-        draft.left_shapes.append(shape_key(after.fingerprint))
+        draft.left_shapes.append((after.graph_id, after.fingerprint))
         if after.parent:
             if outlived(draft, after.parent):
                 retire(draft, after)
