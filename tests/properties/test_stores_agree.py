@@ -865,9 +865,18 @@ class Progress(Migrations):
         if self.is_map(bell) and not (claim.map and claim.map.has_ended):
             self.both("expand", claim.token, None if claim.map else [1, 2, 3, 4])
             return
-        ends = data.draw(st.sampled_from(["settle"] * 9 + ["park", "ask", "fail", "claim", "cancel"]))
+        ends = data.draw(
+            st.sampled_from(["settle"] * 9 + ["park", "ask", "fail", "claim", "cancel", "child"])
+        )
         if ends == "park":
             self.park(data, claim.token)
+            return
+        if ends == "child":
+            # Of the same graph: what is remembered of its nodes serves runs inside others, too.
+            run_id, graph = f"00run{len(self.runs)}", self.shapes[0]
+            child = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=claim.token)
+            if self.both("start", child, self.nonce()).word == "started":
+                self.runs.append(run_id)
             return
         if ends == "ask":
             self.ask(data, "ask", claim.token, ["x"], keeps=data.draw(st.booleans()), expires_in=None)
