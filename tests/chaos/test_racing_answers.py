@@ -36,9 +36,9 @@ class UncheckedScripts(Scripts):
         assert text.count(change[0]) == 1
         self._changed, self._text = name, text.replace(*change)
 
-    def run(self, name, *arguments, verb=""):
+    def run(self, name, *arguments, **options):
         if name != self._changed:
-            return super().run(name, *arguments, verb=verb)
+            return super().run(name, *arguments, **options)
         return self._redis.call("EVAL", self._text, "1", self._prefix, *arguments)
 
 
