@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from runner.celery.config import CONNECT, is_redis, settings_of
 from runner.celery.queues import declared
-from runner.errors import BrokerError, RunnerError
+from runner.errors import BrokerError, RunnerError, UsageError
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import PLACES, DoorbellTemplate
 
@@ -120,6 +120,20 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
         producer=producer,
         retry=False,
     )
+
+
+def visit_of(task_id: str) -> tuple[str, str, int, int]:
+    """Parse `run.node.visit.attempt`; the node's id may hold dots.
+
+    Raises:
+        UsageError: it is no such id.
+    """
+    run_id, _, rest = task_id.partition(".")
+    node, _, attempt = rest.rpartition(".")
+    node, _, visit = node.rpartition(".")
+    if not (run_id and node and visit.isdecimal() and attempt.isdecimal()):
+        raise UsageError(f"a task {NODE_TASK} must have an id run.node.visit.attempt, not {task_id!r}.")
+    return run_id, node, int(visit), int(attempt)
 
 
 def make_template(app: Celery) -> DoorbellTemplate:

@@ -25,6 +25,7 @@ from runner.celery.engines import connection_of
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
+from runner.celery.stay import unused
 from runner.errors import RunnerError
 from runner.store.redis.turns import Turns
 from runner.store.redis.workers import EVERY, KEEPER, Worker, WorkerRegistry, described
@@ -121,6 +122,7 @@ class Heartbeat(Background):
                 self._beat()
             except RunnerError as error:
                 log.info("heartbeat.waits: %s", error)
+        self.engine.leave(unused(pool_ended=True))
         self._alive_file.remove()
         self._workers.leave(self._description["name"], self._description["pid"])
 
@@ -128,6 +130,7 @@ class Heartbeat(Background):
         """Write the heartbeat when it is due, or when the worker has begun to stop."""
         before = self._shutdown.elapsed
         self._shutdown.check()
+        self.engine.leave(unused())
         elapsed = self._shutdown.elapsed
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
             return

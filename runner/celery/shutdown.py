@@ -91,6 +91,11 @@ class Shutdown:
         return sorted(str(request.id) for request in _node_requests())
 
 
+def stopping() -> bool:
+    """Return whether this process is a worker that has been told to stop."""
+    return _is_set(state.should_stop) or _is_set(state.should_terminate)
+
+
 def _is_set(flag: object) -> bool:
     """Celery's flags hold an exit code, which may be 0, once they are set."""
     return flag is not None and flag is not False

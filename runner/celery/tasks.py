@@ -11,13 +11,13 @@ from billiard.einfo import ExceptionWithTraceback
 from celery import Celery, current_app, shared_task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
-from celery.worker.request import Request
 
-from runner.celery.doorbells import NODE_TASK
+from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
 from runner.celery.kombu_fixes import body_text, message_of
 from runner.celery.measuring import measure_wait, waiting_since
+from runner.celery.stay import Next, StayingRequest, claims, may_stay, nonce_of
 from runner.errors import (
     ConflictError,
     NodeFailed,
@@ -56,7 +56,7 @@ class NodeEvent(Ignore):
         self.kind, self.fields = kind, fields
 
 
-class NodeRequest(Request):
+class NodeRequest(StayingRequest):
     """Sends the event of a node's end from the worker's main process, as Celery does with its own.
 
     Only there it is known whether events are on: by a setting, by `-E`, or by `enable_events`.
@@ -78,17 +78,24 @@ class NodeRequest(Request):
     ignore_result=True,
     acks_late=True,
     throws=(NodeFailed,),
-    Strategy="runner.celery.kombu_fixes:with_time_limits",
+    Strategy="runner.celery.stay:staying",
     Request="runner.celery.tasks:NodeRequest",
 )
-def run_node(self: Any) -> None:
-    """Claim the visit that this task's id names, run its node and commit its outcome."""
+def run_node(self: Any) -> Next | None:
+    """Claim the visit that this task's id names, run its node and commit its outcome.
+
+    The node that the settle has claimed in turn goes on this task's slot.
+    """
     self.request.began = time.monotonic()  # first of all: its time limit counts the imports of a new child
     engine = engine_of(self.app)
     try:
         run_id, node, visit, attempt = visit_of(self.request.id)
-        waited = waiting_since(engine.store, run_id, node)
-        delivery = engine.deliver(run_id, node, visit, attempt)
+        claim, nonce, stays = claims.take(self.request.id), nonce_of(self.request), may_stay(self.request)
+        waited = None if nonce else waiting_since(engine.store, run_id, node)
+        if claim is not None:
+            delivery = engine.execute(claim, stays)
+        else:
+            delivery = engine.deliver(run_id, node, visit, attempt, nonce=nonce, stays=stays)
         if delivery.word == "stale":
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
@@ -101,6 +108,10 @@ def run_node(self: Any) -> None:
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
     end_task(delivery)
+    if delivery.following is None:
+        return None
+    claims.put(delivery.following)
+    return Next(delivery.following)
 
 
 def end_task(delivery: Delivery) -> None:
@@ -136,20 +147,6 @@ def node_failed(record: ErrorRecord) -> NodeFailed:
     if record.traceback:
         error.add_note(record.traceback)
     return error
-
-
-def visit_of(task_id: str) -> tuple[str, str, int, int]:
-    """Parse `run.node.visit.attempt`; the node's id may hold dots.
-
-    Raises:
-        UsageError: it is no such id.
-    """
-    run_id, _, rest = task_id.partition(".")
-    node, _, attempt = rest.rpartition(".")
-    node, _, visit = node.rpartition(".")
-    if not (run_id and node and visit.isdecimal() and attempt.isdecimal()):
-        raise UsageError(f"a task {NODE_TASK} must have an id run.node.visit.attempt, not {task_id!r}.")
-    return run_id, node, int(visit), int(attempt)
 
 
 # `runner.respond` and `runner.start`: messages for people who have Celery already.

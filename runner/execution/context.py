@@ -32,6 +32,11 @@ from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
 log = logging.getLogger(__name__)
 
 
+def never() -> bool:
+    """Return False: the node that a visit makes ready is rung for, as for any worker."""
+    return False
+
+
 @dataclass
 class ClaimedVisit:
     """One claimed visit: what an executor may know and do. It reads from the claim and writes to the store.
@@ -39,7 +44,8 @@ class ClaimedVisit:
     `tentative` is the outcome of a node that has ended while the hooks after it still ask; `replays`: it
     was stored by an earlier execution, so only those hooks run now. `trace` names the span of the execution
     before this one; an observer replaces it by its own. `first_name` is `node.visit` as the visit began,
-    where its node was renamed since. `outage` is the error of a write that did not reach the store.
+    where its node was renamed since. `outage` is the error of a write that did not reach the store. `stays`
+    says whether its settle may claim the next node for this process.
     """
 
     claim: Claim
@@ -60,6 +66,7 @@ class ClaimedVisit:
     first_name: str
     replays: bool = False
     outage: StoreError | None = None
+    stays: Callable[[], bool] = never
 
     def __post_init__(self) -> None:
         """Note what is stored now: `wrap_kept` writes it again."""

@@ -27,7 +27,7 @@ from runner.errors import (
     StoreError,
 )
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
-from runner.execution.context import ClaimedVisit, claimed_visit
+from runner.execution.context import ClaimedVisit, claimed_visit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, call_on_end
@@ -57,7 +57,8 @@ class Delivery:
     """What a doorbell led to: the store's word, and why the node waits or failed, when it does.
 
     `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
-    for, or that may be revoked; `retry_in` is in seconds.
+    for, or that may be revoked; `retry_in` is in seconds. `following` is a visit that the settle has claimed
+    for this process, which must execute it or leave it.
     """
 
     word: str
@@ -67,6 +68,7 @@ class Delivery:
     reference: str = ""
     error: ErrorRecord | None = None
     retry_in: float | None = None
+    following: Claim | None = None
 
 
 class Engine:
@@ -131,15 +133,34 @@ class Engine:
         for reply in held_nodes.release(self.store, self.registry, names):
             self.ring(reply)
 
-    def deliver(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery:
-        """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing."""
+    def deliver(
+        self,
+        run_id: str,
+        node: str,
+        visit: int,
+        attempt: int,
+        *,
+        nonce: str = "",
+        stays: Callable[[], bool] = never,
+    ) -> Delivery:
+        """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing.
+
+        A claim that was lost is made again with its `nonce`. For `stays` see `execute`.
+        """
         if node == CALLBACK_NODE:
             return Delivery(call_on_end(self.store, self._dispatcher, run_id, visit))
-        claim = self._quarantine.claim(run_id, node, visit, attempt, ids.nonce())
+        claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
             return Delivery(self.ring(claim).word, reference=claim.reference)
+        return self.execute(claim, stays)
+
+    def execute(self, claim: Claim, stays: Callable[[], bool] = never) -> Delivery:
+        """Run the node of a claimed visit and commit the outcome.
+
+        Where `stays` says so when the node has completed, its settle may claim the next one.
+        """
         plan = self._find_plan(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
             return Delivery(self._hold_or_return(plan, claim), claim.graph_id)
@@ -147,7 +168,7 @@ class Engine:
         timed_out: Future[Delivery] = Future()
         on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
         with self._hold_lease(claim.token, timeout, on_timeout) as lease:
-            delivery = self._execute(plan, claim, lease)
+            delivery = self._execute(plan, claim, lease, stays)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
         return timed_out.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
 
@@ -192,12 +213,12 @@ class Engine:
     def running(self) -> list[Token]:
         return self.leases.held()
 
-    def leave(self) -> list[Token]:
-        """Release all that this process runs, so that other workers start it at once; return what it was.
+    def leave(self, tokens: Sequence[Token] | None = None) -> list[Token]:
+        """Release claims, or all that this process runs, so that other workers start it at once.
 
-        What the nodes' code still writes afterwards is refused.
+        What the nodes' code still writes afterwards is refused. Return what was released.
         """
-        return [token for token in self.running() if self._release(token)]
+        return [token for token in (self.running() if tokens is None else tokens) if self._release(token)]
 
     def ring(self, reply: Reply) -> Reply:
         """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
@@ -270,9 +291,10 @@ class Engine:
 
     # -- one delivery ------------------------------------------------------------------------------
 
-    def _execute(self, plan: Plan, claim: Claim, lease: Lease) -> Delivery:
+    def _execute(self, plan: Plan, claim: Claim, lease: Lease, stays: Callable[[], bool]) -> Delivery:
         try:
             visit = self._visit(plan, claim, lease)
+            visit.stays = stays
             began = time.monotonic()
             outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
             elapsed_ms = round((time.monotonic() - began) * 1000)
@@ -346,10 +368,11 @@ class Engine:
                 reads,
                 insist=refusals >= CONDITION_TRIES,
                 session=outcome.session,
+                stay=visit.stays(),
             )
-            word = self._settle(visit.claim.token, settlement, nonce)
-            if word != "changed":
-                return Delivery(word, visit.graph_id)
+            reply = self._settle(visit.claim.token, settlement, nonce)
+            if reply.word != "changed":
+                return Delivery(reply.word, visit.graph_id, following=reply.claim)
         raise ConflictError(
             f"the conditions after node {node!r} read results that kept changing; the node's lease runs "
             "out and it is tried again."
@@ -372,17 +395,18 @@ class Engine:
         entry.pop("result", None)
         entry["error"] = asdict(outcome.error)
         settlement = Settlement(Status.FAILED, "", None, entry, nodes.wrapped(visit, outcome))
-        word = self._settle(visit.claim.token, settlement, ids.nonce())
+        word = self._settle(visit.claim.token, settlement, ids.nonce()).word
         return Delivery(word, visit.graph_id, error=outcome.error)
 
-    def _settle(self, token: Token, settlement: Settlement, nonce: str) -> str:
+    def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
+        reply = Reply("locked")
         for _ in range(SETTLE_TRIES):
-            word = self.ring(self.store.settle(token, settlement, nonce)).word
-            if word != "locked":
-                return word
+            reply = self.ring(self.store.settle(token, settlement, nonce))
+            if reply.word != "locked":
+                break
             time.sleep(LOCKED)
-        return "locked"
+        return reply
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         claim, questions = visit.claim, visit.waiting_for(outcome)

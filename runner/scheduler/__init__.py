@@ -17,7 +17,8 @@ The life of a node:
                              -> failed | completed   its question has expired with that effect
 
 A node becomes ready together with its doorbell: a queue message that holds ids only, so that a lost, doubled
-or late one costs nothing but time. A timer pushes it again while no worker has claimed the node.
+or late one costs nothing but time. A timer pushes it again while no worker has claimed the node. Where a node
+makes one other ready, its worker may claim that at once, without a doorbell (see `lifecycle.may_follow`).
 
 A node that settles sends an arrival, live or dead, along each of its edges. Join `all` is ready
 when every edge has arrived and one is live; `any` at the first live one; a node all of whose
@@ -42,7 +43,7 @@ doorbell for its callback, pushed again until a worker has confirmed the call.
 
 from __future__ import annotations
 
-from runner.scheduler.lifecycle import claim, leave, live_inputs, offer_place, retry, settle
+from runner.scheduler.lifecycle import claim, leave, live_inputs, may_follow, offer_place, retry, settle
 from runner.scheduler.questions import answer, ask, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns
@@ -68,6 +69,7 @@ __all__ = [
     "hold",
     "leave",
     "live_inputs",
+    "may_follow",
     "migrate",
     "offer_place",
     "owns",

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.definition.model import AFTER_GRAPH, EdgeKind, FailurePolicy, InEdge, map_of
+from runner.definition.model import (
+    AFTER_GRAPH,
+    HIDDEN,
+    EdgeKind,
+    FailurePolicy,
+    InEdge,
+    Topology,
+    map_of,
+    shape_name,
+)
 from runner.definition.policies import LimitShape, LimitUsage
 from runner.records.run import FINAL, EventKind, NodeRecord, Status, next_fence, status_of
 from runner.scheduler.arrivals import spread
@@ -130,6 +139,17 @@ def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> 
         AddEvent(EventKind.NODE_STARTED, node, visit, str(attempt)),
     )
     return close(changes, "claimed")
+
+
+def may_follow(topology: Topology, node: str, target: str) -> bool:
+    """Whether the worker that settles a node may claim its target in the same step, instead of a doorbell.
+
+    The target is of the same queue and priority, so that the worker serves it and nothing more urgent waits,
+    and has no limits. A store that may claim it does so if nothing else becomes ready.
+    """
+    own, shape = topology.nodes[shape_name(node)], topology.nodes[target]
+    same = (own.queue, own.priority) == (shape.queue, shape.priority)
+    return same and not shape.limits and target != node and not {node[0], target[0]} & {HIDDEN}
 
 
 def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:

@@ -94,7 +94,7 @@ class Reply:
     """What a transition returned.
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
-    `reference` may be cancelled.
+    `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
     """
 
     word: str
@@ -102,6 +102,7 @@ class Reply:
     run_id: str = ""
     delay_ms: int = 0
     reference: str = ""
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,9 @@ class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
 
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
-    is refused as "changed" locks the run for a short time. `session` is written with it.
+    is refused as "changed" locks the run for a short time. `session` is written with it. With `stay` the
+    node that it makes ready may be claimed for this worker instead of rung for, where it is the only one and
+    `scheduler.may_follow` allows it.
     """
 
     status: Status
@@ -144,6 +147,7 @@ class Settlement:
     reads: Sequence[tuple[str, int, str]] = ()
     insist: bool = False
     session: Remembered | None = None
+    stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ import runner.celery
 from runner import Client, GraphBuilder, Status
 from runner.celery.application import THREADS, make_app
 from runner.celery.config import celery_config, settings_of
-from runner.celery.doorbells import CeleryDispatcher, make_template
+from runner.celery.doorbells import CeleryDispatcher, make_template, visit_of
 from runner.celery.engines import pushes
-from runner.celery.tasks import visit_of
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.errors import BrokerError, RunnerError, UsageError

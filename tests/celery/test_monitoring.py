@@ -15,10 +15,10 @@ from tests.waiting import wait_until
 
 
 @contextmanager
-def following(site):
+def following(site, kind=State):
     """Follow the events of a site's workers with Celery's own state, as Flower does."""
     app = Celery("monitor", broker=as_broker(site.url), set_as_current=False)
-    state = State()
+    state = kind()
     with app.connection_for_read() as connection:
         receiver = app.events.Receiver(connection, handlers={"*": state.event})
         thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": True}, daemon=True)

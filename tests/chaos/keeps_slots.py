@@ -10,12 +10,12 @@ from tests.celery.graphs import store
 
 __all__ = ["app"]
 
-deliver = Engine.deliver
+execute = Engine.execute
 
 
-def hold(self, *visit):
+def hold(self, *claim):
     """Do as the engine does, but stay while the child runs."""
-    delivery = deliver(self, *visit)
+    delivery = execute(self, *claim)
     if delivery.child:
         pause = threading.Event()
         with store() as client:
@@ -25,4 +25,4 @@ def hold(self, *visit):
     return delivery
 
 
-Engine.deliver = hold
+Engine.execute = hold

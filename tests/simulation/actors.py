@@ -16,7 +16,7 @@ import greenlet
 from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
-from runner.store.interface import Claim
+from runner.store.interface import Claim, Reply
 
 READS = frozenset({"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children"})
 """Requests that change nothing: an actor stops before them, not behind them as well."""
@@ -91,8 +91,9 @@ class Wire:
             reply = self._do(name, arguments, named)
         if name in READS:
             return reply
-        if isinstance(reply, Claim):
-            actor.crashes, actor.claimed = reply.record.crashes, True
+        claim = reply.claim if isinstance(reply, Reply) else reply
+        if isinstance(claim, Claim):
+            actor.crashes, actor.claimed = claim.record.crashes, True
         if actor.stop(f"behind {name}") == "cut":
             raise StoreError(f"the reply to {name} was lost.")
         return reply

@@ -82,6 +82,8 @@ class Watch:
             must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
             holder = self.holders.get(where[:2])
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
+            if reply.claim is not None:
+                self.holders[token.run_id, reply.claim.token.node] = reply.claim.token
         elif name == "park" and reply.word == "ready":
             token = arguments[0]  # an answer came before it parked
             self._chances[token.run_id, token.node, token.visit] += 1

@@ -289,9 +289,14 @@ class World:
             return None
         process = idle[number % len(idle)]
         where = (bell.run_id, bell.node, bell.visit, bell.attempt)
-        return process.work(
-            f"{bell.node}.{bell.visit}.{bell.attempt}", lambda: process.engine.deliver(*where)
-        )
+
+        def run() -> None:
+            """Do as a worker does; of every other message also what stays on the slot."""
+            delivery = process.engine.deliver(*where, stays=lambda: number % 2 == 1)
+            while delivery.following is not None:
+                delivery = process.engine.execute(delivery.following, lambda: number % 2 == 1)
+
+        return process.work(f"{bell.node}.{bell.visit}.{bell.attempt}", run)
 
     # -- faults --------------------------------------------------------------------------------------
 

@@ -4,23 +4,25 @@
 -- Keys touched: r:<run> (nodes, loops, maps, arrivals, counters, results), r:<run>:e, timers, queues; r:<root>
 --   (size) and its :e.
 -- Arguments: 6 run, 7 graph, 8 task that ends with this ("": none), 9 bytes by which the run grows, 10 numbers (see
---   `_HEAD` in store/redis/plans.py), 11 "" or the maximum of executions, then: fields that must have a
---   value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
+--   `_HEAD` in store/redis/plans.py), 11 "" or the maximum of executions, 12 "" or, to claim the node that follows:
+--   by how much its fence grows, and the nonce; then: fields that must have a value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
 --   (numbers, see `_ARRIVAL`; node or map; record with which a node begins; count where there is none yet);
 --   queues, with priority; fields to write, with value; results, which begin with the number of the
 --   first event; timers to drop; timers to set, with ms from now; events (kind, visit, node, detail, data);
 --   doorbells (queue by number, node, visit, attempt).
--- Words: "applied"; "outdated" when it was applied, but another template of a doorbell is stored; "other" when nothing was written: something has changed, or more follows than a plan has.
+-- Words: "applied"; "outdated" when it was applied, but another template of a doorbell is stored; "follows" with node,
+--   record and number of active nodes, where the only node that begins is claimed for the worker that calls this;
+--   "other" when nothing was written: something has changed, or more follows than a plan has.
 -- include: doorbells
 -- include: echo
-local ANY, ITEM = 1, 2
+local ANY, ITEM, FOLLOWS = 1, 2, 4
 local run, graph = ARGV[6], ARGV[7]
 local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
 local more_active, more_waiting, more_started, child, g1, g2, a1, a2, q1, q2, p1, p2, r1, r2, d1, d2, s1, s2, e1, e2, b1, b2 =
   ARGV[10]:byte(1, 22)
 local guards, arrivals = g1 * 256 + g2, a1 * 256 + a2
-local at = 12 + guards + 2 * arrivals
-local own = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 12, at - 1))
+local at = 13 + guards + 2 * arrivals
+local own = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 13, at - 1))
 if not own[1] then return {'other'} end
 local status, active, waiting, others, started, event =
   own[1]:match('^(%S+) (%d+) (%d+) (%d+ %d+) (%d+) (%d+) %-$')
@@ -35,7 +37,7 @@ if bytes > 0 and size > most then return {'other'} end
 
 -- Arrivals are counted here, whoever they come from: the last one, or the first live one of "any", begins a node's
 -- visit. The end of an item is counted at its map, whose next item begins.
-local fields, due, last, first_queue = {}, {}, 0, at + 4 * arrivals
+local fields, due, last, first_queue, follows = {}, {}, 0, at + 4 * arrivals, nil
 local function begin(name, record, visit, queue)
   fields[last + 1], fields[last + 2], last = 'n:' .. name, record, last + 2
   due[#due + 1], due[#due + 2] = now + lease, 'node|' .. run .. '|' .. name
@@ -47,6 +49,8 @@ for place = 1, arrivals do
   local t1, t2, o1, o2, n1, n2, l1, l2, w1, w2, kind, q = ARGV[at]:byte(1, 12)
   local stamp, current, number, live, needs = t1 * 256 + t2, o1 * 256 + o2, n1 * 256 + n2, l1 * 256 + l2, w1 * 256 + w2
   local name, record, counted = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local may_follow = kind >= FOLLOWS
+  if may_follow then kind = kind - FOLLOWS end
   local count, old = own[guards + 2 + 2 * place], own[guards + 3 + 2 * place]
   if kind == ITEM then
     -- `needs` is how many items may run at once, 0 for any number.
@@ -82,11 +86,14 @@ for place = 1, arrivals do
       record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. record:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
     end
     if pending and arrived >= needs and alive == 0 then return {'other'} end
-    if pending and ((live > 0 and kind == ANY) or arrived >= needs) then begin(name, record, visit, q) end
+    if pending and ((live > 0 and kind == ANY) or arrived >= needs) then
+      begin(name, record, visit, q)
+      if may_follow then follows = {name = name, visit = visit, record = record, place = last, ran = old} end
+    end
   end
   -- Of a single arrival no count is kept: nothing comes that it would be added to.
   if kind == ITEM or needs ~= 1 then
-    fields[last + 1], fields[last + 2], last = ARGV[10 + guards + 2 * place], counted, last + 2
+    fields[last + 1], fields[last + 2], last = ARGV[11 + guards + 2 * place], counted, last + 2
   end
   at = at + 4
 end
@@ -94,6 +101,18 @@ active, waiting = active + more_active - 128 + #bells, waiting + more_waiting - 
 started = started + more_started - 128 + #bells
 if ARGV[11] ~= '' and started > tonumber(ARGV[11]) then return {'other'} end
 if active < 1 or status ~= 'executing' then return {'other'} end
+if ARGV[12] == '' or #bells ~= 1 or b1 + b2 > 0 then follows = nil end
+-- What a node has kept or asked in an earlier visit, its claim must read.
+if follows and follows.ran then
+  local kept = redis.call('HMGET', key, 'k:' .. follows.name, 'q:' .. follows.name)
+  if kept[1] or kept[2] then follows = nil end
+end
+if follows then
+  local step, nonce = ARGV[12]:match('^(%d+) (.*)$')
+  local before, fence, middle, rest = follows.record:match('^ready (%d+ %d+) (%d+) (%d+ %S+) %S+ (.*)$')
+  follows.record = 'running ' .. before .. ' ' .. fence + step .. ' ' .. middle .. ' ' .. nonce .. ' ' .. rest
+  fields[follows.place] = follows.record
+end
 
 at = first_queue + 2 * (q1 * 256 + q2)
 for place = at, at + 2 * (p1 * 256 + p2) - 1 do
@@ -120,6 +139,12 @@ for _ = 1, e1 * 256 + e2 do
   end
   at = at + 5
 end
+if follows then
+  event = event + 1
+  local begun = {kind = 'node.started', letter = 's', visit = follows.visit, node = follows.name, detail = '1'}
+  write_event(key, event, begun, begun.node)
+  if child == 1 then echo(root_of(key), begun) end
+end
 for _ = 1, b1 * 256 + b2 do
   local place = first_queue + 2 * ARGV[at]
   bells[#bells + 1] = {run, ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[place], tonumber(ARGV[place + 1]), graph}
@@ -130,6 +155,7 @@ fields[last + 2] = table.concat({status, active, waiting, others, started, event
 if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
 redis.call('HSET', key, unpack(fields))
 if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
+if follows then return {'follows', follows.name, follows.record, active} end
 if #bells == 0 then return {'applied'} end
 if ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
 -- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.

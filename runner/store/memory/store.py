@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
-from runner.definition.model import Topology
+from runner.definition.model import Topology, shape_name
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
@@ -132,7 +132,31 @@ class MemoryStore:
         return self._do(requests.wait, token, scheduler.park, interrupts, saved)
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        return self._do(requests.settle, token, settlement, nonce)
+        with self._changed:
+            reply = self._do(requests.settle, token, settlement, nonce)
+            if settlement.stay and reply.word == "settled":
+                return self._claim_next(token, nonce, reply)
+            return reply
+
+    def _claim_next(self, token: Token, nonce: str, reply: Reply) -> Reply:
+        """Claim the one node that a settle has made ready; a repeat gets the claim of the first one."""
+        changes = self._database.changes(self._database.runs[token.run_id])
+        targets = {
+            edge.target: changes.node(edge.target)
+            for edge in changes.topology.outgoing[shape_name(token.node)]
+            if scheduler.may_follow(changes.topology, token.node, edge.target)
+        }
+        claimed = [
+            node
+            for node, record in targets.items()
+            if (record.status, record.nonce) == (Status.RUNNING, nonce)
+        ]
+        ready = claimed or [bell.node for bell in reply.doorbells]
+        if len(ready) != 1 or ready[0] not in targets:
+            return reply
+        record = targets[ready[0]]
+        claim = self.claim(token.run_id, ready[0], record.visit, record.attempt, nonce)
+        return Reply("settled", claim=claim) if isinstance(claim, Claim) else reply
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         return self._do(requests.retry, token, delay_ms, entry, saved)

@@ -15,6 +15,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
+from runner.errors import StoreError
 from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import Known, Plan, plan
@@ -29,6 +30,9 @@ from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
 from runner.store.redis.script_values import decided
 from runner.store.redis.sizes import VISIT_BYTES
+
+NOTHING_KEPT = (None, None, None, None, None)
+"""What most nodes have beside fields of their runs: no item, questions, decisions or document."""
 
 GRAPHS, RUNS = 500, 5_000
 """How many graphs and runs a process remembers."""
@@ -82,7 +86,8 @@ class Hot:
                 self._likely.clear()
             known = self._graphs[topology.fingerprint] = KnownGraph(topology)
         for node in topology.nodes:
-            self._likely[node] = known
+            if node not in self._likely or known.is_plain(node):  # a wrong guess costs less where it is plain
+                self._likely[node] = known
         return known
 
     def _graph(self, graph_id: str, fingerprint: str) -> KnownGraph | None:
@@ -98,7 +103,10 @@ class Hot:
         """Claim a ready visit of a node without limits, in a run that goes on; otherwise "stale"."""
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
-        claim = self._take((run_id, node, visit, attempt, nonce), graph, run)
+        if graph is not None:
+            claim = self._take((run_id, node, visit, attempt, nonce), graph, run)
+        else:
+            (claim,) = self._read(run_id, ["of"])
         if isinstance(claim, bytes):
             fingerprint, _, graph_id = claim.decode().split(" ", 2)
             graph = self._graph(graph_id, fingerprint)
@@ -126,19 +134,31 @@ class Hot:
             return Reply("stale") if word == b"stale" else None
         text, parent, counters, *rest = reply
         values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
-        item, asked, questions, decisions, kept = rest[len(fields) :] or [None] * 5
+        is_alone = counters.split(b" ", 2)[1] == b"1"
+        seen = Seen(run_id, graph, parent != b"-", is_alone, {f"n:{node}": text})
+        return self._claimed(node, seen, values, known, rest[len(fields) :] or NOTHING_KEPT)
+
+    def _claimed(
+        self,
+        node: str,
+        seen: Seen,
+        values: Mapping[str, bytes | None],
+        known: tuple[bytes, bytes] | None,
+        own: Sequence[Any] = NOTHING_KEPT,
+    ) -> Claim:
+        """Read a claimed visit from fields of its run; `own` is what only this node has."""
+        run_id, graph = seen.run_id, seen.graph
+        item, asked, questions, decisions, kept = own
         document, own_task, messages = kept or (None, None, [])
-        record, _ = encoding.node_record(text)
+        record, _ = encoding.node_record(seen.texts[f"n:{node}"])
         task, state = known or self._meet(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
         outputs = [output for _, _, output in inputs]
         task, state, *outputs = [
             load(value or b"null") for value in self._large.get([item or own_task or task, state, *outputs])
         ]
-        texts = {name: values[name] or b"" for name in graph.guards(node)}
-        kept_bytes = len(document or b""), [len(message) for message in messages]
-        is_alone = counters.split(b" ", 2)[1] == b"1"
-        seen = Seen(run_id, graph, parent != b"-", is_alone, {f"n:{node}": text, **texts}, kept_bytes)
+        seen.texts |= {name: values[name] or b"" for name in graph.guards(node)}
+        seen.kept = len(document or b""), [len(message) for message in messages]
         return Claim(
             token=Token(run_id, node, record.visit, record.fence, seen),
             graph_id=graph.topology.graph_id,
@@ -198,12 +218,14 @@ class Hot:
             visits = scheduler.live_inputs(changes, node)
         else:
             visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
-        later = [f"o:{source}.{visit}" for source, visit in visits if visit != 1]
-        outputs = dict(values)
-        if later:
-            read = self._redis.call("HMGET", self._keys.run(run_id), *later)
-            outputs |= zip(later, read, strict=True)
+        names = [f"o:{source}.{visit}" for source, visit in visits]
+        later = [name for name in names if name not in values]
+        outputs = {**values, **dict(zip(later, self._read(run_id, later), strict=True))} if later else values
         return [(source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits]
+
+    def _read(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
+        values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
+        return values
 
     # Settles
 
@@ -216,10 +238,13 @@ class Hot:
         if not isinstance(seen, Seen) or settlement.status is not Status.COMPLETED or unusual:
             return None
         try:
-            arguments = self._settle(token, seen, settlement, nonce, (output, entry))
+            arguments, text = self._settle(token, seen, settlement, nonce, (output, entry))
         except Unplanned:
             return None
         reply = self._call("apply", *arguments, verb="settle", constants=self._doorbell)
+        if reply[0] == b"follows":
+            written = {f"n:{token.node}": text, f"o:{token.node}.{token.visit}": output}
+            return Reply("settled", claim=self._following(seen, reply[1:], written))
         if reply[0] == b"outdated":
             self._read_doorbell()
         return None if reply[0] == b"other" else Reply("settled", doorbells_of(reply))
@@ -232,10 +257,43 @@ class Hot:
             fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
             self._doorbell = doorbell_template.constants(fields)
 
+    def _following(self, before: Seen, reply: Sequence[Any], written: Mapping[str, bytes]) -> Claim | None:
+        """Read the visit that a settle has claimed, and what it needs beside what the settle wrote."""
+        name, text, active = reply
+        run_id, graph, node = before.run_id, before.graph, name.decode()
+        run = self._runs.get(run_id)
+        known = run.values if run else None
+        fields = graph.fields(node) if known else (*graph.fields(node), "task", "state")
+        missing = [field for field in fields if field not in written]
+        try:
+            values = dict(zip(missing, self._read(run_id, missing), strict=True)) if missing else {}
+        except StoreError:
+            return None  # the settle is done; the lease of the claim runs out
+        seen = Seen(run_id, graph, before.is_child, active == 1, {f"n:{node}": text})
+        return self._claimed(node, seen, {**values, **written}, known)
+
+    def claim_again(self, token: Token, nonce: str) -> Claim | None:
+        """Return the claim that a settle with this nonce has made; None where it has made none."""
+        if not isinstance(token.seen, Seen):
+            return None
+        topology = token.seen.graph.topology
+        targets = dict.fromkeys(edge.target for edge in topology.outgoing[shape_name(token.node)])
+        names = [node for node in targets if scheduler.may_follow(topology, token.node, node)]
+        texts = self._read(token.run_id, [f"n:{node}" for node in names]) if names else []
+        for node, text in zip(names, texts, strict=True):
+            record = encoding.node_record(text)[0] if text else NodeRecord()
+            if (record.status, record.nonce) == (Status.RUNNING, nonce):
+                claim = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
+                return claim if isinstance(claim, Claim) else None
+        return None
+
     def _settle(
         self, token: Token, seen: Seen, settlement: Settlement, nonce: str, result: tuple[bytes, bytes]
-    ) -> list[Argument]:
-        """Plan a settle. What most have in common is remembered: then only the node's own record differs."""
+    ) -> tuple[list[Argument], bytes]:
+        """Plan a settle; return its arguments, and the record that the node gets.
+
+        What most have in common is remembered: then only the node's own record differs.
+        """
         (output, entry), node, visit = result, token.node, token.visit
         short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
         _, _, attempt, _, stamp, _, _, rest = seen.texts[f"n:{node}"].split(b" ", 7)
@@ -261,14 +319,16 @@ class Hot:
             made = plans.writes(planned, seen, {EventKind.NODE_COMPLETED: short})
             made.fields += fields
             made.results += results
-            guards, shared = plans.guard_fields(planned), plans.form(planned, seen, made)
+            guards, shared = plans.guard_fields(planned), plans.form(planned, seen, made, node)
             if is_plain and len(guards) == 1 and len(seen.graph.forms) < FORMS:
                 seen.graph.forms[name] = shared
         if seen.is_alone and not shared.goes_on:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
-        return plans.arguments(seen, guards, made, shared, task_id=task_id, grows=grows)
+        claims = f"{next_fence(0, nonce)} {nonce}" if settlement.stay else ""
+        arguments = plans.arguments(seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims)
+        return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
 
     def _plan(self, token: Token, seen: Seen, settlement: Settlement, nonce: str) -> Plan:
         settle = functools.partial(
@@ -284,6 +344,10 @@ class Hot:
         if planned is None:
             raise Unplanned(token)
         return planned
+
+
+def _bytes(text: Argument) -> bytes:
+    return text if isinstance(text, bytes) else str(text).encode()
 
 
 def _forward_inputs(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from runner.definition.model import ROOT, EdgeKind, Join, Topology, item_id, map_of, shape_name
 from runner.records.run import LoopRecord, NodeRecord
+from runner.scheduler import may_follow
 from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
 from runner.scheduler.plan import Known, Plan
@@ -30,10 +31,12 @@ results, dropped timers, set timers, events and doorbells there are."""
 _ARRIVAL = struct.Struct(">5HBB")
 """Round of the scope and of the node; arrivals, live ones; how many it needs; kind, number of its queue.
 
+With `_FOLLOWS` in its kind a node may be claimed as it begins.
+
 For an item of a map: 0, the map's visit, 0, 0, how many run at once; kind, number of its queue.
 """
 
-_ALL, _ANY, _ITEM = 0, 1, 2
+_ALL, _ANY, _ITEM, _FOLLOWS = 0, 1, 2, 4
 
 Queue = tuple[str, int]
 """A queue's name, and the priority of a message in it."""
@@ -135,7 +138,7 @@ class Seen:
     is_child: bool
     is_alone: bool
     texts: dict[str, bytes]
-    kept: tuple[int, list[int]]
+    kept: tuple[int, Sequence[int]] = (0, ())
 
     def known(self) -> Known:
         """Read the texts, for a plan."""
@@ -223,18 +226,21 @@ class Form:
     goes_on: bool
 
 
-def form(plan: Plan, seen: Seen, made: Writes) -> Form:
-    """Write what plans of one form share.
+def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
+    """Write what plans of one form share; `node` is the one that settles.
 
     Raises:
         Unplanned: there are too many fields, or a number is too large.
     """
     graph, counted, arrivals = seen.graph, list[Argument](), list[Argument]()
     queues: dict[Queue, int] = {}
-    for node, scope in dict.fromkeys((arrival.node, arrival.scope) for arrival in plan.arrivals):
-        same = [arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (node, scope)]
-        counted += (f"a{scope}:{node}", f"n:{node}")
-        arrivals += _arrival(graph.target(node), same, queues)
+    for target, scope in dict.fromkeys((arrival.node, arrival.scope) for arrival in plan.arrivals):
+        same = [arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (target, scope)]
+        counted += (f"a{scope}:{target}", f"n:{target}")
+        follows = (
+            node and may_follow(graph.topology, node, target) and len(graph.fields(target)) < MOST_FIELDS
+        )
+        arrivals += _arrival(graph.target(target), same, queues, _FOLLOWS if follows else 0)
     if plan.item_of:
         counted += (f"m:{plan.item_of}", f"n:{plan.item_of}")
         arrivals += _item(graph.topology, plan, queues)
@@ -254,7 +260,9 @@ def form(plan: Plan, seen: Seen, made: Writes) -> Form:
     return Form(head, counted, [*arrivals, *(part for queue in queues for part in queue)], queues, goes_on)
 
 
-def _arrival(target: Target | None, arrivals: Sequence[Arrival], queues: dict[Queue, int]) -> list[Argument]:
+def _arrival(
+    target: Target | None, arrivals: Sequence[Arrival], queues: dict[Queue, int], follows: int
+) -> list[Argument]:
     """Write the arrivals at one node over the edges of one scope."""
     if target is None:
         raise Unplanned(arrivals[0].node)
@@ -262,7 +270,7 @@ def _arrival(target: Target | None, arrivals: Sequence[Arrival], queues: dict[Qu
     record = replace(target.record, stamp=first.own)
     queue = queues.setdefault(target.queue, len(queues))
     return [
-        _packed(_ARRIVAL, first.stamp, first.own, number, live, target.needs, target.kind, queue),
+        _packed(_ARRIVAL, first.stamp, first.own, number, live, target.needs, target.kind + follows, queue),
         first.node,
         node_text(record, target.scope),
         f"[{first.stamp},{number},{live}]",
@@ -300,14 +308,15 @@ def arguments(
     *,
     task_id: Argument = "",
     grows: Argument = 0,
+    claims: Argument = "",
 ) -> list[Argument]:
     """Write a plan as the arguments of `apply` from the sixth on.
 
     `guards` are fields that must have the text that was seen; `task_id` is the task that ends with it,
-    `grows` the bytes by which the run grows.
+    `grows` the bytes by which the run grows, `claims` how the node that follows is claimed.
     """
     arguments: list[Argument] = [seen.run_id, seen.graph.topology.graph_id, task_id, grows]
-    arguments += (*shared.head, *guards, *shared.counted, *[seen.texts[guard] for guard in guards])
+    arguments += (*shared.head, claims, *guards, *shared.counted, *[seen.texts[guard] for guard in guards])
     arguments += (*shared.arrivals, *made.fields, *made.results, *made.dropped, *made.timers, *made.events)
     for bell in made.doorbells:
         arguments += (shared.queues[bell.queue, bell.priority], bell.node, bell.visit, bell.attempt)

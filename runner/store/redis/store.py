@@ -294,9 +294,12 @@ class RedisStore:
             hot = self._hot.settle(token, settlement, nonce, output, entry)
             if hot is not None:
                 return hot
+        repeats = False
 
         def plan(step: Transaction) -> Reply:
+            nonlocal repeats
             run = step.find(token.run_id)
+            repeats = run is not None and run.node(token.node).nonce == nonce
             stopping = run is None or stops(step.changes(run), token.node)
             reply = requests.settle(step, token, settlement, nonce)
             if run is not None and reply.word == "settled":
@@ -309,7 +312,10 @@ class RedisStore:
         wants, asks = _saved_wants(token, settlement.saved)
         wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
         asks += retention.questions(token.run_id)
-        return self._transactions.run("settle", plan, wants, asks, room=True)
+        reply = self._transactions.run("settle", plan, wants, asks, room=True)
+        if settlement.stay and repeats and reply.word == "settled":
+            return Reply("settled", claim=self._hot.claim_again(token, nonce))
+        return reply
 
     def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
         def plan(step: Transaction) -> Reply:

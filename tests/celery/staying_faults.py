@@ -1,0 +1,24 @@
+"""Sabotage: workers that die, or forget, between a node's settle and the start of the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from runner.celery import heartbeat, stay
+from tasks.app import app
+
+
+def _die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def __getattr__(name):
+    """Return the app of this name: one fault each, in the worker that asks for it."""
+    if name == "dies":
+        stay._enter = _die
+    elif name == "forgets":
+        heartbeat.unused = lambda **_: []
+    else:
+        raise AttributeError(name)
+    return app

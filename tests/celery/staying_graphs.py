@@ -1,0 +1,61 @@
+"""Graphs whose nodes say how their tasks came: from the queue, or as the next on their slot."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import pairwise
+
+from celery import current_task
+
+from runner import graph
+from runner.celery.stay import CLAIMED
+from tests.celery.graphs import build, store
+from tests.waiting import wait_until
+
+LENGTH = 20
+
+
+def note(ctx):
+    """Say which node this is, and how its task came."""
+    came = "stayed" if CLAIMED in current_task.request.__dict__ else "fetched"
+    with store() as client:
+        client.sadd("processes", os.getpid())
+        client.rpush("tasks", f"{ctx.run_id} {ctx.node_id} {came}")
+        client.rpush(f"started:{ctx.run_id}:{ctx.node_id}", f"{os.getpid()} {ctx.attempt}")
+    return came
+
+
+def gated(ctx):
+    """As `note`, then wait until the test opens the gate of this node."""
+    came = note(ctx)
+    with store() as client:
+        wait_until(lambda: ctx.check() or client.exists(f"gate:{ctx.run_id}:{ctx.node_id}"), "it is open")
+    return came
+
+
+def sleep(ctx):
+    """As `note`, then take longer than any time limit of these tests."""
+    note(ctx)
+    threading.Event().wait(100)
+
+
+@graph("line")
+def line():
+    names = [f"n{number}" for number in range(LENGTH)]
+    return build(*pairwise(names), **dict.fromkeys(names[1:], note), n0=gated)
+
+
+@graph("short")
+def short():
+    return build("ab", a=note, b=note)
+
+
+@graph("gates")
+def gates():
+    return build("ab", "bc", a=gated, b=gated, c=note)
+
+
+@graph("sleeper")
+def sleeper():
+    return build("ab", a=gated, b=sleep)

@@ -1,0 +1,269 @@
+"""Nodes that stay on the slot of the one before: each is a Celery task as any other, and none is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from celery.events.state import State
+
+from runner import Status
+from runner.celery.stay import ROW
+from tests.celery.conftest import POOLS
+from tests.celery.staying_graphs import LENGTH
+from tests.celery.test_monitoring import following
+from tests.celery.workers import MARGIN, RECOVERY
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+GRAPHS = {"RUNNER_GRAPHS": "tests.celery.staying_graphs"}
+
+LONG = {**GRAPHS, "RUNNER_LEASE": "300"}
+"""With this lease, what takes less than MARGIN did not wait for one to end."""
+
+
+@pytest.fixture(scope="module")
+def staying_sites(databases):
+    sites = {pool: next(databases) for pool in POOLS}
+    for pool, site in sites.items():
+        site.add(pool, slots=1 if pool == "solo" else 2, **LONG)
+    for pool, site in sites.items():
+        ready(site, 2 if pool == "prefork" else 1)
+    yield sites
+    for site in sites.values():
+        site.end()
+
+
+@pytest.fixture(params=POOLS)
+def place(request, staying_sites):
+    """A site with one worker; the test runs once on each pool."""
+    return staying_sites[request.param]
+
+
+def ready(site, children=1):
+    """Wait for a worker, and until so many processes have run a node: the first of a child takes long."""
+    site.workers[-1].wait_ready()
+    before = site.redis.scard("processes")
+    while site.redis.scard("processes") < before + children:
+        assert site.client.start("short", "go").wait(60).status is Status.COMPLETED
+    return site
+
+
+KINDS = ("task-received", "task-started", "task-succeeded")
+
+
+class Recording(State):
+    """Celery's state of tasks, with the kind and the task of each event in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = []
+
+    def event(self, event):
+        self.seen.append((event["type"], event.get("uuid")))
+        return super().event(event)
+
+
+def tasks(site, run=None):
+    """The nodes that ran, of one run or of all, with how their tasks came."""
+    lines = [line.decode().split() for line in site.redis.lrange("tasks", 0, -1)]
+    return [line[1:] if run else line for line in lines if not run or line[0] == run.id]
+
+
+def open_gate(site, run, node):
+    site.redis.set(f"gate:{run.id}:{node}", 1)
+
+
+def starts(site, run, node):
+    """The process and the attempt of each start of a node."""
+    return [line.decode().split() for line in site.redis.lrange(f"started:{run.id}:{node}", 0, -1)]
+
+
+def begun(site, run, node, times=1):
+    wait_until(lambda: len(starts(site, run, node)) == times, f"{node} has started {times} times")
+
+
+def busy(site, graph="gates"):
+    """A run whose second node stays, and waits at its gate."""
+    run = site.client.start(graph, "go")
+    begun(site, run, "a")
+    open_gate(site, run, "a")
+    begun(site, run, "b")
+    assert tasks(site, run)[-1] == ["b", "stayed"]
+    return run
+
+
+def stopped_between(site, worker):
+    """A run whose worker was told to stop while the first node ran, and has ended after it."""
+    run = site.client.start("gates", "go")
+    begun(site, run, "a")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: "worker.stopping" in worker.output(), "the worker has noticed")
+    open_gate(site, run, "a")
+    wait_until(lambda: not worker.alive, "the worker has ended")
+    return run
+
+
+def on_solo(site):
+    return site.workers[0].log.stem.startswith("solo")
+
+
+def revoked(site, task_id):
+    return any(task_id in ids for ids in (site.control.inspect(limit=1).revoked() or {}).values())
+
+
+def status(site, run, node):
+    return site.client.engine.store.read(run.id).nodes[node].status
+
+
+def test_a_row_has_eight_nodes(place):
+    """After eight nodes on one slot the next comes from the queue, and begins another row."""
+    run = place.client.start("line", "go")
+    open_gate(place, run, "n0")
+    result = run.wait(60)
+
+    assert result.status is Status.COMPLETED
+    assert [came for _, came in tasks(place, run)] == [
+        "stayed" if number % ROW else "fetched" for number in range(LENGTH)
+    ]
+    assert {each.attempts for each in result.results.values()} == {1}
+
+
+def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
+    """A monitor sees each node received, started and done, in order, with the task before as its parent."""
+    with following(place, Recording) as state:
+        run = place.client.start("line", "go")
+        open_gate(place, run, "n0")
+        assert run.wait(60).status is Status.COMPLETED
+        ids = [f"{run.id}.n{number}.1.1" for number in range(LENGTH)]
+        wait_until(lambda: ("task-succeeded", ids[-1]) in state.seen, "the last event has come")
+
+        events = [event for event in state.seen if event[1] in ids]
+        for first in range(0, LENGTH, ROW):  # between rows, events of two slots may cross
+            row = ids[first : first + ROW]
+            assert [event for event in events if event[1] in row] == [
+                (kind, task) for task in row for kind in KINDS
+            ]
+        shown = [state.tasks[task] for task in ids]
+    assert [task.parent_id for task in shown[1:]] == ids[:-1]
+    assert {(task.name.partition("/")[0], task.args, task.result) for task in shown} == {
+        ("line", "visit=1 attempt=1", "None")
+    }
+
+
+def test_the_queue_has_its_turn_after_a_row(staying_sites):
+    """What waits in the queue comes before the ninth node of a run that came earlier."""
+    site = staying_sites["solo"]
+    run = site.client.start("line", "go")
+    begun(site, run, "n0")
+    other = site.client.start("line", "go")
+    open_gate(site, other, "n0")
+    open_gate(site, run, "n0")
+
+    assert run.wait(60).status is other.wait(60).status is Status.COMPLETED
+    order = [name for name, *_ in tasks(site) if name in {run.id, other.id}]
+    assert order[: 2 * ROW] == [run.id] * ROW + [other.id] * ROW
+
+
+def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
+    """A node that stays keeps the delivery of its slot: other messages are left to other workers."""
+    runs = [busy(place) for _ in range(1 if on_solo(place) else 2)]
+    if not on_solo(place):  # its only thread runs the node
+        wait_until(lambda: place.control.inspect(limit=1).ping(), "the worker has asked for what it wants")
+    waits = place.client.start("short", "go")
+
+    (queue,) = place.redis.keys("runner/short*")
+    assert place.redis.llen(queue) == 1
+    for run in runs:
+        open_gate(place, run, "b")
+    assert waits.wait(60).status is Status.COMPLETED
+
+
+def test_a_killed_worker_loses_no_node_that_stayed(empty_site):
+    """After kill -9 the claim's lease runs out, and another worker runs the node."""
+    empty_site.ready(2, **GRAPHS)
+    run = busy(empty_site)
+    pid = int(starts(empty_site, run, "b")[0][0])
+    next(worker for worker in empty_site.workers if worker.pid == pid).kill()
+
+    begun(empty_site, run, "b", times=2)
+    open_gate(empty_site, run, "b")
+    result = run.wait(RECOVERY + MARGIN)
+    assert result.status is Status.COMPLETED
+    assert [result.results[node].attempts for node in "abc"] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_stops_starts_no_further_node(empty_site, pool):
+    """A warm stop ends after the nodes that run; the next one goes to another worker at once."""
+    stopping = empty_site.add(pool, slots=1, **LONG)
+    ready(empty_site)
+    run = stopped_between(empty_site, stopping)
+    assert starts(empty_site, run, "b") == []
+
+    empty_site.add(pool, slots=1, **LONG).wait_ready()
+    open_gate(empty_site, run, "b")
+    result = run.wait(MARGIN)
+    assert result.status is Status.COMPLETED
+    assert [result.results[node].attempts for node in "abc"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("limit", ["soft", "hard"])
+def test_time_limits_hit_a_node_that_stays(empty_site, limit):
+    """Celery's limits end it as they end any task."""
+    options = ["--soft-time-limit" if limit == "soft" else "--time-limit", "1"]
+    empty_site.add("prefork", slots=1, options=options, **GRAPHS)
+    ready(empty_site)
+    run = empty_site.client.start("sleeper", "go")
+    open_gate(empty_site, run, "a")
+    begun(empty_site, run, "b")
+    assert tasks(empty_site, run)[-1] == ["b", "stayed"]
+
+    if limit == "soft":
+        assert run.wait(60).results["b"].error.type.endswith("SoftTimeLimitExceeded")
+    else:
+        begun(empty_site, run, "b", times=2)
+        wait_until(lambda: f"{run.id}.b.1.1" in empty_site.workers[0].output(), "the limit is in the log")
+        assert "Hard time limit (1.0s) exceeded" in empty_site.workers[0].output()
+
+
+def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
+    """Revoked by its id before it starts, it is refused as a fetched one is, and its claim is returned."""
+    run = place.client.start("gates", "go")
+    begun(place, run, "a")
+    task_id = f"{run.id}.b.1.1"
+    if on_solo(place):
+        pytest.skip("its only thread hears of it when the node has ended")
+    with following(place) as state:
+        place.control.revoke(task_id)
+        wait_until(lambda: revoked(place, task_id), "the worker has heard of it")
+        open_gate(place, run, "a")
+        wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "REVOKED", "it is")
+        wait_until(lambda: status(place, run, "b") is Status.READY, "its claim is returned")
+        assert starts(place, run, "b") == []
+    run.cancel("the test is over")
+
+
+def test_a_worker_that_dies_between_two_nodes_loses_none(empty_site):
+    """Killed after a settle has claimed the next node and before that started: another worker runs it."""
+    empty_site.add(slots=1, app="tests.celery.staying_faults:dies", **GRAPHS).wait_ready()
+    run = empty_site.client.start("short", "go")
+    wait_until(lambda: not empty_site.workers[0].alive, "it dies between them")
+    assert status(empty_site, run, "b") is Status.RUNNING
+    assert starts(empty_site, run, "b") == []
+
+    empty_site.ready(1, **GRAPHS)
+    result = run.wait(RECOVERY + MARGIN)
+    assert result.status is Status.COMPLETED
+    assert result.results["b"].attempts == 2
+
+
+def test_where_claims_are_not_returned_a_stop_costs_a_lease(empty_site):
+    """Control: a stopping worker that forgets what its nodes have claimed."""
+    stopping = empty_site.add("prefork", slots=1, app="tests.celery.staying_faults:forgets", **LONG)
+    ready(empty_site)
+    run = stopped_between(empty_site, stopping)
+
+    assert status(empty_site, run, "b") is Status.RUNNING
