@@ -23,18 +23,26 @@ from tests.chaos.histories import Try, faults
 from tests.waiting import wait_until
 
 PEOPLE = 50
-NO_CHECK = ("if changed then return {'changed'", "if false then return {'changed'")
-"""The script `commit` without its look at what has changed since: whoever comes last wins."""
+NO_CHECK = (
+    ("if changed then return {'changed'", "if false then return {'changed'"),
+    ("run.text = table.concat({", "a, w = math.max(0, a), math.max(0, w)\nrun.text = table.concat({"),
+)
+"""The script `commit` without its look at what has changed since: whoever comes last wins.
+
+Then counters would fall below 0, which no script can read.
+"""
 
 
 class UncheckedScripts(Scripts):
     """Scripts of which one was changed."""
 
-    def __init__(self, store: RedisStore, name: str, change: tuple[str, str]) -> None:
+    def __init__(self, store: RedisStore, name: str, changes: tuple[tuple[str, str], ...]) -> None:
         super().__init__(store._redis, store._keys.prefix)
         text = script(name).text.decode()
-        assert text.count(change[0]) == 1
-        self._changed, self._text = name, text.replace(*change)
+        for old, new in changes:
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        self._changed, self._text = name, text
 
     def run(self, name, *arguments, **options):
         if name != self._changed:
