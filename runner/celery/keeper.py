@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,8 +38,8 @@ from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
 
-CHECK_EVERY = 1.0
-"""Seconds between two touches of the file that says that the keeper is ready."""
+CHECK_EVERY = 0.25
+"""Seconds between two checks whether it is ready, or must stop."""
 
 
 class KeeperStartup(Startup):
@@ -57,7 +56,6 @@ class KeeperStartup(Startup):
 
 
 THREADS: tuple[type[Background], ...] = (
-    Heartbeat,
     StreamIntake,
     EarlyAnswers,
     Sweeper,
@@ -79,21 +77,21 @@ class Keeper:
         self.pool, self.pool_cls = SimpleNamespace(terminate_job=None), type(self)
         self._stopping = threading.Event()
 
-    def run(self, ready_file: Path | None = None) -> int:
-        """Work until SIGTERM or SIGINT, and return the exit code; the file is there while it is ready."""
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT, and return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
-        startup = KeeperStartup(self)
-        others = [thread for kind in THREADS if (thread := kind(self)).include_if(self)]
+        startup, heartbeat = KeeperStartup(self), Heartbeat(self)
+        others: list[Background] = [thread for kind in THREADS if (thread := kind(self)).include_if(self)]
         for thread in (startup, *others):
             thread.start(self)
         while state.should_stop is None:
-            if ready_file is not None and startup.is_ready:
-                ready_file.touch()
+            if startup.is_ready and heartbeat not in others:
+                # Last, since the file for probes, which it touches, says that the keeper is ready.
+                heartbeat.start(self)
+                others.insert(0, heartbeat)
             self._stopping.wait(CHECK_EVERY)
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
         for thread in (startup, *reversed(others)):
             thread.stop(self)
         signals.worker_shutdown.send(sender=self)
@@ -109,7 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="runner keeper")
     parser.add_argument("--app", default="runner.celery:app")
     parser.add_argument("--loglevel", default="info")
-    parser.add_argument("--ready-file", type=Path)
     options = parser.parse_args(arguments)
     try:
         with cwd_in_path():
@@ -120,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_graphs(settings_of(app))
     except RunnerError as error:
         sys.exit(f"The keeper did not start: {error}")
-    return Keeper(app).run(options.ready_file)
+    return Keeper(app).run()
 
 
 if __name__ == "__main__":

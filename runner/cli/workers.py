@@ -91,18 +91,13 @@ def worker(
     help="The Celery app of your workers, whose broker is used (default: runner.celery:app).",
 )
 @click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A file that is there, and touched every second, while the keeper is ready (default: none).",
-)
-@click.option(
     "--loglevel",
     default="info",
     show_default=True,
     help="The lowest level that is logged: debug, info, warning or error.",
 )
 @with_context
-def keeper(context: CommandContext, app: str | None, ready_file: Path | None, loglevel: str) -> None:
+def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
 
     A keeper does what every worker does beside its nodes: it applies answers and starts that come as
@@ -112,8 +107,7 @@ def keeper(context: CommandContext, app: str | None, ready_file: Path | None, lo
     """
     os.environ.update(context.environment())
     named = ["--app", app] if app else []
-    touched = ["--ready-file", str(ready_file)] if ready_file else []
-    command = [sys.executable, "-m", "runner.celery.keeper", "--loglevel", loglevel, *named, *touched]
+    command = [sys.executable, "-m", "runner.celery.keeper", "--loglevel", loglevel, *named]
     os.execv(command[0], command)  # noqa: S606 - a list, and no shell
 
 

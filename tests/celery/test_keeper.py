@@ -27,17 +27,22 @@ class Keeper:
 
     def __init__(self, site, app: str = "", **settings: str) -> None:
         self.log = site.folder / f"keeper{len(list(site.folder.iterdir()))}.log"
-        self.ready_file = self.log.with_suffix(".ready")
+        self.alive_file = self.log.with_suffix(".alive")
         self.log.touch()
-        options = [*(["--app", app] if app else []), "--ready-file", str(self.ready_file)]
+        options = ["--app", app] if app else []
         self._guard = SupervisedProcess(
             [sys.executable, "-m", "runner.cli", "keeper", *options],
             log=self.log,
-            environment={"RUNNER_REDIS_URL": site.url, **SETTINGS, **settings},
+            environment={
+                "RUNNER_REDIS_URL": site.url,
+                "RUNNER_ALIVE_FILE": str(self.alive_file),
+                **SETTINGS,
+                **settings,
+            },
         )
 
     def wait_ready(self) -> Keeper:
-        wait_until(self.ready_file.exists, "the keeper is ready", seconds=150)
+        wait_until(self.alive_file.exists, "the keeper is ready", seconds=150)
         return self
 
     @property
@@ -199,7 +204,7 @@ def test_it_stops_when_it_is_told_to(empty_site, keep):
 
     wait_until(lambda: not keeper.alive, "it has gone by itself", seconds=30)
     assert "Traceback" not in keeper.log.read_text()
-    assert not keeper.ready_file.exists()
+    assert not keeper.alive_file.exists()
     assert empty_site.redis.hlen("runner:workers") == 0
 
 
