@@ -11,6 +11,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
+    FINAL,
     Arrivals,
     LoopRecord,
     MapRecord,
@@ -112,9 +113,16 @@ class DraftedRun:
         return [node for node in idle if node not in self._stopped and not self._child_stops(node)]
 
     def _child_stops(self, node: str) -> bool:
-        child = self.node(node).child
-        line = self.draft.peek(run_key(child), "run") if child else None
-        return line is not None and not line.endswith(b" -")
+        """Whether a node waits for a child run whose end will cancel it.
+
+        A child that has ended stays in the record of its node, which then waits for something else.
+        """
+        record = self.node(node)
+        waits = record.child and record.status is Status.WAITING
+        line = self.draft.peek(run_key(record.child), "run") if waits else None
+        if line is None or line.endswith(b" -"):
+            return False
+        return line.split(b" ", 1)[0].decode() not in FINAL
 
     def question_status(self, interrupt_id: str) -> str:
         return questions.status(self.draft, self.key, interrupt_id)

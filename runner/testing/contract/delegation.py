@@ -84,6 +84,34 @@ class DelegationContract:
         worker.settle(token)
         assert worker.statuses(parent) == "cancelled: a cancelled, b cancelled"
 
+    def test_a_cancel_reaches_a_node_whose_child_was_cancelled(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A node that goes on after its child was cancelled, and asks, is cancelled with its run."""
+        parent, child = self._family(worker)
+        store.cancel(child, "not this one")
+        worker.park(parent, "a")
+
+        store.cancel(parent, "enough")
+
+        assert worker.statuses(parent) == "cancelled: a cancelled"
+
+    def test_a_cancel_reaches_a_node_that_no_longer_waits_for_its_child(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A node that was released before its child is cancelled at once, not when the child ends."""
+        parent, child = self._family(worker)
+        store.hold(worker.token(child, "x"))
+        store.release(parent, ["a"])
+        store.release(child, ["x"])
+        worker.token(child, "x")
+        store.cancel(child, "not this one")
+
+        store.cancel(parent, "enough")
+
+        assert worker.statuses(parent) == "cancelled: a cancelled"
+        assert worker.statuses(child) == "executing: x running"
+
     def test_changes_reach_all_generations(self, worker: ManualWorker, store: Store) -> None:
         """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
         top, middle = self._family(worker)
