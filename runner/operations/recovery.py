@@ -77,11 +77,14 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
 
 
 def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
-    """A visit with an error has failed, unless it is still being retried or was undone."""
+    """A visit with an error has failed, unless it is still being retried or was undone.
+
+    In a later round of its loop the node may wait again, or have been skipped.
+    """
     entry, record = snapshot.entries[key], snapshot.nodes.get(key[0], NodeRecord())
     if not entry.get("error") or entry.get("undone") or map_of(key[0]):
         return False
-    return key[1] < record.visit or record.status in {Status.FAILED, Status.PENDING}
+    return key[1] < record.visit or record.status in {Status.FAILED, Status.PENDING, Status.SKIPPED}
 
 
 def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVisit:

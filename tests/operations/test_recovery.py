@@ -9,7 +9,7 @@ from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, rung
+from runner.testing.contract.manual_worker import ManualWorker, rung, shape
 
 NEW = "00new"
 
@@ -104,3 +104,16 @@ def test_of_several_failed_nodes_one_may_stop_the_run(worker, store):
     worker.fail(token)
     with pytest.raises(ConflictError, match="b failed, too"):
         write_retry(store, run_id, "a")
+
+
+def test_a_failure_counts_after_its_node_was_skipped(worker, store):
+    """What failed in one round of a loop and was skipped in the next is still part of the history."""
+    run_id = worker.start(shape("a>a a>b b>a b>b c", ["a", "c"], policy="continue"))
+    worker.run(run_id, "a")
+    worker.fail(worker.token(run_id, "b"))
+    worker.settle(worker.token(run_id, "a", 2), edges="00")
+    assert worker.statuses(run_id) == "executing: a completed, b skipped, c ready"
+
+    assert rung(fork(store, run_id, "c")) == ["c.1.1"]
+
+    assert worker.statuses(NEW) == "executing: a completed, b skipped, c ready"
