@@ -112,6 +112,12 @@ MUTATIONS = (
         "a join of all does not wait for all, in a plan",
     ),
     Mutation(
+        LUA + "apply.lua",
+        "      if tonumber(round) == stamp then\n",
+        "      do\n",
+        "a loop's round counts arrivals of the round before, in a plan",
+    ),
+    Mutation(
         LUA + "commit.lua",
         "arrived, alive = arrived + more, alive + live",
         "alive = alive + live",
