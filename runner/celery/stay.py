@@ -33,7 +33,7 @@ from runner.store.interface import Claim, Token
 
 log = logging.getLogger(__name__)
 
-ROW = int(__import__("os").environ.get("RUNNER_ROW", "8"))
+ROW = 8
 """Nodes in a row on one slot; then what waits in the queue has its turn."""
 
 SECONDS = 10.0
