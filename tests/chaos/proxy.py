@@ -23,7 +23,8 @@ class Proxy:
     - `delay(seconds)`: every chunk comes so much later, both ways.
     - `dribble()`: every byte travels alone.
     - `cut_replies_to(text, times)`: requests that hold this text arrive; their replies do not. The same
-      request again has its reply, unless `repeats` counts as well.
+      request again has its reply, unless `repeats` counts as well. `cut` has the requests of which the
+      replies were cut off.
     """
 
     def __init__(self, port: int) -> None:
@@ -31,8 +32,7 @@ class Proxy:
         self._open: set[_Wire] = set()
         self.mode, self.seconds = "pass", 0.0
         self._text, self._times, self._repeats, self._seen = b"", 0, False, set()
-        self.cut = 0
-        """How many replies were cut off."""
+        self.cut: list[bytes] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -108,9 +108,9 @@ class Proxy:
                 if wire.dead:
                     continue
                 if outward:
-                    wire.cut = wire.cut or self._cuts(chunk)
+                    wire.cut = wire.cut or (chunk if self._cuts(chunk) else b"")
                 elif wire.cut:
-                    self.cut += 1
+                    self.cut.append(wire.cut)
                     break
                 await self._pass(chunk, writer)
         wire.reset()
@@ -138,7 +138,7 @@ class _Wire:
     """One connection, both halves of it."""
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter, *, dead: bool) -> None:
-        self._ends, self.dead, self.cut = (near, far), dead, False
+        self._ends, self.dead, self.cut = (near, far), dead, b""
         for end in self._ends:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

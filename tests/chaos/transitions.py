@@ -44,7 +44,7 @@ class Walk:
             continue
         yield "claim", "claimed", lambda mark: self._claim(2, f"3{mark}")
         yield "settle", "settled", lambda mark: store.settle(self.token, SETTLED, f"e{mark}").word
-        yield "cancel", "cancelled", lambda _: store.cancel(self.run_id, "enough").word
+        yield "cancel", "cancelled", lambda mark: store.cancel(self.run_id, "enough", f"c{mark}").word
 
     def _claim(self, attempt: int, nonce: str) -> str:
         claim = self.store.claim(self.run_id, "a", 1, attempt, nonce)
