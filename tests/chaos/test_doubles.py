@@ -59,14 +59,16 @@ def test_a_thousand_doubles_start_nothing_and_cost_two_scripts_each(site):
         assert run.wait(SLOW).status is Status.COMPLETED
     wait_until(lambda: not queues(site), "all doubles were taken", seconds=SLOW)
 
-    before, events = calls(site), [len(list(run.events())) for run in runs]
+    events = [len(list(run.events())) for run in runs]
+    before = calls(site)
     ring(site, *(f"{run.id}.{node}.1.1" for run in runs for node in "abc" for _ in range(COPIES)))
     wait_until(lambda: not queues(site), "all doubles were taken", seconds=SLOW)
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
+    cost = calls(site) - before
 
     assert [len(list(run.events())) for run in runs] == events
     assert {count for run in runs for count in starts(run).values()} == {1}
-    assert calls(site) - before < 2 * RUNS * NODES * COPIES + 200, (
+    assert cost < 2 * RUNS * NODES * COPIES + 100, (
         "a claim for each double, a look at how its visit ended, and a little around"
     )
 
