@@ -45,7 +45,7 @@ class Calendar:
             moments = [moment for span in spans for moment in span]
             if day not in range(7) or any(later <= earlier for earlier, later in pairwise(moments)):
                 raise UsageError(
-                    f"the calendar's hours of weekday {day!r} must be spans in order; 0 is Monday, 6 is Sunday."
+                    f"the calendar's hours of weekday {day!r} must be spans in order; 0 is Monday."
                 )
 
     def after(self, start: int, seconds: float) -> int:
