@@ -17,11 +17,11 @@ from kombu.transport.redis import Channel
 
 from bench.graphs import chain
 from runner import NodeContext, graph
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.scripts import script
+from runner.store.redis.scripts import Scripts
 
 FILE = os.open(os.environ["BENCH_CLOCK"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-CALLS = {script(name).sha: name for name in ("claim", "settle")}
+CALLS = {"take": "claim", "apply": "settle"}
+"""What the scripts of the moments do."""
 
 
 def note(moment: str) -> None:
@@ -34,15 +34,15 @@ def body(_: NodeContext) -> None:
     note("body")
 
 
-def _noting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call)
-    def noting(connection: RedisConnection, *command: Any, **options: Any) -> Any:
-        name = CALLS.get(command[1]) if command[0] == "EVALSHA" else None
+def _noting_calls(run: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(run)
+    def noting(scripts: Scripts, script: str, *arguments: Any, **options: Any) -> Any:
+        name = CALLS.get(script)
         if name is None:
-            return call(connection, *command, **options)
+            return run(scripts, script, *arguments, **options)
         note(f"{name} sent")
         try:
-            return call(connection, *command, **options)
+            return run(scripts, script, *arguments, **options)
         finally:
             note(f"{name} back")
 
@@ -58,7 +58,7 @@ def _noting_fetch(read: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
-RedisConnection.call = _noting_calls(RedisConnection.call)  # type: ignore[method-assign]
+Scripts.run = _noting_calls(Scripts.run)  # type: ignore[method-assign]
 Channel._brpop_read = _noting_fetch(Channel._brpop_read)  # noqa: SLF001 - where kombu has the message
 signals.task_received.connect(lambda **_: note("task received"), weak=False)
 signals.task_prerun.connect(lambda **_: note("task begins"), weak=False)
