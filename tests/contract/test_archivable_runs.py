@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys, declared
-from runner.store.redis.store import RedisStore
-from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
 
 KEYS = Keys()
 HOLD = 86_400.0
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def store(redis_url, clock):
-    store = RedisStore(redis_url, clock=clock, retention=60)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(redis_url):
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-import redis
 
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
@@ -21,7 +20,6 @@ from runner.store.interface import Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.store import LOOKED_AT, RedisStore
-from runner.testing import ManualClock
 from runner.testing.contract import ManualWorker
 from runner.testing.contract.manual_worker import rung, saved, shape
 
@@ -32,24 +30,6 @@ TEMPLATE = DoorbellTemplate(
     {priority: "" if priority < 3 else f"\x06\x16{priority // 3 * 3}" for priority in range(10)},
     "runner/",
 )  # fmt: skip
-
-
-@pytest.fixture
-def client(redis_url):
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def store(redis_url, clock):
-    store = RedisStore(redis_url, clock=clock, retention=60)
-    yield store
-    store.close()
 
 
 @pytest.fixture

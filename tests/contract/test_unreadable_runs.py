@@ -5,37 +5,17 @@ from __future__ import annotations
 import logging
 
 import pytest
-import redis
 
 from runner.store.interface import Claim
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.store import RedisStore
-from runner.testing import ManualClock
 from runner.testing.contract import ManualWorker
 from runner.testing.contract.manual_worker import shape
 
 HEALTHY = 40
 DAMAGE = "ready one 1 0 0 - - {not json"
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def store(redis_url, clock):
-    store = RedisStore(redis_url, clock=clock, retention=60)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(redis_url):
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 def rung_after_a_loss(store, clock, client):

@@ -24,6 +24,7 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
 )
+from runner.scheduler import IDLE
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
 from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
@@ -58,9 +59,6 @@ class EventLog:
         """Return the events after a position, as far as they are kept."""
         first = max(0, position - self._gone)
         return self._kept[first : first + limit]
-
-
-IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
 
 
 @dataclass
