@@ -87,7 +87,7 @@ class SafeChannel(redis.Channel):
     _is_busy = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Let go of the connection on which kombu says hello: not every channel reads queues."""
+        """Release the connection on which kombu says hello: not every channel reads queues."""
         super().__init__(*args, **kwargs)
         if self.connection.polling_interval is None:
             self.brpop_timeout = READ

@@ -92,7 +92,7 @@ class Shutdown:
 
 
 def stopping() -> bool:
-    """Return whether this process is a worker that has been told to stop."""
+    """Return whether this process is a worker that must stop."""
     return _is_set(state.should_stop) or _is_set(state.should_terminate)
 
 

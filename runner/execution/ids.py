@@ -25,8 +25,8 @@ def nonce() -> str:
     """Make a text that no other request has.
 
     A random beginning of 72 bits and a number, so that most cost no system call. A fork would repeat both:
-    the child is known by its process id, which no other living process has, and begins anew. Threads may
-    begin anew at once; each then counts on from a beginning of its own.
+    the child is known by its process id, which no other living process has, and begins again. Threads may
+    begin again at once; each then counts on from a beginning of its own.
     """
     global _source  # noqa: PLW0603 - one for the process
     source = _source

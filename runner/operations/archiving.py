@@ -23,7 +23,7 @@ LARGEST = 16 * 2**20
 """Characters of exports that are written at once; a larger run is written by itself."""
 
 MINE = 60.0
-"""Seconds for which nobody else gets the runs that were taken. Who needs longer writes some of them twice."""
+"""Seconds for which no other archiver gets the runs that one has taken; a slower one writes some twice."""
 
 DOWN = 3
 """Runs that fail one after another, each by itself, until it is taken to be the archive that fails."""

@@ -165,7 +165,7 @@ def cut(
 def merged(pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int) -> Page[Item]:
     """Make one page of pages of listings, newest first; of two items at one place the first counts."""
     items = {place(item): item for page in reversed(pages) for item in page}
-    # Behind the end of a page that is not the last, its listing may have items that nobody has seen yet.
+    # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
     ends = [_end(page, page.next, place) for page in pages if page.next is not None]
     horizon = max(ends, default=None)
     places = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)

@@ -1,4 +1,4 @@
-"""Transitions planned by whoever has read the node, for a store that only checks and applies them.
+"""Transitions planned by the worker that has read the node, for a store that only checks and applies them.
 
 The functions of this folder run unchanged on `Known`: a view of a few records that assumes a run in progress.
 What other nodes change at the same time is left to the store, in a form that commutes: counters and the

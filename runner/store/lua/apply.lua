@@ -35,7 +35,7 @@ local bytes, root = tonumber(ARGV[9]), child == 1 and root_of(key)
 local size = (root and root.size or tonumber(own[2])) + bytes
 if bytes > 0 and size > most then return {'other'} end
 
--- Arrivals are counted here, whoever they come from: the last one, or the first live one of "any", begins a node's
+-- Arrivals are counted here, from all sources: the last one, or the first live one of "any", begins a node's
 -- visit. The end of an item is counted at its map, whose next item begins.
 local fields, due, last, first_queue, follows = {}, {}, 0, at + 4 * arrivals, nil
 local function begin(name, record, visit, queue)

@@ -1,4 +1,4 @@
--- Read a run's events after a position; where there are none, note that somebody waits for the next one.
+-- Read a run's events after a position; where there are none, note that a reader waits for the next one.
 --
 -- Keys touched: r:<run>, r:<run>:e (read); r:<run>:w.
 -- Arguments: 6 run, 7 number of the last event that is known, 8 how many, 9 ms for which the reader waits, or 0.

@@ -1,6 +1,6 @@
 """All runs that the memory store keeps: the book in which transitions are written (see `store/walk.py`).
 
-Whoever uses it holds the store's lock meanwhile.
+Its user holds the store's lock meanwhile.
 """
 
 from __future__ import annotations

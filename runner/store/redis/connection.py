@@ -185,7 +185,7 @@ class RedisConnection:
     def call_blocking(self, seconds: float, is_stopping: Callable[[], bool], *command: Argument) -> Any:
         """Send a command that the server answers within so many seconds, or with None.
 
-        None also when `is_stopping` becomes true: then the server is left to find out that nobody waits.
+        None also when `is_stopping` becomes true: then the server finds out that the reader is gone.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -331,7 +331,7 @@ class RedisConnection:
         return refused
 
     def release(self) -> None:
-        """Close what this thread has used, and what nobody uses now; the next command connects again."""
+        """Close what this thread has used, and what is not in use; the next command connects again."""
         connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
         for connection in connections.values():

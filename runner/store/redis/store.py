@@ -408,7 +408,7 @@ class RedisStore:
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
         """Keep an answer for a question that its run may still ask; then its door gets it back.
 
-        Its door gets it back, too, when nobody asked for so many seconds. The word is "kept", or "asked"
+        Its door gets it back, too, when it was not asked for so many seconds. The word is "kept", or "asked"
         when the question is there by now, or "crowded" when no more are kept.
         """
         address = address_of(interrupt_id)

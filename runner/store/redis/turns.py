@@ -1,6 +1,6 @@
 """Turns: what one worker does for all of them, such as a sweep.
 
-Each worker asks when it would do it for itself; the first one does it, and for a while nobody else does. So
+Each worker asks when it would do it for itself; the first one does it, and for a while no other does. So
 the work of a large fleet is that of a small one, and a single worker does it as often as it asks.
 """
 
@@ -18,7 +18,7 @@ class Turns:
         self._redis, self._keys = connected(place), Keys(namespace)
 
     def take(self, name: str, seconds: float) -> bool:
-        """Return whether the turn is this program's; then it is nobody else's for so many seconds.
+        """Return whether the turn is this program's; then it is no other program's for so many seconds.
 
         Raises:
             StoreError: the store could not be reached.

@@ -4,7 +4,7 @@
 -- The newest so many stay; older ones go some hundred at a time.
 local EVENTS, SPARE, woken = 10000, 500, {}
 
--- Readers that wait have made r:<run>:w (see events.lua); where there is none, this wakes nobody.
+-- Readers that wait have made r:<run>:w (see events.lua); where there is none, no reader waits.
 local function push_event(key, number, text)
   local length = redis.call('RPUSH', key .. ':e', text)
   if length > EVENTS + SPARE then redis.call('LTRIM', key .. ':e', -EVENTS, -1) end
