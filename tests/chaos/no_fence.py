@@ -1,18 +1,20 @@
-"""Sabotage: a worker whose scripts let everybody write for a visit, whatever became of it since."""
+"""Sabotage: a worker whose results are taken for a visit, whatever became of it since."""
 
 from __future__ import annotations
 
-from runner.store.redis import scripts
+from runner import scheduler
+from runner.records.run import NodeRecord
+from runner.scheduler import lifecycle
 from tasks.app import app
 
 __all__ = ["app"]
 
-GUARD = "return record.status == 'running' and record.visit == visit and record.fence == fence"
-with_guard = scripts._code
+
+def owns_visit(record: NodeRecord, visit: int, fence: int) -> bool:
+    """Compare the visit alone."""
+    return record.visit == visit
 
 
-def without_guard(source: str) -> str:
-    return with_guard(source).replace(GUARD, "return record.visit == visit")
-
-
-scripts._code = without_guard
+# What a settle asks, in the transition and in the request around it.
+assert lifecycle.owns is scheduler.owns
+lifecycle.owns = scheduler.owns = owns_visit
