@@ -1,0 +1,256 @@
+"""An exported audit: a file of JSON lines, and how it is verified without any server.
+
+First come the entries, then one line each of `checkpoints`, `keys` and `proofs`. An export of all entries
+has the hash of every leaf in its proofs, so that a changed entry is found at its place. One of a run has
+for each of its entries the way up to the root, and the entries count themselves per run (`run_n`), so that
+one that was cut out is found, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from runner.audit import checkpoint as notes
+from runner.audit.checkpoint import Checkpoint
+from runner.audit.tree import inclusion_path, is_included, leaf_hash, root_of
+from runner.errors import UnstorableError, UsageError
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.digests import canonical
+
+PARTS = ("checkpoints", "keys", "proofs")
+
+
+class Result(enum.IntEnum):
+    """What verifying came to; the numbers are exit codes."""
+
+    HOLDS = 0
+    BROKEN = 1
+    INCOMPLETE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result, in words, and the line (from 1) at which the file is broken; 0 where no line can be
+    named.
+    """
+
+    result: Result
+    text: str
+    line: int = 0
+
+
+def leaf_of(entry: Mapping[str, JSON]) -> bytes:
+    """Return the leaf hash of an entry: that of its canonical JSON."""
+    return leaf_hash(canonical(dict(entry), "an entry of the audit"))
+
+
+def export(
+    entries: Sequence[Mapping[str, JSON]],
+    checkpoints: Sequence[str],
+    keys: Sequence[str],
+    run_id: str = "",
+) -> Iterator[str]:
+    """Write all sealed entries, or with `run_id` those of one run, as lines that end with a newline.
+
+    `entries` are all up to the size of the last checkpoint, in order, from number 0.
+    """
+    leaves = [leaf_of(entry) for entry in entries]
+    chosen = [entry for entry in entries if not run_id or entry["run"] == run_id]
+    for entry in chosen:
+        yield _line(dict(entry))
+    yield _line({"checkpoints": list(checkpoints)})
+    yield _line({"keys": list(keys)})
+    if run_id:
+        paths = {str(entry["n"]): _texts(inclusion_path(leaves, int(entry["n"]))) for entry in chosen}
+        yield _line({"proofs": {"run": run_id, "paths": paths}})
+    else:
+        yield _line({"proofs": {"leaves": _texts(leaves)}})
+
+
+def _line(value: JSON) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _texts(hashes: Iterable[bytes]) -> list[str]:
+    return [base64.b64encode(value).decode() for value in hashes]
+
+
+class BrokenLine(Exception):
+    """The file can't be what was exported; raised and caught in this file."""
+
+    def __init__(self, text: str, line: int = 0) -> None:
+        """`line` counts from 1; 0 names none."""
+        super().__init__(text)
+        self.line = line
+
+
+@dataclass
+class _File:
+    """What was read: entries with their lines, and the parts behind them."""
+
+    entries: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    parts: dict[str, Any] = field(default_factory=dict)
+    end: int = 0
+
+
+def verify(
+    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored: Sequence[str] = ()
+) -> Verdict:
+    """Verify an export with public keys, by name, that do not come from the file itself.
+
+    `anchored` are checkpoints that were kept elsewhere: each must be a beginning of what the file has.
+    """
+    try:
+        file = _read(lines)
+        if not file.entries and not file.parts:
+            return Verdict(Result.INCOMPLETE, "the file is empty")
+        checkpoints = _checkpoints(file, keys)
+        if "proofs" not in file.parts or not checkpoints:
+            return Verdict(
+                Result.INCOMPLETE, "the end of the file is missing: it has no checkpoint or no proofs"
+            )
+        outside = [notes.read(note, keys) for note in anchored]
+        if "paths" in file.parts["proofs"]:
+            return _verify_run(file, checkpoints, outside)
+        return _verify_all(file, checkpoints, outside)
+    except BrokenLine as error:
+        return Verdict(Result.BROKEN, str(error), error.line)
+
+
+def _read(lines: Iterable[str]) -> _File:
+    file = _File()
+    for number, line in enumerate(lines, 1):
+        file.end = number
+        try:
+            value = codec.load_json(line.encode())
+        except Exception as error:
+            raise BrokenLine(f"line {number} is not JSON: {error}", number) from error
+        if not isinstance(value, dict):
+            raise BrokenLine(f"line {number} is no object", number)
+        part = next((name for name in PARTS if name in value), "")
+        if part:
+            if part in file.parts or len(value) != 1:
+                raise BrokenLine(f"line {number} has a second {part}, or more than that", number)
+            file.parts[part] = value[part]
+        elif file.parts:
+            raise BrokenLine(f"line {number} is an entry behind the end of the entries", number)
+        else:
+            file.entries.append((number, value))
+    return file
+
+
+def _checkpoints(file: _File, keys: Mapping[str, Ed25519PublicKey]) -> list[Checkpoint]:
+    found = file.parts.get("checkpoints", [])
+    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
+        raise BrokenLine("the checkpoints are malformed")
+    try:
+        checkpoints = [notes.read(note, keys) for note in found]
+    except UsageError as error:
+        raise BrokenLine(str(error)) from error
+    if any(later.size < earlier.size for earlier, later in itertools.pairwise(checkpoints)):
+        raise BrokenLine("the checkpoints are out of order")
+    return checkpoints
+
+
+def _hash(text: object, what: str) -> bytes:
+    try:
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+    except ValueError:
+        pass
+    raise BrokenLine(f"{what} is no hash")
+
+
+def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
+    try:
+        return leaf_of(entry)
+    except UnstorableError as error:
+        raise BrokenLine(f"line {number}: {error}", number) from error
+
+
+def _verify_all(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]) -> Verdict:
+    stated = file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
+    if not isinstance(stated, list):
+        raise BrokenLine("the proofs are malformed")
+    for index, (number, entry) in enumerate(file.entries):
+        if entry.get("n") != index:
+            if index == 0 and isinstance(entry.get("n"), int):
+                return Verdict(
+                    Result.INCOMPLETE, f"the file begins with entry {entry['n']}: the first part is missing"
+                )
+            raise BrokenLine(f"line {number} should be entry {index}, but is {entry.get('n')!r}", number)
+    leaves = [_leaf(number, entry) for number, entry in file.entries]
+    for (number, _), leaf, text in zip(file.entries, leaves, stated, strict=False):
+        if leaf != _hash(text, f"the hash of line {number}"):
+            raise BrokenLine(f"line {number} is not the entry that was sealed", number)
+    if len(leaves) != len(stated):
+        raise BrokenLine(f"{len(stated)} entries were sealed, but the file has {len(leaves)}", file.end)
+    before = 0
+    for checkpoint in checkpoints:
+        if checkpoint.size > len(leaves):
+            raise BrokenLine(
+                f"the checkpoint has {checkpoint.size} entries, but the file has {len(leaves)}", file.end
+            )
+        if root_of(leaves[: checkpoint.size]) != checkpoint.root:
+            raise BrokenLine(
+                f"entries {before} to {checkpoint.size - 1} are not those that the checkpoint has signed",
+                file.entries[before][0] if before < len(file.entries) else 0,
+            )
+        before = checkpoint.size
+    if before < len(leaves):
+        return Verdict(Result.INCOMPLETE, f"entries from {before} on are not signed by a checkpoint yet")
+    return _against(outside, leaves, f"all {len(leaves)} entries hold")
+
+
+def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) -> Verdict:
+    for checkpoint in outside:
+        if checkpoint.size > len(leaves):
+            return Verdict(
+                Result.INCOMPLETE,
+                f"a checkpoint kept elsewhere has {checkpoint.size} entries, the file has {len(leaves)}",
+            )
+        if root_of(leaves[: checkpoint.size]) != checkpoint.root:
+            raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
+    return Verdict(Result.HOLDS, text)
+
+
+def _verify_run(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]) -> Verdict:
+    proofs, last = file.parts["proofs"], checkpoints[-1]
+    paths = proofs["paths"]
+    if not isinstance(paths, dict):
+        raise BrokenLine("the proofs are malformed")
+    for index, (number, entry) in enumerate(file.entries):
+        if entry.get("run") != proofs.get("run"):
+            raise BrokenLine(f"line {number} is of another run", number)
+        if entry.get("run_n") != index:
+            raise BrokenLine(
+                f"line {number} should be entry {index} of the run, but is {entry.get('run_n')!r}", number
+            )
+        n, path = entry.get("n"), paths.get(str(entry.get("n")))
+        if not isinstance(n, int) or not isinstance(path, list):
+            raise BrokenLine(f"line {number} has no proof", number)
+        hashes = [_hash(text, f"a proof of line {number}") for text in path]
+        if not is_included(_leaf(number, entry), n, last.size, hashes, last.root):
+            raise BrokenLine(f"line {number} is not the entry that was sealed", number)
+    if len(paths) != len(file.entries):
+        raise BrokenLine(
+            f"{len(paths)} entries were exported, but the file has {len(file.entries)}", file.end
+        )
+    newer = max((checkpoint.size for checkpoint in outside), default=0)
+    if newer > last.size:
+        return Verdict(
+            Result.INCOMPLETE,
+            f"a checkpoint that was kept elsewhere has {newer} entries, that of the file {last.size}",
+        )
+    if any(checkpoint.size == last.size and checkpoint.root != last.root for checkpoint in outside):
+        raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
+    return Verdict(Result.HOLDS, f"all {len(file.entries)} entries of the run hold")

@@ -1,0 +1,141 @@
+"""Merkle trees as in RFC 9162, section 2.1: a root for any number of entries, and proofs of few hashes.
+
+Whoever has a root can be shown that an entry is in the tree (inclusion), and that a later tree contains this
+one unchanged (consistency), without the other entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EMPTY = hashlib.sha256().digest()
+"""The root of a tree without entries."""
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """Hash an entry; the zero byte keeps it from being taken for two hashes."""
+    return hashlib.sha256(b"\0" + entry).digest()
+
+
+def parent_hash(left: bytes, right: bytes) -> bytes:
+    """Hash two subtrees into the one above them."""
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A tree to which leaves are appended, without its leaves: the roots of its full subtrees, largest first.
+
+    There are as many as `size` has bits set, so at most 64: that is all that must be stored to go on.
+    """
+
+    size: int = 0
+    hashes: tuple[bytes, ...] = ()
+
+    def append(self, leaf: bytes) -> Frontier:
+        """Return the tree with one more leaf hash."""
+        hashes, size = [*self.hashes, leaf], self.size
+        while size & 1:  # two full subtrees of the same size are one
+            right = hashes.pop()
+            hashes[-1] = parent_hash(hashes[-1], right)
+            size >>= 1
+        return Frontier(self.size + 1, tuple(hashes))
+
+    @property
+    def root(self) -> bytes:
+        """The root: the subtrees joined from the smallest to the largest."""
+        if not self.hashes:
+            return EMPTY
+        *larger, root = self.hashes
+        for left in reversed(larger):
+            root = parent_hash(left, root)
+        return root
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
+    """Return the root over leaf hashes."""
+    tree = Frontier()
+    for leaf in leaves:
+        tree = tree.append(leaf)
+    return tree.root
+
+
+def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
+    """Return the hashes beside the way from a leaf up to the root, the lowest first."""
+    if len(leaves) < 2:
+        return []
+    split = _split(len(leaves))
+    left, right = leaves[:split], leaves[split:]
+    if index < split:
+        return [*inclusion_path(left, index), root_of(right)]
+    return [*inclusion_path(right, index - split), root_of(left)]
+
+
+def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
+    """Whether a path proves that the tree of that root and size has this leaf there."""
+    if not 0 <= index < size:
+        return False
+    place, last, value = index, size - 1, leaf
+    for sibling in path:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            value = parent_hash(sibling, value)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            value = parent_hash(value, sibling)
+        place, last = place >> 1, last >> 1
+    return last == 0 and value == root
+
+
+def consistency_path(leaves: Sequence[bytes], size: int) -> list[bytes]:
+    """Return the proof that the first `size` leaves are the beginning of this tree."""
+    if not 0 < size < len(leaves):
+        return []
+    return _consistency(leaves, size, whole=True)
+
+
+def _consistency(leaves: Sequence[bytes], size: int, *, whole: bool) -> list[bytes]:
+    if size == len(leaves):
+        return [] if whole else [root_of(leaves)]
+    split = _split(len(leaves))
+    if size <= split:
+        return [*_consistency(leaves[:split], size, whole=whole), root_of(leaves[split:])]
+    return [*_consistency(leaves[split:], size - split, whole=False), root_of(leaves[:split])]
+
+
+def is_consistent(sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]) -> bool:
+    """Whether a path proves that the tree of the first size and root is the beginning of the second."""
+    (first, second), (old, new) = sizes, roots
+    if not 0 <= first <= second:
+        return False
+    if first in (0, second):
+        return not path and (first == 0 or old == new)
+    hashes = list(path)
+    if first & (first - 1) == 0:  # a full subtree is its own proof
+        hashes.insert(0, old)
+    if not hashes:
+        return False
+    place, last = first - 1, second - 1
+    while place & 1:
+        place, last = place >> 1, last >> 1
+    before = after = hashes[0]
+    for sibling in hashes[1:]:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            before, after = parent_hash(sibling, before), parent_hash(sibling, after)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            after = parent_hash(after, sibling)
+        place, last = place >> 1, last >> 1
+    return last == 0 and (before, after) == (old, new)
+
+
+def _split(size: int) -> int:
+    """The largest power of two below a size: how many leaves the left subtree has."""
+    return 1 << (size - 1).bit_length() - 1

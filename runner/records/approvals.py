@@ -1,0 +1,399 @@
+"""Who may decide a question, and what their votes come to.
+
+A `Rule` is declared in code and frozen into the question as JSON. A vote is one principal's decision. Votes
+add up only for the same effect (the digest of what would run), and a person counts once: `take` is the
+whole arithmetic, used by the store when a vote arrives and by the worker that counts again before the
+effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from runner.errors import UsageError
+from runner.records import validation
+from runner.records.codec import JSON
+
+Kind = Literal["human", "service", "agent"]
+KINDS = ("human", "service", "agent")
+
+Decision = Literal["approve", "edit", "reject", "respond"]
+DECISIONS = ("approve", "edit", "reject", "respond")
+
+MAX_EFFECTS = 8
+"""Different effects that one question's votes may be for: more edits are refused."""
+
+MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
+
+HOUR, DAY = 3_600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who decides or asks: `iss` is who vouches for the name `sub` ("" where nobody does), `name` is for
+    display.
+    """
+
+    sub: str
+    iss: str = ""
+    kind: Kind = "human"
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """The principal as one text, `kind:iss|sub`: the same for the same person, whatever the display
+        name.
+        """
+        return f"{self.kind}:{self.iss}|{self.sub}"
+
+    @classmethod
+    def read(cls, text: str) -> Principal:
+        """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name for whom nobody vouches.
+
+        Raises:
+            UsageError: the text is empty, or has one of the two separators in another form.
+        """
+        head, bar, sub = text.partition("|")
+        kind, colon, iss = head.partition(":")
+        if not bar:
+            kind, colon, iss, sub = "human", ":", "", text
+        if not sub or not colon or kind not in KINDS or validation.problem(text):
+            raise UsageError(
+                f"{text!r:.80} names no principal: write a name such as 'ana', or kind:issuer|subject with a "
+                f"kind of {', '.join(KINDS)}."
+            )
+        return cls(sub, iss, kind)  # type: ignore[arg-type] # it is one of KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """How sure it must be who votes: see docs/how-to/approvals.md for the levels 0 to 3.
+
+    `max_age` is the age of a login in seconds at most, `acr` the class of login that the issuer must state.
+    """
+
+    level: int = 0
+    max_age: float | None = None
+    acr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may decide a question, how many are needed, and what ends it.
+
+    `eligible` and `exclude` are selectors: `user:<principal>` or a plain name, `group:<name>`,
+    `role:<name>`, `anyone`; `exclude` also takes `requester` and `answered:<node>`. Approvals for one
+    effect must weigh `need` together; `weights` are by selector, 1 otherwise. Rejections that weigh `veto`
+    reject; "majority" means as many as `need`, None means that rejections only count. With `stages` each
+    opens when the one before it is met, and only the stages' own numbers and selectors count.
+    `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone". `escalate`
+    lists (seconds, selectors that become eligible then), in the business time of the `calendar`, if there
+    is one. `use_within` is how many seconds after the decision it may be used.
+    """
+
+    eligible: Sequence[str] = ("anyone",)
+    need: int = 1
+    weights: Mapping[str, int] = field(default_factory=dict)
+    veto: int | Literal["majority"] | None = 1
+    stages: Sequence[Rule] = ()
+    exclude: Sequence[str] = ()
+    agents: bool = False
+    auth: Auth = field(default_factory=Auth)
+    decisions: Sequence[Decision] = ("approve", "edit", "reject", "respond")
+    edit: Literal["resets", "keeps"] = "resets"
+    delegate: Literal["none", "group", "anyone"] = "none"
+    escalate: Sequence[tuple[float, Sequence[str]]] = ()
+    calendar: str = ""
+    use_within: float = DAY
+
+    def __post_init__(self) -> None:
+        """Check all of it where it is declared.
+
+        Raises:
+            UsageError: nobody could decide by it, or a part has no meaning.
+        """
+        _check(self)
+
+    def frozen(self) -> dict[str, JSON]:
+        """Return the rule as JSON, as it is stored with the question and hashed."""
+        return {
+            "eligible": [selector(entry) for entry in self.eligible],
+            "need": self.need,
+            "weights": {selector(entry): weight for entry, weight in self.weights.items()},
+            "veto": self.veto,
+            "stages": [stage.frozen() for stage in self.stages],
+            "exclude": [selector(entry) for entry in self.exclude],
+            "agents": self.agents,
+            "auth": {"level": self.auth.level, "max_age": self.auth.max_age, "acr": self.auth.acr},
+            "decisions": list(self.decisions),
+            "edit": self.edit,
+            "delegate": self.delegate,
+            "escalate": [[seconds, [selector(entry) for entry in more]] for seconds, more in self.escalate],
+            "calendar": self.calendar,
+            "use_within": self.use_within,
+        }
+
+    @classmethod
+    def thawed(cls, data: Mapping[str, Any]) -> Rule:
+        """Read a rule as `frozen` has written it.
+
+        Raises:
+            UsageError: a field is missing, unknown or wrong.
+        """
+        try:
+            fields = dict(data)
+            fields["auth"] = Auth(**fields["auth"])
+            fields["stages"] = tuple(cls.thawed(stage) for stage in fields["stages"])
+            fields["escalate"] = tuple((seconds, tuple(more)) for seconds, more in fields["escalate"])
+            for name in ("eligible", "exclude", "decisions"):
+                fields[name] = tuple(fields[name])
+            return cls(**fields)
+        except (TypeError, KeyError, ValueError) as error:
+            raise UsageError(f"this is no rule for approvals: {error!r}.") from error
+
+    @property
+    def steps(self) -> Sequence[Rule]:
+        """The stages, or the rule itself where it has none."""
+        return self.stages or (self,)
+
+
+def selector(text: str) -> str:
+    """Return a selector in its full form: a plain name is `user:human:|<name>`.
+
+    Raises:
+        UsageError: it has no known form.
+    """
+    form, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if text in {"anyone", "requester"} or (form in {"group", "role", "answered"} and rest):
+        return text
+    if form == "user" and rest:
+        return f"user:{Principal.read(rest).key}"
+    if text and not colon:
+        return f"user:{Principal.read(text).key}"
+    raise UsageError(
+        f"{text!r:.80} selects nobody: write a name, user:<principal>, group:<name>, role:<name> or anyone."
+    )
+
+
+def _check(rule: Rule) -> None:
+    if not rule.eligible:
+        raise UsageError("a rule needs somebody who is eligible.")
+    _check_selectors(rule)
+    _check_numbers(rule)
+    if len(rule.stages) > MAX_STAGES or any(stage.stages for stage in rule.stages):
+        raise UsageError(f"a rule may have {MAX_STAGES} stages, and a stage has none of its own.")
+    if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
+        raise UsageError(
+            f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."
+        )
+    for name, value, words in (
+        ("edit", rule.edit, ("resets", "keeps")),
+        ("delegate", rule.delegate, ("none", "group", "anyone")),
+    ):
+        if value not in words:
+            raise UsageError(f"{name} of a rule must be one of {', '.join(words)}, not {value!r:.40}.")
+    if not rule.stages and all(selector(entry).startswith("user:") for entry in rule.eligible):
+        people = {selector(entry) for entry in rule.eligible}
+        most = sum(weight_of(rule, [person]) for person in people)
+        if most < rule.need and not rule.escalate:
+            raise UsageError(f"a rule needs {rule.need}, but those who are eligible weigh {most} together.")
+
+
+def _check_selectors(rule: Rule) -> None:
+    for name, entries in (
+        ("eligible", rule.eligible),
+        ("exclude", rule.exclude),
+        ("weights", tuple(rule.weights)),
+    ):
+        if isinstance(entries, str) or len(entries) > MAX_SELECTORS:
+            raise UsageError(f"{name} of a rule must be a list of at most {MAX_SELECTORS} selectors.")
+        forms = [selector(entry) for entry in entries]
+        if name != "exclude" and any(form.startswith(("requester", "answered:")) for form in forms):
+            raise UsageError(
+                f"{name} of a rule can't name the requester or who answered a node; exclude can."
+            )
+
+
+def _check_numbers(rule: Rule) -> None:
+    for name, number in (("need", rule.need), *(("a weight", weight) for weight in rule.weights.values())):
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_WEIGHT:
+            raise UsageError(
+                f"{name} of a rule must be a whole number from 1 to {MAX_WEIGHT}, not {number!r:.40}."
+            )
+    counts = isinstance(rule.veto, int) and not isinstance(rule.veto, bool) and rule.veto >= 1
+    if not (counts or rule.veto in {None, "majority"}):
+        raise UsageError(f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.')
+    if rule.auth.level not in range(4):
+        raise UsageError(f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}.")
+
+
+# Who a vote is from, judged where it comes in: on the question as it was frozen, so it costs no request.
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A principal with what its door knows: groups and roles (bare names), and how sure it is.
+
+    `login_age` is in seconds; `acr` is what the issuer stated.
+    """
+
+    principal: Principal
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    level: int = 0
+    login_age: float | None = None
+    acr: str | None = None
+
+    @property
+    def selectors(self) -> frozenset[str]:
+        """Every selector that this voter fits."""
+        own = {"anyone", f"user:{self.principal.key}"}
+        return frozenset(
+            own | {f"group:{name}" for name in self.groups} | {f"role:{name}" for name in self.roles}
+        )
+
+
+def weight_of(rule: Rule, selectors: Sequence[str]) -> int:
+    """Return what a vote weighs: the largest of the voter's weights, 1 without any."""
+    weights = {selector(entry): weight for entry, weight in rule.weights.items()}
+    return max((weights[entry] for entry in selectors if entry in weights), default=1)
+
+
+def forbidden(
+    rule: Rule,
+    voter: Voter,
+    *,
+    requester: str = "",
+    answered: Mapping[str, frozenset[str]] | None = None,
+    escalated: Sequence[str] = (),
+    stage: int = 0,
+) -> str:
+    """Return why a voter may not vote in a stage, or "".
+
+    `requester` and `answered` (by node) are keys of principals; `escalated` are selectors that have become
+    eligible.
+    """
+    step = rule.steps[stage]
+    selectors, key = voter.selectors, voter.principal.key
+    if voter.principal.kind == "agent" and not (rule.agents and step.agents):
+        return "agents don't decide this"
+    if not selectors & {*(selector(entry) for entry in step.eligible), *map(selector, escalated)}:
+        return "not one of those who may decide this"
+    for entry in {*rule.exclude, *step.exclude}:
+        form = selector(entry)
+        if form == "requester" and key == requester:
+            return "who asked for this does not decide it"
+        node = form.removeprefix("answered:")
+        if form != node and key in (answered or {}).get(node, frozenset()):
+            return f"who answered {node!r} does not decide this"
+        if form in selectors:
+            return f"excluded: {entry}"
+    for auth in {rule.auth, step.auth}:
+        if voter.level < auth.level:
+            return f"identity of level {auth.level} is needed, this vote has {voter.level}"
+        if auth.max_age is not None and (voter.login_age is None or voter.login_age > auth.max_age):
+            return f"the login must be at most {auth.max_age:g} s old"
+        if auth.acr is not None and voter.acr != auth.acr:
+            return f"the login must be of the class {auth.acr!r}"
+    return ""
+
+
+# What votes come to.
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One principal's decision, for one effect (a digest); `weight` is what it counts in its stage."""
+
+    principal: str
+    decision: Decision
+    effect: str
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the votes of one question have come to so far.
+
+    `effects` has the weight for each effect in the present stage, `against` that of rejections. `round`
+    grows when an edit voids the votes before it; `settled` is the effect for which earlier stages were met.
+    """
+
+    stage: int = 0
+    round: int = 0
+    effects: Mapping[str, int] = field(default_factory=dict)
+    against: int = 0
+    settled: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What became of one vote: "counted", "accepted", "duplicate" or "forbidden", and the tally after it.
+
+    When it is accepted, `decision` is "reject", or how the deciding effect was voted for.
+    """
+
+    word: Literal["counted", "accepted", "duplicate", "forbidden"]
+    tally: Tally
+    have: int = 0
+    need: int = 0
+    decision: Decision | None = None
+    effect: str = ""
+    detail: str = ""
+
+
+def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
+    """Count one vote. `voted_in` is the round in which its principal has voted before, or None."""
+    step = rule.steps[tally.stage]
+    resets = vote.decision == "edit" and rule.edit == "resets"
+    if vote.decision not in rule.decisions or vote.decision not in step.decisions:
+        return Count(
+            "forbidden", tally, detail=f"{vote.decision!r} is none of the decisions of this question"
+        )
+    if voted_in == tally.round and not resets:
+        return Count("duplicate", tally, detail="you have voted")
+    if vote.decision == "reject":
+        return _reject(step, tally, vote)
+    if resets:
+        tally = Tally(round=tally.round + 1)
+        step = rule.steps[0]
+    if tally.settled not in {"", vote.effect}:
+        return Count("forbidden", tally, detail="an earlier stage has approved another value")
+    if vote.effect not in tally.effects and len(tally.effects) >= MAX_EFFECTS:
+        return Count("forbidden", tally, detail=f"there are votes for {MAX_EFFECTS} other values")
+    have = tally.effects.get(vote.effect, 0) + vote.weight
+    counted = replace(tally, effects={**tally.effects, vote.effect: have})
+    if have < step.need:
+        return Count("counted", counted, have, step.need)
+    if tally.stage + 1 < len(rule.steps):
+        opened = Tally(tally.stage + 1, tally.round, settled=vote.effect)
+        return Count("counted", opened, 0, rule.steps[tally.stage + 1].need)
+    return Count("accepted", counted, have, step.need, vote.decision, vote.effect)
+
+
+def _reject(step: Rule, tally: Tally, vote: Vote) -> Count:
+    against = tally.against + vote.weight
+    counted = replace(tally, against=against)
+    ends = step.need if step.veto == "majority" else step.veto
+    have = max(tally.effects.values(), default=0)
+    if ends is None or against < ends:
+        return Count("counted", counted, have, step.need)
+    return Count("accepted", counted, have, step.need, "reject")
+
+
+def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
+    """Count votes from the first to the last, as the worker does before the effect; a doubled one is passed
+    over.
+    """
+    tally, rounds = Tally(), dict[str, int]()
+    count = Count("counted", tally)
+    for vote in votes:
+        count = take(rule, tally, vote, rounds.get(vote.principal))
+        if count.word == "accepted":
+            return count
+        if count.word == "counted":
+            tally = count.tally
+            rounds[vote.principal] = tally.round
+    return replace(count, tally=tally)

@@ -1,0 +1,157 @@
+"""An exported audit: what was changed, cut, swapped or cut off is found at its place, without a server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.audit.checkpoint import Checkpoint, read, read_verifier_key, sign, verifier_key
+from runner.audit.export import Result, export, leaf_of, verify
+from runner.audit.tree import root_of
+from runner.errors import UsageError
+
+ORIGIN = "shop.example/runner/p00"
+KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
+KEYS = {"shop": KEY.public_key()}
+
+
+def entries(number: int) -> list[dict]:
+    """Entries of three runs, in turn."""
+    return [
+        {
+            "v": 1,
+            "n": n,
+            "run": f"run{n % 3}",
+            "run_n": n // 3,
+            "type": "voted",
+            "actor": "human:|ana",
+            "at": n,
+        }
+        for n in range(number)
+    ]
+
+
+def note(sealed: list[dict], key: Ed25519PrivateKey = KEY) -> str:
+    return sign(Checkpoint(ORIGIN, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key)
+
+
+def written(sealed: list[dict], *sizes: int, run_id: str = "", key: Ed25519PrivateKey = KEY) -> list[str]:
+    notes = [note(sealed[:size], key) for size in (*sizes, len(sealed))]
+    return list(export(sealed, notes, [verifier_key("shop", key.public_key())], run_id))
+
+
+SEALED = entries(20)
+WHOLE = written(SEALED, 7, 13)
+RUN = written(SEALED, run_id="run1")
+
+
+@pytest.mark.parametrize("lines", [WHOLE, RUN, written([])], ids=["all", "run", "nothing"])
+def test_what_was_exported_holds(lines):
+    """The untouched file verifies with the public key alone."""
+    assert verify(lines, KEYS).result is Result.HOLDS
+
+
+@pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
+def test_a_changed_entry_is_found_at_its_line(lines):
+    """Whichever entry has another value, the verdict names its line."""
+    for place, line in enumerate(lines[:-3]):
+        forged = json.dumps({**json.loads(line), "actor": "human:|eve"}) + "\n"
+        verdict = verify([*lines[:place], forged, *lines[place + 1 :]], KEYS)
+        assert (verdict.result, verdict.line) == (Result.BROKEN, place + 1)
+
+
+@pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
+def test_cut_and_swapped_entries_are_found(lines):
+    """An entry that is gone, doubled or in another place breaks the file; a run's, too."""
+    for place in range(1, len(lines) - 4):
+        cut = verify(lines[:place] + lines[place + 1 :], KEYS)
+        doubled = verify([*lines[: place + 1], *lines[place:]], KEYS)
+        swapped = verify([*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]], KEYS)
+        assert (cut.result, cut.line) == (Result.BROKEN, place + 1)
+        assert (doubled.result, doubled.line) == (Result.BROKEN, place + 2)
+        assert (swapped.result, swapped.line) == (Result.BROKEN, place + 1)
+    assert verify(lines[: len(lines) - 4] + lines[len(lines) - 3 :], KEYS).result is Result.BROKEN
+
+
+def test_a_file_that_was_cut_off_or_begins_late_is_incomplete():
+    """Without its end, or its beginning, nothing is claimed of it."""
+    for end in range(len(WHOLE)):
+        assert verify(WHOLE[:end], KEYS).result is Result.INCOMPLETE
+    assert verify(WHOLE[1:], KEYS).result is Result.INCOMPLETE
+
+
+def test_a_file_that_was_sealed_again_is_broken():
+    """Who changes an entry, all hashes and proofs, and signs with another key, is found out by the key."""
+    forged = [*SEALED[:5], {**SEALED[5], "actor": "human:|eve"}, *SEALED[6:]]
+
+    verdict = verify(written(forged, 7, 13, key=OTHER), KEYS)
+    assert verdict.result is Result.BROKEN
+    # Control: whoever has the key can write such a file, and only a checkpoint kept elsewhere tells.
+    assert verify(written(forged, 7, 13), KEYS).result is Result.HOLDS
+    assert verify(written(forged, 7, 13), KEYS, [note(SEALED[:13])]).result is Result.BROKEN
+
+
+def test_a_checkpoint_between_bounds_the_place_of_changed_hashes():
+    """Where the entry and its hash were both changed, the checkpoints say between which entries."""
+    forged = [*SEALED[:9], {**SEALED[9], "actor": "human:|eve"}, *SEALED[10:]]
+    lines = written(forged, 7, 13)
+    own = json.dumps({"checkpoints": [note(SEALED[:7]), note(SEALED[:13]), note(SEALED)]}) + "\n"
+
+    verdict = verify([*lines[:-3], own, *lines[-2:]], KEYS)
+    assert (verdict.result, verdict.line) == (Result.BROKEN, 8)
+    assert "entries 7 to 12" in verdict.text
+
+
+@pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
+def test_a_newer_checkpoint_elsewhere_shows_that_the_file_is_old(lines):
+    """A file from before it is incomplete; one kept from before the file holds."""
+    assert verify(lines, KEYS, [note(entries(21))]).result is Result.INCOMPLETE
+    assert verify(lines, KEYS, [note(SEALED)]).result is Result.HOLDS
+
+
+@given(st.data())
+def test_no_single_byte_can_change_unseen(data):
+    """One byte changed anywhere never leaves a file that holds and says something else."""
+    text = "".join(data.draw(st.sampled_from([WHOLE, RUN])))
+    place = data.draw(st.integers(0, len(text) - 1))
+    letter = data.draw(st.characters(min_codepoint=32, max_codepoint=126))
+    changed = (text[:place] + letter + text[place + 1 :]).splitlines(keepends=True)
+
+    if verify(changed, KEYS).result is Result.HOLDS:
+        keys = next(place for place, line in enumerate(changed) if line.startswith('{"keys"'))
+        before = [json.loads(line) for line in text.splitlines()]
+        after = [json.loads(line) for line in changed]
+        assert before[:keys] == after[:keys]
+
+
+def test_a_verifier_key_names_itself():
+    """A public key is read as it was written, and refused once a part of it was changed."""
+    text = verifier_key("shop", KEY.public_key())
+
+    assert read_verifier_key(text)[0] == "shop"
+    for wrong in ("", "shop", text.replace("shop", "shoq"), text[:-2] + "AA", text + "!"):
+        with pytest.raises(UsageError):
+            read_verifier_key(wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(ORIGIN, "elsewhere"),
+        lambda text: text.replace("\n20\n", "\n21\n"),
+        lambda text: text.replace("— shop", "— other"),
+        lambda text: text.partition("\n\n")[0],
+        lambda text: text.replace("— ", "- "),
+        lambda text: "",
+    ],
+    ids=["origin", "size", "name", "unsigned", "dash", "empty"],
+)
+def test_a_checkpoint_is_read_only_with_its_signature(change):
+    """Whatever of the note is another, no signature holds."""
+    assert read(note(SEALED), KEYS).size == 20
+    with pytest.raises(UsageError):
+        read(change(note(SEALED)), KEYS)

@@ -1,0 +1,352 @@
+"""Rules of approvals: who may decide, and what votes come to."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.errors import UsageError
+from runner.records.approvals import (
+    DECISIONS,
+    MAX_EFFECTS,
+    Auth,
+    Principal,
+    Rule,
+    Tally,
+    Vote,
+    Voter,
+    forbidden,
+    recount,
+    selector,
+    take,
+    weight_of,
+)
+
+ANA, BEN, CAT = (Principal(name) for name in ("ana", "ben", "cat"))
+PEOPLE = ("ana", "ben", "cat")
+
+
+def vote(who: str, decision: str = "approve", effect: str = "A", weight: int = 1) -> Vote:
+    return Vote(Principal(who).key, decision, effect, weight)
+
+
+def words(rule: Rule, *votes: Vote) -> list[str]:
+    """What each vote got, one after the other."""
+    tally, rounds, heard = Tally(), {}, []
+    for entry in votes:
+        count = take(rule, tally, entry, rounds.get(entry.principal))
+        heard.append(count.word)
+        if count.word == "accepted":
+            break
+        if count.word == "counted":
+            tally, rounds[entry.principal] = count.tally, count.tally.round
+    return heard
+
+
+# Principals and selectors
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("ana", "human:|ana"),
+        ("human:|ana", "human:|ana"),
+        ("agent:https://login.example|bot 7", "agent:https://login.example|bot 7"),
+        ("service:ci|x|y", "service:ci|x|y"),
+    ],
+)
+def test_a_principal_is_read_as_it_is_written(text, key):
+    """A plain name is another principal than the one of a login with that name."""
+    assert Principal.read(text).key == key
+    assert Principal.read(key) == Principal.read(text)
+
+
+@pytest.mark.parametrize("text", ["", "human:iss|", "robot:iss|x", "iss|x", "human:iss|\ud800"])
+def test_a_text_that_names_nobody_is_refused(text):
+    """Better no principal than another one."""
+    with pytest.raises(UsageError):
+        Principal.read(text)
+
+
+def test_a_plain_name_selects_that_person_alone():
+    """`eligible=["ana"]` means the human of that name for whom nobody vouches."""
+    assert selector("ana") == "user:human:|ana"
+    assert selector("user:ana") == "user:human:|ana"
+    rule = Rule(eligible=["ana"])
+    assert not forbidden(rule, Voter(ANA))
+    assert forbidden(rule, Voter(Principal("ana", "https://login.example")))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eligible": []},
+        {"eligible": "ana"},
+        {"eligible": ["ana"], "need": 2},
+        {"eligible": ["ana", "user:ana"], "need": 3},
+        {"eligible": ["requester"]},
+        {"eligible": ["team:x"]},
+        {"need": 0},
+        {"need": True},
+        {"need": 1.0},
+        {"weights": {"ana": 0}},
+        {"veto": 0},
+        {"veto": "most"},
+        {"stages": [Rule(stages=[Rule()])]},
+        {"decisions": []},
+        {"decisions": ["maybe"]},
+        {"edit": "reset"},
+        {"delegate": "all"},
+        {"auth": Auth(level=4)},
+    ],
+    ids=repr,
+)
+def test_a_rule_by_which_nobody_could_decide_is_refused(options):
+    """A mistake in a rule is found where it is declared, not when the money is to go."""
+    with pytest.raises(UsageError):
+        Rule(**options)
+
+
+def test_a_rule_is_read_as_it_was_frozen():
+    """What is stored with a question, and hashed, is the whole rule."""
+    rule = Rule(
+        eligible=["group:finance", "ana"],
+        need=2,
+        weights={"role:cfo": 2},
+        veto="majority",
+        exclude=["requester", "answered:look_up"],
+        auth=Auth(2, 900, "gold"),
+        decisions=["approve", "reject"],
+        escalate=[(3600, ["role:lead"])],
+        calendar="office",
+        stages=[Rule(eligible=["ana"]), Rule(eligible=["role:cfo"], auth=Auth(3))],
+    )
+
+    assert Rule.thawed(rule.frozen()).frozen() == rule.frozen()
+    for name in rule.frozen():
+        assert {**rule.frozen(), name: None} != rule.frozen() or name == "calendar"
+        broken = dict(rule.frozen())
+        del broken[name]
+        if name in {"auth", "stages", "escalate", "eligible", "exclude", "decisions"}:
+            with pytest.raises(UsageError):
+                Rule.thawed(broken)
+    with pytest.raises(UsageError):
+        Rule.thawed({**rule.frozen(), "more": 1})
+
+
+# Who may vote
+
+
+@pytest.mark.parametrize(
+    ("voter", "reason"),
+    [
+        (Voter(ANA), "not one of those"),
+        (Voter(ANA, groups=frozenset({"finance"})), ""),
+        (Voter(ANA, roles=frozenset({"finance"})), "not one of those"),
+        (Voter(BEN, groups=frozenset({"finance"})), "who asked for this"),
+        (Voter(CAT, groups=frozenset({"finance"})), "who answered 'look_up'"),
+        (Voter(Principal("bot", kind="agent"), groups=frozenset({"finance"})), "agents don't"),
+        (Voter(ANA, groups=frozenset({"finance", "interns"})), "excluded"),
+    ],
+)
+def test_who_may_vote(voter, reason):
+    """Strangers, the requester, who answered before, agents and the excluded do not decide."""
+    rule = Rule(eligible=["group:finance"], exclude=["requester", "answered:look_up", "group:interns"])
+
+    refused = forbidden(rule, voter, requester=BEN.key, answered={"look_up": frozenset({CAT.key})})
+    assert refused.startswith(reason)
+    assert bool(refused) is bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("voter", "reason"),
+    [
+        (Voter(ANA, level=1, login_age=10, acr="gold"), "level 2"),
+        (Voter(ANA, level=2, login_age=901, acr="gold"), "at most 900 s old"),
+        (Voter(ANA, level=2, acr="gold"), "at most 900 s old"),
+        (Voter(ANA, level=2, login_age=10), "class 'gold'"),
+        (Voter(ANA, level=3, login_age=900, acr="gold"), ""),
+    ],
+)
+def test_how_sure_a_vote_must_be(voter, reason):
+    """Level, age and class of the login are each needed; a higher level is enough for a lower one."""
+    refused = forbidden(Rule(auth=Auth(2, 900, "gold")), voter)
+    assert reason in refused
+    assert bool(refused) is bool(reason)
+
+
+def test_an_agent_needs_both_the_rule_and_the_stage():
+    """A stage can't let agents in where the rule does not, nor the rule where the stage does not."""
+    agent = Voter(Principal("bot", kind="agent"))
+    for whole, stage in itertools.product([False, True], repeat=2):
+        rule = Rule(agents=whole, stages=[Rule(agents=stage)])
+        assert bool(forbidden(rule, agent)) is not (whole and stage)
+
+
+def test_escalation_adds_those_who_may_decide():
+    """Before it they are strangers; the first ones stay eligible."""
+    rule = Rule(eligible=["ana"], escalate=[(60, ["role:lead"])])
+    lead = Voter(BEN, roles=frozenset({"lead"}))
+
+    assert forbidden(rule, lead)
+    assert not forbidden(rule, lead, escalated=["role:lead"])
+    assert not forbidden(rule, Voter(ANA), escalated=["role:lead"])
+
+
+def test_a_vote_weighs_the_most_of_its_weights():
+    """Several roles don't add up."""
+    rule = Rule(need=3, weights={"role:cfo": 3, "role:lead": 2})
+
+    assert weight_of(rule, ["anyone"]) == 1
+    assert weight_of(rule, ["role:lead", "role:cfo"]) == 3
+
+
+# What votes come to
+
+
+def test_a_quorum_is_that_many_people():
+    """The last vote that is needed decides; a person counts once."""
+    rule = Rule(need=3)
+
+    assert words(rule, vote("ana"), vote("ana"), vote("ben"), vote("cat")) == [
+        "counted",
+        "duplicate",
+        "counted",
+        "accepted",
+    ]
+
+
+def test_votes_for_different_values_do_not_add_up():
+    """Two approvals of one thing and one of another are no three."""
+    rule = Rule(need=3)
+    assert words(rule, vote("ana"), vote("ben", effect="B"), vote("cat"))[-1] == "counted"
+
+
+def test_an_edit_voids_the_votes_before_it():
+    """Ana approved another value: she has to approve again; with "keeps" hers stays for the first value."""
+    votes = [vote("ana"), vote("ben", "edit", "B"), vote("cat", effect="B"), vote("ana", effect="B")]
+
+    assert words(Rule(need=3), *votes) == ["counted", "counted", "counted", "accepted"]
+    assert words(Rule(need=3, edit="keeps"), *votes) == ["counted", "counted", "counted", "duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("veto", "rejections", "word"),
+    [
+        (1, 1, "accepted"),
+        (2, 1, "counted"),
+        (2, 2, "accepted"),
+        ("majority", 2, "counted"),
+        ("majority", 3, "accepted"),
+    ],
+)
+def test_a_veto_ends_it(veto, rejections, word):
+    """So many rejections reject, whatever approvals there are."""
+    rule = Rule(need=3, veto=veto)
+    count = recount(rule, [vote("x"), *(vote(f"r{number}", "reject") for number in range(rejections))])
+
+    assert count.word == word
+    assert count.decision == ("reject" if word == "accepted" else None)
+
+
+def test_without_a_veto_rejections_only_count():
+    """`veto=None`: the quorum alone decides."""
+    rule = Rule(need=1, veto=None)
+    assert words(rule, *(vote(f"r{number}", "reject") for number in range(9)), vote("ana"))[-1] == "accepted"
+
+
+def test_stages_are_met_one_after_the_other():
+    """A stage opens the next; only the last vote is accepted; nobody votes in two."""
+    rule = Rule(stages=[Rule(need=2), Rule(need=1)])
+
+    assert words(rule, vote("ana"), vote("ben"), vote("ana"), vote("cat")) == [
+        "counted",
+        "counted",
+        "duplicate",
+        "accepted",
+    ]
+
+
+def test_a_later_stage_can_not_decide_another_value():
+    """An edit there begins again with the first stage; where edits void nothing, it is refused."""
+    stages = [Rule(), Rule()]
+    votes = [vote("ana"), vote("ben", "edit", "B"), vote("cat", effect="B")]
+
+    assert words(Rule(stages=stages), *votes) == ["counted", "counted", "accepted"]
+    assert words(Rule(stages=stages, edit="keeps"), *votes) == ["counted", "forbidden", "forbidden"]
+    assert recount(Rule(stages=stages), votes).effect == "B"
+
+
+def test_edits_are_bounded():
+    """More different values than a person can compare are refused."""
+    rule = Rule(need=2, edit="keeps")
+    votes = [vote(f"p{number}", "edit", f"E{number}") for number in range(MAX_EFFECTS + 1)]
+
+    assert words(rule, *votes)[-1] == "forbidden"
+
+
+def test_only_decisions_of_the_rule_are_taken():
+    """A question that may be approved or rejected can't be edited."""
+    rule = Rule(decisions=["approve", "reject"])
+    assert words(rule, vote("ana", "edit", "B"), vote("ana", "respond", "B"), vote("ana")) == [
+        "forbidden",
+        "forbidden",
+        "accepted",
+    ]
+
+
+# Every sequence of votes of three people, against another way to say the same
+
+
+VOTES = [
+    Vote(Principal(who).key, decision, effect)
+    for who in PEOPLE
+    for decision, effect in (("approve", "A"), ("approve", "B"), ("edit", "B"), ("reject", ""))
+]
+
+RULES = [
+    Rule(need=need, veto=veto, edit=edit)
+    for need in (2, 3)
+    for veto in (1, 2, "majority", None)
+    for edit in ("resets", "keeps")
+]
+
+
+def expected(rule: Rule, votes: tuple[Vote, ...]) -> tuple[str | None, str]:
+    """What a sequence decides, by looking at all votes since the last edit each time: no running tally."""
+    valid: list[Vote] = []
+    for entry in votes:
+        if entry.decision == "edit" and rule.edit == "resets":
+            valid = []
+        elif any(earlier.principal == entry.principal for earlier in valid):
+            continue
+        valid.append(entry)
+        approving = {v.principal for v in valid if v.decision != "reject" and v.effect == entry.effect}
+        rejecting = {v.principal for v in valid if v.decision == "reject"}
+        if entry.decision != "reject" and len(approving) >= rule.need:
+            return entry.decision, entry.effect
+        ends = rule.need if rule.veto == "majority" else rule.veto
+        if entry.decision == "reject" and ends is not None and len(rejecting) >= ends:
+            return "reject", ""
+    return None, ""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.need}-{rule.veto}-{rule.edit}")
+def test_every_sequence_of_four_votes_decides_as_it_should(rule):
+    """All 20,736 sequences of four votes of three people, compared with a count from scratch."""
+    for votes in itertools.product(VOTES, repeat=4):
+        count = recount(rule, votes)
+        assert (count.decision, count.effect) == expected(rule, votes), votes
+
+
+@given(st.lists(st.sampled_from(VOTES), max_size=12), st.sampled_from(RULES))
+def test_a_decision_is_that_of_the_votes_before_it(votes, rule):
+    """Votes that come later change nothing, and no vote decides alone what needs two."""
+    count = recount(rule, votes)
+    assert count.decision is None or count.decision in DECISIONS
+    if count.decision not in {None, "reject"}:
+        assert len({entry.principal for entry in votes if entry.effect == count.effect}) >= rule.need
+    assert recount(rule, [*votes, vote("dan", "reject")]).decision == count.decision or count.decision is None
