@@ -1,6 +1,6 @@
 """What `runner graphs check` and `runner runs migrate` show.
 
-Apart from `json_views`: its records come from the linter, which imports agents, and from operations; the
+Apart from `operations.views`: its records come from the linter, which imports agents, and from operations; the
 commands that list and show things need neither.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from runner.authoring.lint import Problem
-    from runner.cli.json_views import RunView
+    from runner.operations.views import RunView
     from runner.definition.registry import Plan
     from runner.operations.deploys import AffectedNode
 
@@ -302,7 +302,7 @@ def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -
 
 
 def _statuses_of(context: CommandContext, name: str, run_id: str) -> dict[str, str]:
-    from runner.cli.json_views import read_run
+    from runner.operations.views import read_run
 
     run = read_run(context.store, run_id)
     if run.graph != name:

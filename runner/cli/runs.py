@@ -25,7 +25,7 @@ from runner.cli.output import NARROW, Output, clock_time, compact
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from runner.cli.json_views import NodeView, RunView
+    from runner.operations.views import NodeView, RunView
     from runner.client import Run
     from runner.records.listings import Page, RunSummary
 
@@ -105,7 +105,7 @@ def run(
 
 
 def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
-    from runner.cli.json_views import read_run
+    from runner.operations.views import read_run
     from runner.cli.run_tree import watch_until_idle
 
     output = context.output
@@ -250,7 +250,7 @@ def show(context: CommandContext, run_id: str) -> None:
     visit, attempts, milliseconds, output or error), then each open question (interrupt, id, node, name,
     people, reason).
     """
-    from runner.cli.json_views import archived_run, read_run
+    from runner.operations.views import archived_run, read_run
 
     archived_export = _archived_export(context, run_id)
     view = archived_run(archived_export) if archived_export else read_run(context.store, run_id)
@@ -350,7 +350,7 @@ def _show(output: Output, view: RunView) -> None:
 
 
 def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
-    from runner.cli.json_views import with_items
+    from runner.operations.views import with_items
 
     rows: list[tuple[object, ...]] = []
     for node in with_items(view.nodes):

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
 from runner.cli.deploy_views import GraphCheck, MigratedRun
-from runner.cli.json_views import RunView, WorkerView
+from runner.operations.views import RunView, WorkerView
 from runner.operations.exports import Export, Question
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time

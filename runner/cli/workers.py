@@ -24,7 +24,7 @@ from runner.errors import RunnerError
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from runner.cli.json_views import WorkerView
+    from runner.operations.views import WorkerView
     from runner.store.redis.server_info import Metric
 
 POOLS = ("threads", "prefork", "solo")
@@ -130,7 +130,7 @@ def list_workers(context: CommandContext) -> None:
     Without a terminal: name, process id, state, busy slots, slots, pool, queues, graphs and time of the
     last report (UTC), separated by tabs.
     """
-    from runner.cli.json_views import read_workers
+    from runner.operations.views import read_workers
 
     listed, output = read_workers(context.settings), context.output
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")

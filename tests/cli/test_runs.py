@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from runner import Client, GraphBuilder
-from runner.cli.json_views import read_run
+from runner.operations.views import read_run
 from runner.cli.run_tree import draw
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore

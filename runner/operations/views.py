@@ -1,4 +1,4 @@
-"""What commands show: records of the library with packed data made plain, and with what follows from them.
+"""What commands and pages show: records of the library with packed data made plain, and with what follows from them.
 
 Tables, trees, lines and JSON are forms of these views. Times are ms of the store's clock.
 """
