@@ -11,11 +11,11 @@ import click
 from examples.release.answering import answer
 from runner import Client, Run, Status
 from runner.cli.exits import CommandError, Exit
-from runner.operations.views import read_run
 from runner.cli.output import Output, compact, short
 from runner.cli.run_tree import draw, progress, until_idle, wall_clock
 from runner.cli.workers import WorkerProcess
 from runner.operations.exports import plain
+from runner.operations.views import read_run
 from runner.records.interrupts import Interrupt
 from runner.store.interface import Event
 

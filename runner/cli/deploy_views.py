@@ -1,7 +1,7 @@
 """What `runner graphs check` and `runner runs migrate` show.
 
-Apart from `operations.views`: its records come from the linter, which imports agents, and from operations; the
-commands that list and show things need neither.
+Apart from `operations/views.py`: its records come from the linter, which imports agents, and from
+migrations; the commands that list and show things need neither.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from runner.authoring.lint import Problem
-    from runner.operations.views import RunView
     from runner.definition.registry import Plan
     from runner.operations.deploys import AffectedNode
+    from runner.operations.views import RunView
 
 
 @click.group()

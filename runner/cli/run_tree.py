@@ -13,16 +13,16 @@ from rich.text import Text
 from rich.tree import Tree
 
 from runner.authoring.drawing.diagram import SIGNS
-from runner.operations.views import RunView, read_run
 from runner.cli.output import NARROW, Output, compact, short, span, style, times
 from runner.operations.exports import event_of
+from runner.operations.views import RunView, read_run
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from runner.operations.views import NodeView, RunView
     from runner.operations.exports import Question
+    from runner.operations.views import NodeView, RunView
     from runner.records.interrupts import Interrupt
     from runner.store.interface import Event, Store
 

@@ -25,8 +25,8 @@ from runner.cli.output import NARROW, Output, clock_time, compact
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from runner.operations.views import NodeView, RunView
     from runner.client import Run
+    from runner.operations.views import NodeView, RunView
     from runner.records.listings import Page, RunSummary
 
 STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
@@ -105,8 +105,8 @@ def run(
 
 
 def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
-    from runner.operations.views import read_run
     from runner.cli.run_tree import watch_until_idle
+    from runner.operations.views import read_run
 
     output = context.output
     output.note("run", started.id)

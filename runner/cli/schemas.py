@@ -12,8 +12,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
 from runner.cli.deploy_views import GraphCheck, MigratedRun
-from runner.operations.views import RunView, WorkerView
 from runner.operations.exports import Export, Question
+from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time
 from runner.records.listings import RunSummary

@@ -1,4 +1,4 @@
-"""What commands and pages show: records of the library with packed data made plain, and with what follows from them.
+"""What commands and pages show: records with packed data made plain, and with what follows from them.
 
 Tables, trees, lines and JSON are forms of these views. Times are ms of the store's clock.
 """
@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.definition.model import item_id, map_of
+from runner.definition.registry import registry
 from runner.execution.results import total_usage
 from runner.operations.exports import (
     NodeError,
@@ -125,8 +126,6 @@ def with_items(nodes: Iterable[NodeView]) -> Iterator[NodeView]:
 def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str]) -> list[str]:
     """Order nodes as the graph does, `record` being its name and fingerprint; else as they began."""
     # Where this program has the graph, nodes that have not begun are shown as well.
-    from runner.definition.registry import registry
-
     graph, fingerprint = record
     plan = registry.find(graph)
     if plan is not None and plan.topology.fingerprint == fingerprint:

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from runner import Client, GraphBuilder
-from runner.operations.views import read_run
 from runner.cli.run_tree import draw
+from runner.operations.views import read_run
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
 from tests.waiting import wait_until
