@@ -472,12 +472,13 @@ def test_an_execution_has_a_limit_of_time():
     store = MemoryStore()
 
     def outlasts(ctx):
-        wait_until(lambda: store.peek(ctx.run_id).status is Status.FAILED, "the time is over")
+        wait_until(lambda: store.peek(ctx.run_id).stopping, "the time is over")
 
     nodes = {"a": outlasts, "b": lambda ctx: ctx.interrupt("ok?")}
     result = wired(nodes).set_execution_timeout(0.5).set_store(store).build()("task")
 
     assert (result.status, result.reason) == (Status.FAILED, "execution timeout of 0.5 s reached")
+    assert result.results["a"].status is Status.COMPLETED
     assert result.results["b"].status is Status.CANCELLED
     assert result.interrupts == []
 

@@ -62,6 +62,8 @@ def drawn(seed: int) -> History:
     words = begin + chance.choices(list(weights), list(weights.values()), k=chance.randint(20, LENGTH))
     if seed % 4 == 1:  # people who change their minds, and deploys
         words = [chance.choice(RARE) if chance.random() < 0.05 else word for word in words]
+    if seed % 4 == 2:
+        words = ["unheard", *words]
     return History(seed, setting, tuple((word, chance.randrange(1000)) for word in words))
 
 

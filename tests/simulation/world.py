@@ -336,6 +336,15 @@ class World:
             return False
         return self.resume(actor, "cut")
 
+    def do_unheard(self, number: int) -> bool:
+        """A run is started, and nobody hears of it: the reply is lost."""
+        if not self.do_again(number):
+            return False
+        actor = self._newest()
+        while not actor.done and actor.point != "behind start":
+            self.resume(actor)
+        return self.resume(actor, "cut")
+
     def do_twice(self, number: int) -> bool:
         """A request is sent twice, as the client does when a reply is lost."""
         actor = self._one(number)
