@@ -117,6 +117,14 @@ class Settings(BaseSettings):
         default="text", description="how a worker writes its log: as text, or a JSON document a line"
     )
 
+    decision_keys: str = Field(
+        default="",
+        description="a file with the public keys (JWKS) that check signed decisions: see approvals",
+    )
+    signing_key: str = Field(
+        default="", description="a file with the private key by which this process signs decisions"
+    )
+
     def __init__(self, **values: Any) -> None:
         """Read the settings; those passed here count more than all others.
 

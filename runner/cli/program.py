@@ -23,6 +23,7 @@ from runner.cli.exits import Exit, command_error
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
+from runner.cli.keys import keys
 from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
@@ -196,6 +197,7 @@ for _command in (
     graphs,
     workers,
     dead,
+    keys,
     doctor,
     keeper,
     metrics,

@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
 from runner.cli.deploy_views import GraphCheck, MigratedRun
 from runner.operations.exports import Export, Question
+from runner.operations.keys import PublicKey
 from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time
@@ -39,6 +40,10 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", Question),
     "interrupts withdraw": ("", interrupts.Withdrawn),
+    "keys list": ("keys", PublicKey),
+    "keys new": ("", PublicKey),
+    "keys revoke": ("", PublicKey),
+    "keys rotate": ("", PublicKey),
     "metrics": ("metrics", Metric),
     "run": ("", runs.StartedRun | RunView),
     "runs again": ("", run_changes.RunStatus),

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from runner.errors import RunnerError, UsageError
 from runner.records import codec
-from runner.records.approvals import Principal
+from runner.records.approvals import Principal, Voter
 from runner.records.codec import JSON
 from runner.records.digests import canonical
 
@@ -40,6 +40,9 @@ SKEW = 60
 
 SIGNATURE = frozenset({"sig", "authenticator_data", "client_data"})
 """The members of a proof that are made from the rest."""
+
+SERVICE, LOGIN, OWN_KEY = 1, 2, 3
+"""The levels above 0, at which nobody vouches for a name."""
 
 PRESENT, VERIFIED = 1, 4
 """Flags of an authenticator: a person was there, and was recognized."""
@@ -62,17 +65,31 @@ class Key:
     revoked: float | None = None
     origins: frozenset[str] = frozenset()
     rp_id: str = ""
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A proof that holds: how sure it is, and what the door knew of the login."""
+    """A proof that holds: who it is of, how sure it is, and what the door knew of the login.
 
+    `issued` and `expires` are in seconds since 1970.
+    """
+
+    principal: Principal
     level: int
     kid: str
     jti: str
+    issued: int
+    expires: int
     login_age: float | None = None
     acr: str | None = None
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+    def voter(self) -> Voter:
+        """Return who votes, with all that the proof vouches for."""
+        return Voter(self.principal, self.groups, self.roles, self.level, self.login_age, self.acr)
 
 
 def encoded(data: bytes) -> str:
@@ -132,7 +149,7 @@ def _key(entry: Mapping[str, Any]) -> Key:
     whole = isinstance(level, int) and not isinstance(level, bool)
     if not isinstance(entry["kid"], str) or not whole or level not in (1, 2, 3) or (secret and level != 1):
         raise UsageError("a key needs a kid (text) and a level of 1 to 3; a secret has level 1.")
-    principal = Principal.read(entry["principal"]).key if level == 3 else ""
+    principal = Principal.read(entry["principal"]).key if level == OWN_KEY else ""
     issuers = entry.get("issuers")
     return Key(
         entry["kid"],
@@ -144,6 +161,8 @@ def _key(entry: Mapping[str, Any]) -> Key:
         entry.get("revoked"),
         frozenset(entry.get("origins", ())),
         entry.get("rp_id", ""),
+        frozenset(entry.get("groups", ())),
+        frozenset(entry.get("roles", ())),
     )
 
 
@@ -171,7 +190,8 @@ def sign(
 ) -> dict[str, JSON]:
     """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
 
-    `login` is what a door knows of the login: `auth_time` (seconds since 1970) and `acr`.
+    `login` is what a door knows of the login: `auth_time` (seconds since 1970), `acr`, and the lists
+    `groups` and `roles` of bare names.
     """
     proof: dict[str, JSON] = {
         "alg": "HS256" if isinstance(key, bytes) else "Ed25519",
@@ -204,9 +224,9 @@ def verify(decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float |
         principal = Principal.read(decision["by"])
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ProofRefused("the decision names nobody who decides.") from error
-    if key.level == 3 and principal.key != key.principal:
+    if key.level == OWN_KEY and principal.key != key.principal:
         raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
-    if key.level < 3 and key.issuers is not None and principal.iss not in key.issuers:
+    if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:
         raise ProofRefused(f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}.")
     _check_times(proof, key, now)
     if not _signature_holds(decision, proof, key):
@@ -216,7 +236,24 @@ def verify(decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float |
     login = proof.get("auth_time")
     age = proof["iat"] - login if isinstance(login, (int, float)) and not isinstance(login, bool) else None
     acr = proof.get("acr")
-    return Proved(key.level, key.kid, proof["jti"], age, acr if isinstance(acr, str) else None)
+    return Proved(
+        principal,
+        key.level,
+        key.kid,
+        proof["jti"],
+        proof["iat"],
+        proof["exp"],
+        age,
+        acr if isinstance(acr, str) else None,
+        key.groups if key.level == OWN_KEY else _names(proof.get("groups")),
+        key.roles if key.level == OWN_KEY else _names(proof.get("roles")),
+    )
+
+
+def _names(value: object) -> frozenset[str]:
+    return (
+        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, list) else frozenset()
+    )
 
 
 def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:

@@ -1,0 +1,177 @@
+"""`runner keys`: the keys by which decisions are signed and checked."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runner.cli.arguments import read_duration, to_ms
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.errors import UsageError
+from runner.records.json_form import stamp
+
+if TYPE_CHECKING:
+    from runner.operations.keys import KeySet, PublicKey
+
+
+@click.group()
+@common_options
+def keys() -> None:
+    """Make, list, rotate and revoke the keys of decisions.
+
+    RUNNER_DECISION_KEYS names the file of public keys (a JSON Web Key Set), which every worker and
+    every door reads, again when it changes. A private key is written to a file of its own, which is the
+    RUNNER_SIGNING_KEY of one service or door, or belongs to one person.
+    """
+
+
+KID = click.argument("kid", metavar="KID")
+PRIVATE = click.option(
+    "--private",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The new file for the private key (default: KID.key.json).",
+)
+
+
+@keys.command("list")
+@with_context
+def list_keys(context: CommandContext) -> None:
+    """List the public keys, oldest first.
+
+    Without a terminal: id, level, algorithm, whom it is of or speaks for, and when it was or will be
+    revoked, separated by tabs.
+    """
+    listed = _set(context).entries()
+    rows = [_row(key) for key in listed]
+    context.output.listing({"keys": listed}, ("KID", "LEVEL", "ALGORITHM", "OF", "REVOKED"), rows)
+
+
+@keys.command()
+@KID
+@click.option(
+    "--level",
+    type=click.IntRange(1, 3),
+    required=True,
+    help="1 for a service, 2 for a door that checks logins, 3 for a person's own key.",
+)
+@click.option(
+    "--principal", metavar="KIND:ISSUER|NAME", help="Whose own key it is, at level 3 (default: nobody's)."
+)
+@click.option("--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it.")
+@click.option("--group", "groups", multiple=True, help="A group of its owner, at level 3.")
+@click.option("--role", "roles", multiple=True, help="A role of its owner, at level 3.")
+@click.option("--hmac", is_flag=True, help="A shared secret, at level 1: keep the public file secret then.")
+@click.option(
+    "--public",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A public key (JWK) that somebody has made (default: a new one).",
+)
+@PRIVATE
+@with_context
+def new(
+    context: CommandContext,
+    kid: str,
+    *,
+    hmac: bool,
+    public: Path | None,
+    private: Path | None,
+    **members: Any,
+) -> None:
+    """Make a key, or add the public half of one.
+
+    The public half goes to the file of RUNNER_DECISION_KEYS, the private half to a new file.
+    Exit codes: 0 made; 2 the options don't fit together; 5 the id or the private file exists.
+    """
+    listed: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in members.items()
+    }
+    if public is None:
+        made = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **listed)
+    else:
+        made = _set(context).add(kid, _public(public), **listed)
+    context.output.write(made, [_row(made)])
+
+
+@keys.command()
+@KID
+@click.option("--to", "successor", metavar="KID", required=True, help="The id of the new key.")
+@click.option(
+    "--overlap",
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="How long what the old key signs is taken, such as 90s or 7d.",
+)
+@PRIVATE
+@with_context
+def rotate(context: CommandContext, kid: str, successor: str, overlap: str, private: Path | None) -> None:
+    """Make a key that follows KID, which still signs for a while.
+
+    The new key has the same level and speaks for the same people. What the old key
+    signed until then stays valid.
+    Exit codes: 0 made; 4 no such key; 5 the new id or the private file exists.
+    """
+    seconds = read_duration(overlap)
+    if seconds is None:
+        raise click.BadParameter(
+            f"{overlap!r} is no duration such as 90s, 30m, 2h or 7d.", param_hint="--overlap"
+        )
+    ends = time.time() + seconds
+    made = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
+    context.output.write(made, [_row(made)])
+
+
+@keys.command()
+@KID
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=lambda context, option, text: 0 if text == "ever" else to_ms(context, option, text),
+    help="Refuse what it says that it has signed since then: a duration before now, an RFC 3339 time, "
+    "or 'ever' (default: now).",
+)
+@with_context
+def revoke(context: CommandContext, kid: str, since: int | None) -> None:
+    """Refuse what a key signs from now on, or has signed since a time.
+
+    Who has stolen a key can also write an earlier time into what it signs: revoke a stolen key since
+    'ever', and have what it approved and is not done yet approved again. The key stays listed.
+    Exit codes: 0 revoked; 4 no such key.
+    """
+    revoked = _set(context).revoke(kid, time.time() if since is None else since / 1000)
+    context.output.write(revoked, [_row(revoked)])
+
+
+def _set(context: CommandContext) -> KeySet:
+    from runner.operations.keys import KeySet
+
+    path = context.settings.decision_keys
+    if not path:
+        raise UsageError(
+            "RUNNER_DECISION_KEYS names no file: set it to where the public keys are, or shall be."
+        )
+    return KeySet(path)
+
+
+def _file_of(kid: str) -> Path:
+    return Path(f"{kid.replace('/', '_')}.key.json")
+
+
+def _public(path: Path) -> dict[str, Any]:
+    try:
+        entry = json.loads(path.read_bytes())
+        names = ("kty", "crv", "x", "y", "d", "k", "origins", "rp_id")
+        return {name: entry[name] for name in names if name in entry}
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{str(path)!r} is no public key (JWK): {error}.") from None
+
+
+def _row(key: PublicKey) -> tuple[object, ...]:
+    of = key.principal or ", ".join(key.issuers or ()) or "all"
+    return key.kid, key.level, key.algorithm, of, stamp(key.revoked_at) or ""
