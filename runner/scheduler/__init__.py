@@ -46,7 +46,7 @@ from __future__ import annotations
 from runner.scheduler.lifecycle import claim, leave, live_inputs, may_follow, offer_place, retry, settle
 from runner.scheduler.questions import answer, ask, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
-from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns
+from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns, place_of
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import child_changed, delegate, expand, hand, hold, release, report, sent
 
@@ -74,6 +74,7 @@ __all__ = [
     "offer_place",
     "owns",
     "park",
+    "place_of",
     "release",
     "reopen",
     "report",

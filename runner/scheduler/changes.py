@@ -48,8 +48,9 @@ class TimerKind(enum.StrEnum):
     """The kinds of timer; each has one entry per node, interrupt or run.
 
     NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
-    expired. MAP continues a map that has more items than one transition starts or cancels. CALLBACK pushes
-    the doorbell of `on_end` again until a worker has confirmed the callback.
+    expired. DRAIN continues to cancel the nodes of a run that stops after the one that is its key. MAP
+    continues a map that has more items than one transition starts or cancels. CALLBACK pushes the doorbell of
+    `on_end` again until a worker has confirmed the callback.
     """
 
     NODE = "node"
@@ -224,10 +225,8 @@ class View(LimitUsage, Protocol):
     def arrivals(self, scope: int, node: str) -> Arrivals:
         """Return what has arrived at a node over the edges of one scope."""
 
-    def stoppable(self) -> Iterable[str]:
-        """List the nodes that a stop still has to cancel: ready, retrying or waiting ones, without those
-        whose child run is already being cancelled.
-        """
+    def idle(self, after: str) -> Iterable[str]:
+        """List the ready, retrying and waiting nodes after one, in the order of `scheduler.place_of`."""
 
     def question_status(self, interrupt_id: str) -> str:
         """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""

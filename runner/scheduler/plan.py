@@ -72,8 +72,8 @@ class Known(View):
     def arrivals(self, scope: int, node: str) -> Arrivals:
         raise Unread(scope, node)
 
-    def stoppable(self) -> Iterable[str]:
-        raise Unread
+    def idle(self, after: str) -> Iterable[str]:
+        raise Unread(after)
 
     def question_status(self, interrupt_id: str) -> str:
         if interrupt_id in self._asked:

@@ -107,10 +107,10 @@ def cancel(changes: Changes, reason: str) -> TransitionResult:
     return close(changes, "cancelled")
 
 
-def drain(changes: Changes) -> TransitionResult:
-    """Continue to cancel the idle nodes of a stopping run."""
+def drain(changes: Changes, after: str) -> TransitionResult:
+    """Continue to cancel the idle nodes of a stopping run, after a node."""
     if changes.run.stopping and not changes.run.is_final:
-        cancel_all_idle(changes)
+        cancel_all_idle(changes, after)
     return close(changes, "drained")
 
 

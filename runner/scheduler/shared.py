@@ -5,10 +5,12 @@ Twins in `store/lua/parts`: ring.lua, stop.lua, idle.lua, handed.lua. The number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.definition.model import map_of
+from runner.definition.model import index_of, map_of
 from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
     Action,
@@ -92,14 +94,35 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
     cancel_all_idle(changes)
 
 
-def cancel_all_idle(changes: Changes) -> None:
-    """Cancel the idle nodes of a stopping run, `DRAIN_LIMIT` at a time; a timer continues."""
-    names = sorted({*changes.view.stoppable(), *changes.nodes})
-    idle = [name for name in names if changes.node(name).status in IDLE]
-    for name in idle[:DRAIN_LIMIT]:
-        cancel_idle(changes, name)
-    if len(idle) > DRAIN_LIMIT:
-        changes.add(SetTimer(TimerKind.DRAIN, "", changes.now))
+def place_of(node: str) -> tuple[str, int]:
+    """Where a node is in the order in which a stop looks at all: by name, each map before its items."""
+    index = index_of(node)
+    return map_of(node) or node, -1 if index is None else index
+
+
+def cancel_all_idle(changes: Changes, after: str = "") -> None:
+    """Cancel the idle nodes of a stopping run that come after one, `DRAIN_LIMIT` at a time.
+
+    A timer continues after the last of them. Nodes before it become idle no more: a run that stops makes
+    none ready, and those that run are cancelled when they return.
+    """
+    last = after
+    for number, node in enumerate(itertools.islice(_idle(changes, after), DRAIN_LIMIT + 1)):
+        if number == DRAIN_LIMIT:
+            changes.add(SetTimer(TimerKind.DRAIN, last, changes.now))
+            return
+        cancel_idle(changes, node)
+        last = node
+
+
+def _idle(changes: Changes, after: str) -> Iterator[str]:
+    """Name the idle nodes after one in order, also those that this transition has made ready."""
+    own = sorted((node for node in changes.nodes if place_of(node) > place_of(after)), key=place_of)
+    last = after
+    for node in heapq.merge(own, changes.view.idle(after), key=place_of):
+        if node != last and changes.node(node).status in IDLE:
+            yield node
+        last = node
 
 
 def cancel_idle(changes: Changes, node: str) -> None:

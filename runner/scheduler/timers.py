@@ -32,7 +32,7 @@ def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
         return changes.refuse("stale")
     match kind:
         case TimerKind.DRAIN:
-            return drain(changes)
+            return drain(changes, key)
         case TimerKind.DEADLINE:
             stop(
                 changes,

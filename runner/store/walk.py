@@ -53,9 +53,6 @@ class KeptRun(View, Protocol):
     def write(self, result: TransitionResult) -> None:
         """Write the records that a transition changed."""
 
-    def stops_child(self, node: str) -> None:
-        """Note that the child run of a node is being cancelled: see `View.stoppable`."""
-
     def end(self, now: int) -> None:
         """Note when the run ended."""
 
@@ -197,7 +194,6 @@ def _follow(
     record = run.record
     match action:
         case StopChild():
-            run.stops_child(action.node)
             child = book.find(action.run_id)
             if child is not None:
                 yield child, scheduler.cancel(book.changes(child), "its parent run stops")

@@ -17,6 +17,7 @@ from bench.meter import Monitor
 from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
+from runner.records.run import Status
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import EVERY, WorkerRegistry
 from runner.testing.contract.manual_worker import ManualWorker, shape
@@ -145,6 +146,33 @@ def commands_per_item(url, count, window):
         store.close()
     assert worker.read(run_id).maps["m"].has_ended
     return sum(stat["calls"] for stat in ran.values()) / count
+
+
+def cost_of_stop(url, count):
+    """Cancel a run of so many ready nodes; return commands, and bytes in both directions, for each."""
+    names = [f"n{number:04d}" for number in range(count)]
+    store = RedisStore(url, push=False)
+    with redis.Redis.from_url(url) as server:
+        server.flushall()
+        worker = ManualWorker(store)
+        run_id = worker.start(shape(" ".join(names), entries=names))
+        server.config_resetstat()
+        store.cancel(run_id, "enough")
+        while store.peek(run_id).status != Status.CANCELLED:
+            store.sweep()
+        info = server.info("everything")
+        store.close()
+    calls = sum(stat["calls"] for name, stat in info.items() if name.startswith("cmdstat_"))
+    return calls / count, (info["total_net_input_bytes"] + info["total_net_output_bytes"]) / count
+
+
+@pytest.mark.slow
+def test_a_cancelled_node_costs_the_same_in_a_wide_run(redis_url):
+    """A stop of ten times as many nodes costs no more commands and bytes for each."""
+    few, many = cost_of_stop(redis_url, 500), cost_of_stop(redis_url, 5_000)
+
+    assert many[0] <= few[0] * 1.1
+    assert many[1] <= few[1] * 1.1
 
 
 @pytest.mark.slow

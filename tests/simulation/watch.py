@@ -16,7 +16,7 @@ from typing import Any
 from runner.definition.model import map_of
 from runner.records.interrupts import Interrupt, InterruptStatus, ReceiptStatus
 from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
-from runner.scheduler import IDLE, MAX_REDISPATCH_MS
+from runner.scheduler import MAX_REDISPATCH_MS
 from runner.store.interface import Claim, Event, Reply
 from runner.store.memory.store import MemoryStore
 
@@ -227,7 +227,8 @@ class Watch:
             must(bool(opened), "I1", f"{where} waits for nobody")
         stopped = run.record.stopping or (map_of(name) and run.maps[map_of(name)].stopped)
         busy = node.status is Status.RUNNING or node.busy
-        draining = ("drain", run_id, "") in timers or ("map", run_id, map_of(name)) in timers
+        draining = any(kind == "drain" and of == run_id for kind, of, _ in timers)
+        draining |= ("map", run_id, map_of(name)) in timers
         must(not stopped or busy or draining, "I5", f"{where} is {node.status} although its run stops")
 
     def _questions(self, run: Seen) -> None:
@@ -264,10 +265,6 @@ class Watch:
         must(
             listed == {run_id: run.record.status for run_id, run in runs.items()}, "I9", f"the runs: {listed}"
         )
-        if isinstance(store, MemoryStore):
-            for run_id, run in store._database.runs.items():
-                idle = {name for name, node in run.nodes.items() if node.status in IDLE}
-                must(run.idle == idle, "I9", f"the idle nodes of {run_id}: {run.idle}")
 
     def effects(self) -> None:
         """Compare what the code of nodes did with what people said (I2, I4, I5)."""

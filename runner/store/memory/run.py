@@ -24,7 +24,7 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
 )
-from runner.scheduler import IDLE
+from runner.scheduler import IDLE, place_of
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
 from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
@@ -79,7 +79,6 @@ class StoredRun:
     maps: dict[str, MapRecord] = field(default_factory=dict)
     items: dict[tuple[str, int], list[JSON]] = field(default_factory=dict)
     arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
-    idle: set[str] = field(default_factory=set)
     order: list[tuple[str, int]] = field(default_factory=list)
     outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
     entries: dict[VisitKey, VisitEntry] = field(default_factory=dict)
@@ -109,8 +108,9 @@ class StoredRun:
     def arrivals(self, scope: int, node: str) -> Arrivals:
         return self.arrived.get((scope, node)) or Arrivals()
 
-    def stoppable(self) -> set[str]:
-        return self.idle
+    def idle(self, after: str) -> list[str]:
+        names = [node for node, record in self.nodes.items() if record.status in IDLE]
+        return sorted((node for node in names if place_of(node) > place_of(after)), key=place_of)
 
     def question_status(self, interrupt_id: str) -> str:
         question = self.questions.get(interrupt_id)
@@ -140,11 +140,9 @@ class StoredRun:
         self.loops.update(result.loops)
         self.maps.update(result.maps)
         self.arrived.update(result.arrivals)
-        for name, record in result.nodes.items():
-            (self.idle.add if record.status in IDLE else self.idle.discard)(name)
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        self.nodes, self.loops, self.arrived, self.idle = {}, {}, {}, set()
+        self.nodes, self.loops, self.arrived = {}, {}, {}
         for visit, entry in undone.items():
             self.entries[visit] = pack_copy(entry)
             self.outputs.pop(visit, None)
@@ -190,9 +188,6 @@ class StoredRun:
 
     def end(self, now: int) -> None:
         self.ended_at = now
-
-    def stops_child(self, node: str) -> None:
-        self.idle.discard(node)
 
     def open(self, question: Interrupt) -> None:
         # One that a node asks under an old name that it has back counts as the newest.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from runner.definition.model import Topology, map_of, shape_name
+from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.definition.policies import QueuePosition
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
-    FINAL,
     Arrivals,
     LoopRecord,
     MapRecord,
@@ -22,8 +22,8 @@ from runner.records.run import (
     VisitKey,
 )
 from runner.records.size_limits import no_room
-from runner.scheduler.changes import TransitionResult
-from runner.scheduler.shared import IDLE
+from runner.scheduler.changes import TimerKind, TransitionResult
+from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.redis import kept, questions, retention, script_values
@@ -39,7 +39,7 @@ RECORDS = re.compile(r"[nl]:|a-?\d+:")
 class DraftedRun:
     """One run: the view of its transitions, which writes into a draft.
 
-    With `calm` the nodes of a run that stops are cancelled by a timer, not at once: see `stoppable`.
+    With `calm` the nodes of a run that stops are cancelled by a timer, not at once: see `idle`.
     """
 
     def __init__(self, draft: Draft, record: RunRecord, topology: Topology, *, calm: bool) -> None:
@@ -52,7 +52,6 @@ class DraftedRun:
         self._loops: dict[int, LoopRecord] = {}
         self._maps: dict[str, MapRecord] = {}
         self._arrived: dict[tuple[int, str], Arrivals] = {}
-        self._stopped: set[str] = set()
 
     # The view of a transition
 
@@ -95,34 +94,40 @@ class DraftedRun:
         text = read(self.key, f"a{scope}:{node}")
         return Arrivals(*load(text)) if text else Arrivals()
 
-    def stoppable(self) -> Iterable[str]:
-        """Name the nodes that a stop has to cancel, which costs a look at all nodes of the run.
+    def idle(self, after: str) -> Iterator[str]:
+        """Look at the nodes after one, some at a time, as long as more of them are asked for.
 
-        No node of it may change meanwhile. Where that does not succeed, none is named (see `Drafter.calm`).
+        In the step that stops the run no node of it may change meanwhile. Where that does not succeed, none
+        is named (see `calm`), and a timer begins with the first.
         """
-        if self._calm:
-            return ()
-        self._exact = True
-        names: list[bytes] = self.draft.reads.reply("HKEYS", self.key)
-        fields = [name.decode() for name in names if name.startswith(b"n:")]
-        self.draft.reads.want(self.key, fields)
-        idle = [name[2:] for name in fields if self.node(name[2:]).status in IDLE]
-        children = [child for node in idle if (child := self.node(node).child)]
-        for child in children:
-            self.draft.reads.want(run_key(child), ("run",))
-        return [node for node in idle if node not in self._stopped and not self._child_stops(node)]
+        if self._calm and not self.record.stopping:
+            self.draft.timer(f"{TimerKind.DRAIN}|{self.record.run_id}|", self.draft.reads.now)
+            return
+        self._exact |= not self.record.stopping
+        reads, names = self.draft.reads, self._names(after)
+        reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
+        while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
+            reads.want(self.key, [f"n:{node}" for node in some])
+            if reads.is_incomplete:
+                return
+            for node in some:
+                text = self.draft.peek(self.key, f"n:{node}")
+                if text and text.split(b" ", 1)[0].decode() in IDLE:
+                    yield node
 
-    def _child_stops(self, node: str) -> bool:
-        """Whether a node waits for a child run whose end will cancel it.
-
-        A child that has ended stays in the record of its node, which then waits for something else.
-        """
-        record = self.node(node)
-        waits = record.child and record.status is Status.WAITING
-        line = self.draft.peek(run_key(record.child), "run") if waits else None
-        if line is None or line.endswith(b" -"):
-            return False
-        return line.split(b" ", 1)[0].decode() not in FINAL
+    def _names(self, after: str) -> Iterator[str]:
+        """Name all nodes after one, with the items of maps that have begun."""
+        first, index = place_of(after)
+        nodes = self.topology.nodes
+        rest = sorted(node for node in nodes if node >= first and not map_of(node))
+        self.draft.reads.want(self.key, [f"m:{node}" for node in rest if nodes[node].map])
+        for node in rest:
+            if node > first:
+                yield node
+            text = self.draft.peek(self.key, f"m:{node}") if nodes[node].map else None
+            begun = encoding.map_record(text).next if text else 0
+            for item in range(index + 1 if node == first else 0, begun):
+                yield item_id(node, item)
 
     def question_status(self, interrupt_id: str) -> str:
         return questions.status(self.draft, self.key, interrupt_id)
@@ -152,9 +157,6 @@ class DraftedRun:
         self._loops.update(result.loops)
         self._maps.update(result.maps)
         self._arrived.update(result.arrivals)
-
-    def stops_child(self, node: str) -> None:
-        self._stopped.add(node)
 
     def end(self, now: int) -> None:
         self.draft.put(self.key, "ended", now)

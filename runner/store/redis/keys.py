@@ -83,7 +83,6 @@ DICTIONARY = (
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
     Key("r:<run>:w", "stream", "wakes those that wait for the run's next event", "some seconds after them"),
-    Key("r:<run>:q", "zset", "nodes of a run that stops which are still to be cancelled", _ENDED),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
     Key(

@@ -7,7 +7,7 @@ from runner.store.encoding import RECORD, load, run_record
 from runner.store.redis.draft import Command, Draft
 from runner.store.redis.keys import run_key, shape_key
 
-PARTS = ("", ":m", ":e", ":q", ":c", ":f", ":b")
+PARTS = ("", ":m", ":e", ":c", ":f", ":b")
 """The keys of a run."""
 
 ARCHIVE, UNARCHIVED = "archive", "unarchived"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.definition.model import AFTER_GRAPH
+from runner.definition.model import AFTER_GRAPH, MapSpec
 from runner.operations.recovery import write_retry
 from runner.records.interrupts import InterruptStatus
 from runner.records.listings import RunQuery
@@ -560,6 +560,21 @@ class RunContract:
         assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
+
+    def test_a_stop_in_steps_reaches_items_of_maps(self, worker: ManualWorker, store: Store) -> None:
+        """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
+        graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
+        run_id = worker.start(graph)
+        store.expand(worker.token(run_id, "m"), list(range(700)))
+        worker.sweep()
+        worker.run(run_id, "a", "m[3]", "m[600]")
+        worker.park(run_id, "z")
+
+        store.cancel(run_id, "enough")
+        assert [store.sweep().word for _ in range(2)] == ["1", "0"]
+        final = worker.read(run_id)
+        others = {name for name, record in final.nodes.items() if record.status is not Status.CANCELLED}
+        assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
 
     def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
         """Only completed visits have an output and count in the order of execution."""

@@ -2,7 +2,7 @@
 -- include: settings
 -- include: indexes
 local FINAL = {completed = true, failed = true, cancelled = true}
-local KEYS_OF_RUN = {'', ':m', ':e', ':q', ':c', ':f', ':b'}
+local KEYS_OF_RUN = {'', ':m', ':e', ':c', ':f', ':b'}
 
 -- What is left of a run in `retired` when its keys are gone, to find its listings: id, status, graph and tags.
 local function retired(run)

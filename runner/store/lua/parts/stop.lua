@@ -22,21 +22,12 @@ local function cancel_idle(d, name)
   if record.items or out or not record.busy then cancel_node(d, name) end
 end
 
--- Cancel the first of some nodes; those that one step doesn't get to are kept in r:<run>:q.
-local function drain(d, names)
-  for place = 1, math.min(DRAIN, #names) do
-    local name = names[place]
-    if IDLE[node(d, name).status] then cancel_idle(d, name) end
-  end
-  if #names > DRAIN then timer(d, 'drain', '', now) end
-end
-
 local function stop(d, status, reason)
   if d.run.stopping ~= '' then return end
   d.run.stopping, d.run.reason = status, reason
   announce(d, 'run.stopping', '', 0, reason)
-  local names, later = idle_names(d), {}
-  drain(d, names)
-  for place = DRAIN + 1, #names do later[#later + 1], later[#later + 2] = 0, names[place] end
-  many('ZADD', d.key .. ':q', later)
+  local names = idle_names(d)
+  for place = 1, math.min(DRAIN, #names) do cancel_idle(d, names[place]) end
+  -- A timer cancels the rest: see scheduler/shared.py.
+  if #names > DRAIN then timer(d, 'drain', '', now) end
 end
