@@ -639,6 +639,19 @@ def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock)
     assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
 
 
+def test_a_sweep_ends_on_a_slow_network(redis_url):
+    """Ended runs are forgotten, too, where each round trip takes longer than the clock's unit."""
+    times = iter(range(1_700_000_000_000, 1_700_000_000_300))
+    store = RedisStore(redis_url, clock=lambda: next(times), retention=0.001, push=False)
+    worker = ManualWorker(store)
+    worker.run(worker.start(shape("a")), "a")
+    next(times)
+    store.sweep()
+
+    assert list(store.runs()) == []
+    store.close()
+
+
 def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):
     """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
     run_id = worker.start(shape("a b"))

@@ -64,7 +64,6 @@ UNREAD = {
     "HKEYS": (),
     "LRANGE": (),
     "ZRANGE": (),
-    "ZRANGEBYSCORE": (),
     "EXISTS": 0,
     "HSTRLEN": 0,
 }

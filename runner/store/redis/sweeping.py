@@ -81,7 +81,8 @@ def let_expire(step: Transaction, limit: int) -> Reply:
     """
     draft = step.draft
     draft.reads.ask("LRANGE", "retiring", 0, limit - 1)
-    ended: tuple[str | int, ...] = ("ZRANGEBYSCORE", "retired", "-inf", step.clock(), "LIMIT", 0, limit)
+    # The time is no part of the question: it is another one at each look.
+    ended: tuple[str | int, ...] = ("ZRANGE", "retired", 0, limit - 1, "WITHSCORES")
     draft.reads.ask(*ended)
     children: list[bytes] = draft.reads.reply("LRANGE", "retiring", 0, limit - 1)
     for name in children:
@@ -98,7 +99,8 @@ def let_expire(step: Transaction, limit: int) -> Reply:
         elif retention.outlived(draft, run.parent):
             # Otherwise its parent goes on again since.
             retention.retire(draft, run)
-    gone: list[bytes] = draft.reads.reply(*ended)
-    for entry in gone:
-        retention.forget(draft, entry)
+    entries: list[bytes] = draft.reads.reply(*ended)
+    for entry, at in zip(entries[::2], entries[1::2], strict=True):
+        if float(at) <= step.clock():
+            retention.forget(draft, entry)
     return Reply(str(len(children)))
