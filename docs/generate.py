@@ -22,6 +22,7 @@ import runner as runner_package
 from runner.cli.context import common_options
 from runner.cli.program import WORDS, runner
 from runner.cli.schemas import DOCUMENTS, PAGED, schema
+from runner.server import create_app
 from runner.store.redis.scripts import names as script_names
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -411,6 +412,7 @@ def written() -> dict[Path, str]:
         REFERENCE / "python.md": python_page(),
         REFERENCE / "commands.md": commands_page(),
         INTERNALS / "scripts.md": scripts_page(),
+        REFERENCE / "openapi.json": json.dumps(create_app().openapi(), indent=2) + "\n",
     }
     for command in DOCUMENTS:
         path = REFERENCE / "cli-schemas" / f"{command.replace(' ', '-')}.json"

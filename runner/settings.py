@@ -109,6 +109,10 @@ class Settings(BaseSettings):
         default_factory=list,
         description="the Celery tasks that a start message may name in on_end",
     )
+    server_secret: str = Field(
+        default="",
+        description="a random text that all processes of the server share; without it a form is good for one",
+    )
     alive_file: str = Field(
         default="",
         description="a file that a worker creates when it is ready and touches while it lives, for probes",

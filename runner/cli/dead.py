@@ -9,7 +9,7 @@ import click
 
 from runner.cli.arguments import limit_option
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.exits import CommandError, Exit
+from runner.cli.exits import Exit
 from runner.cli.output import clock_time, short, visible
 from runner.records.json_form import document, stamp
 
@@ -78,6 +78,8 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     4 no such letter or run; 5 the run is not over or has completed. If a letter fails, those after it
     are not replayed.
     """
+    from runner.operations.dead import replay as resend
+
     letters = _letters(context)
     # All are read first, so that a mistyped id sends nothing.
     selected = [letters.get(letter_id) for letter_id in letter_ids]
@@ -85,29 +87,11 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     retried: set[str] = set()
     try:
         for letter in selected:
-            is_node = letter.kind == "node"
-            sent = _retry(context, letter, retried) if is_node else letters.replay(letter)
-            letters.drop(letter.id)
+            sent = resend(context.client.engine, letters, letter, retried)
             replayed.append(Replayed(letter.id, sent))
     finally:
         # Also when one fails: those before it were sent.
         context.output.write({"replayed": replayed}, ((item.id, item.sent) for item in replayed))
-
-
-def _retry(context: CommandContext, letter: DeadLetter, retried: set[str]) -> str:
-    """Retry the root run of a node, once for all its letters."""
-    record = context.store.peek(letter.run_id)
-    if record is None:
-        raise CommandError(
-            Exit.NOT_FOUND,
-            f"The run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried.",
-            f"Start a new run, then: runner dead drop {letter.id}.",
-        )
-    root = record.root or record.run_id
-    if root not in retried:
-        context.client.run(root).retry()
-        retried.add(root)
-    return root
 
 
 @dataclass(frozen=True, slots=True)

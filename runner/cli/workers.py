@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -25,7 +24,6 @@ from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
     from runner.operations.views import WorkerView
-    from runner.store.redis.server_info import Metric
 
 POOLS = ("threads", "prefork", "solo")
 QUIET = ("--without-gossip", "--without-mingle")
@@ -248,6 +246,7 @@ def metrics(context: CommandContext) -> None:
     \b
       runner metrics > runner.prom.new && mv runner.prom.new runner.prom
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from runner.operations.metrics import prometheus
     from runner.store.redis.server_info import read_metrics
 
     settings = context.settings
@@ -255,15 +254,4 @@ def metrics(context: CommandContext) -> None:
     if context.output.as_json:
         context.output.data({"metrics": numbers})
         return
-    described: set[str] = set()
-    for metric in numbers:
-        family, kind = (metric.family, "histogram") if metric.family else (metric.name, "gauge")
-        if family not in described:
-            click.echo(f"# HELP {family} {metric.help}\n# TYPE {family} {kind}")
-        described.add(family)
-        click.echo(f"{metric.name}{_labels(metric)} {metric.value:g}")
-
-
-def _labels(metric: Metric) -> str:
-    labels = ",".join(f"{name}={json.dumps(value)}" for name, value in metric.labels.items())
-    return f"{{{labels}}}" if labels else ""
+    click.echo(prometheus(numbers), nl=False)

@@ -1,0 +1,37 @@
+"""Dead letters that are sent again."""
+
+from __future__ import annotations
+
+from runner.errors import NotFoundError
+from runner.execution.engine import Engine
+from runner.operations import recovery
+from runner.store.redis.dead_letters import DeadLetter, DeadLetters
+
+
+def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str]) -> str:
+    """Send a message again, or retry the outermost run of a node; then the letter is gone.
+
+    It returns the message's place in its stream, or the run. `retried` has the runs that were retried for
+    other letters; they are retried once.
+
+    Raises:
+        NotFoundError: the run is gone. UsageError: the message can't be sent. ConflictError: the run has
+            not ended, or has completed.
+    """
+    sent = _retry(engine, letter, retried) if letter.kind == "node" else letters.replay(letter)
+    letters.drop(letter.id)
+    return sent
+
+
+def _retry(engine: Engine, letter: DeadLetter, retried: set[str]) -> str:
+    record = engine.store.peek(letter.run_id)
+    if record is None:
+        raise NotFoundError(
+            f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
+            f"Start a new run, then: runner dead drop {letter.id}."
+        )
+    root = record.root or record.run_id
+    if root not in retried:
+        recovery.retry(engine, root, None)
+        retried.add(root)
+    return root

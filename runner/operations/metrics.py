@@ -1,0 +1,26 @@
+"""Metrics in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from runner.store.redis.server_info import Metric
+
+
+def prometheus(metrics: Iterable[Metric]) -> str:
+    """Write metrics as lines, each family with its help and type in front of its first number."""
+    lines: list[str] = []
+    described: set[str] = set()
+    for metric in metrics:
+        family, kind = (metric.family, "histogram") if metric.family else (metric.name, "gauge")
+        if family not in described:
+            lines += [f"# HELP {family} {metric.help}", f"# TYPE {family} {kind}"]
+        described.add(family)
+        lines.append(f"{metric.name}{_labels(metric)} {metric.value:g}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(metric: Metric) -> str:
+    labels = ",".join(f"{name}={json.dumps(value)}" for name, value in metric.labels.items())
+    return f"{{{labels}}}" if labels else ""

@@ -1,0 +1,8 @@
+"""The HTTP API and the pages: `create_app()` makes one ASGI application; needs the extra `server`."""
+
+from runner.server.access import Person
+from runner.server.app import create_app
+from runner.server.auth import ApiKeys, Local, ProxyHeaders
+from runner.server.problems import Problem
+
+__all__ = ["ApiKeys", "Local", "Person", "Problem", "ProxyHeaders", "create_app"]

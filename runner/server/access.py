@@ -1,0 +1,110 @@
+"""Who calls, and what they may do: roles, and the permission that every route names.
+
+A route without a permission does not exist: `app.create_app` refuses it. So does a caller whom `auth` does
+not know, unless the route is open to all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+from fastapi import Request
+
+from runner.records.approvals import Principal, Voter
+from runner.server.problems import Problem
+
+Permission = Literal["open", "see", "read", "decide", "operate", "administer"]
+
+GRANTS: dict[str, frozenset[Permission]] = {
+    "viewer": frozenset({"see"}),
+    "reader": frozenset({"see", "read"}),
+    "approver": frozenset({"see", "read", "decide"}),
+    "operator": frozenset({"see", "operate"}),
+    "admin": frozenset({"see", "administer"}),
+}
+"""What each role may: see what exists, read payloads, decide questions, change runs, administer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who calls: a principal, with what its login says of it.
+
+    `roles` are those of the server (see `GRANTS`) and those that rules of approvals name. `level` is how sure
+    it is who calls (see docs/how-to/approvals.md), `login_at` when they logged in (seconds since 1970).
+    """
+
+    principal: Principal
+    roles: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    level: int = 0
+    login_at: float | None = None
+    acr: str | None = None
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """All that the roles grant."""
+        return frozenset(grant for role in self.roles for grant in GRANTS.get(role, ()))
+
+    def may(self, permission: Permission) -> bool:
+        """Whether a role grants the permission."""
+        return permission == "open" or permission in self.permissions
+
+    def voter(self, now: float) -> Voter:
+        """Return the person as rules of approvals see them, at a time in seconds since 1970."""
+        age = None if self.login_at is None else max(0.0, now - self.login_at)
+        return Voter(self.principal, self.groups, self.roles, self.level, age, self.acr)
+
+
+class Auth(Protocol):
+    """Tells who calls."""
+
+    def __call__(self, request: Request) -> Person | Awaitable[Person | None] | None:
+        """Return who calls; None for nobody known.
+
+        Raises:
+            Problem: the request says who calls in a way that does not hold.
+        """
+
+
+async def caller(request: Request) -> Person | None:
+    """Return who calls, asked once a request."""
+    if not hasattr(request.state, "person"):
+        person = cast("Callable[[Request], object]", request.app.state.auth)(request)
+        request.state.person = await person if inspect.isawaitable(person) else person
+    return cast("Person | None", request.state.person)
+
+
+class Allow:
+    """The permission of a route, as its dependency: it returns who calls."""
+
+    def __init__(self, permission: Permission) -> None:
+        self.permission: Permission = permission
+
+    async def __call__(self, request: Request) -> Person | None:
+        """Return who calls.
+
+        Raises:
+            Problem: nobody known calls, or they may not.
+        """
+        if self.permission == "open":
+            return None
+        person = await caller(request)
+        if person is None:
+            raise Problem(401, "Log in to do this.")
+        if not person.may(self.permission):
+            roles = ", ".join(role for role, grants in GRANTS.items() if self.permission in grants)
+            raise Problem(403, f"This needs one of the roles: {roles}.")
+        return person
+
+
+OPEN, SEE, READ, DECIDE, OPERATE, ADMINISTER = (
+    Allow("open"),
+    Allow("see"),
+    Allow("read"),
+    Allow("decide"),
+    Allow("operate"),
+    Allow("administer"),
+)

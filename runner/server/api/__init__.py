@@ -1,0 +1,5 @@
+"""The JSON API, version 1: a module for each thing that it is about."""
+
+from runner.server.api import dead, graphs, health, questions, runs, workers
+
+ROUTERS = (health.router, runs.router, questions.router, graphs.router, workers.router, dead.router)

@@ -1,0 +1,97 @@
+"""The JSON of the API: views as the commands write them, lists with cursors, and what viewers may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import AfterValidator
+
+from runner.operations.exports import Question
+from runner.operations.views import NodeView, RunView
+from runner.records.codec import JSON
+from runner.records.json_form import document
+from runner.records.listings import Page, place_of
+from runner.server.access import Person
+from runner.server.problems import Problem
+
+PAGE = 50
+"""Items of a page unless the caller names a number."""
+
+MOST = 500
+
+
+def _checked_cursor(cursor: str | None) -> str | None:
+    if cursor:
+        try:
+            for part in cursor.split("."):
+                if part != "~":
+                    place_of(part)
+        except Exception as error:
+            raise Problem(400, "This is no cursor of a listing. Begin without one.") from error
+    return cursor or None
+
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of the page at most.")]
+Cursor = Annotated[
+    str | None, Query(description="`next` of the page before."), AfterValidator(_checked_cursor)
+]
+Moment = Annotated[datetime | None, Query(description="A time as RFC 3339.")]
+
+
+def page_document(page: Page[Any], view: Any = document) -> dict[str, Any]:
+    """Return a page of a listing as JSON."""
+    return {"items": [view(item) for item in page], "next": page.next}
+
+
+def run_document(run: RunView, person: Person | None) -> Any:
+    """Return a run as JSON; without payloads for who may not read them."""
+    return document(run if _reads(person) else _bare_run(run))
+
+
+def question_document(question: Question, person: Person | None) -> Any:
+    """Return a question as JSON; without payloads for who may not read them."""
+    return document(question if _reads(person) else _bare_question(question))
+
+
+def event_document(event: Any, person: Person | None) -> Any:
+    """Return an event as JSON; without its data for who may not read them."""
+    return document(event if _reads(person) else replace(event, data=None))
+
+
+def _reads(person: Person | None) -> bool:
+    return person is not None and person.may("read")
+
+
+def _bare_run(run: RunView) -> RunView:
+    return replace(
+        run,
+        task=None,
+        reason="",
+        nodes=tuple(map(_bare_node, run.nodes)),
+        interrupts=tuple(map(_bare_question, run.interrupts)),
+    )
+
+
+def _bare_node(node: NodeView) -> NodeView:
+    error = node.error and replace(node.error, message="", traceback="", summary=node.error.type)
+    return replace(
+        node,
+        output=None,
+        error=error,
+        progress="",
+        run=node.run and _bare_run(node.run),
+        items=tuple(map(_bare_node, node.items)),
+    )
+
+
+def _bare_question(question: Question) -> Question:
+    return replace(question, reason=None, response=None, on_expire=None, response_schema=None)
+
+
+def schema_of(kind: Mapping[str, JSON]) -> dict[str, Any]:
+    """Return what a route says of its answer in the OpenAPI document."""
+    return {"content": {"application/json": {"schema": dict(kind)}}}

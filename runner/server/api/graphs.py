@@ -1,0 +1,34 @@
+"""`/v1/graphs`: the graphs that workers have published, and their drawings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+
+from runner.authoring.drawing import draw
+from runner.errors import NotFoundError
+from runner.server.access import SEE, Person
+from runner.server.services import Services, services
+
+router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
+
+Served = Annotated[Services, Depends(services)]
+Seen = Annotated[Person, Depends(SEE)]
+
+
+@router.get("", summary="List the graphs in the store")
+def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
+    """List the graphs that workers have published; those inside others are not listed."""
+    published = served.store.graphs()
+    items = [{"name": name, "fingerprint": published[name]} for name in sorted(published) if "/" not in name]
+    return {"items": items, "next": None}
+
+
+@router.get("/{name}.svg", summary="Draw a graph", response_class=Response)
+def drawing(name: str, _: Seen, served: Served) -> Response:
+    """Draw a graph of RUNNER_GRAPHS as SVG."""
+    plan = served.plan(name)
+    if plan is None:
+        raise NotFoundError(f"this server lacks the graph {name!r}; name its module in RUNNER_GRAPHS.")
+    return Response(draw(plan.definition, "svg"), media_type="image/svg+xml")

@@ -1,0 +1,50 @@
+"""`/healthz`, `/readyz`, `/metrics` and `/openapi.json`: for probes, Prometheus and other programs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import PlainTextResponse
+
+from runner.errors import StoreError
+from runner.operations.metrics import prometheus
+from runner.server.access import OPEN, SEE
+from runner.server.problems import Problem
+from runner.server.services import Services, services
+from runner.store.redis.server_info import read_metrics
+
+router = APIRouter(tags=["operations"])
+
+Served = Annotated[Services, Depends(services)]
+
+
+@router.get("/healthz", dependencies=[Depends(OPEN)], summary="Whether this process answers")
+def healthy() -> dict[str, str]:
+    """Answer as long as the process lives, whatever else is down."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", dependencies=[Depends(OPEN)], summary="Whether the store can be reached")
+def ready(served: Served) -> dict[str, str]:
+    """Answer 503 while the store can't be reached."""
+    try:
+        served.store.graphs()
+    except StoreError as error:
+        raise Problem(503, "The store can't be reached.", headers={"Retry-After": "5"}) from error
+    return {"status": "ok"}
+
+
+@router.get("/metrics", dependencies=[Depends(SEE)], response_class=PlainTextResponse, summary="Metrics")
+def metrics(served: Served) -> PlainTextResponse:
+    """Metrics of runs, questions and workers, in the text format of Prometheus."""
+    settings = served.settings
+    numbers = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
+    return PlainTextResponse(prometheus(numbers), media_type="text/plain; version=0.0.4")
+
+
+@router.get("/openapi.json", dependencies=[Depends(OPEN)], summary="This document", include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    document: dict[str, Any] = request.app.openapi()
+    return document

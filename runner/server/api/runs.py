@@ -1,0 +1,296 @@
+"""`/v1/runs`: start, list, show, and what people do to runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from pydantic import BaseModel, Field
+
+from runner.client import Run
+from runner.errors import RunnerError, StoreError
+from runner.operations.exports import event_of
+from runner.operations.views import archived_run, read_run
+from runner.records import codec
+from runner.records.codec import plain
+from runner.records.json_form import document
+from runner.records.run import Status, existing
+from runner.server.access import OPERATE, SEE, Person
+from runner.server.api.documents import (
+    PAGE,
+    Cursor,
+    Limit,
+    Moment,
+    event_document,
+    page_document,
+    run_document,
+)
+from runner.server.problems import Problem
+from runner.server.services import Services, services
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+Served = Annotated[Services, Depends(services)]
+Seen = Annotated[Person, Depends(SEE)]
+Operates = Annotated[Person, Depends(OPERATE)]
+
+
+class NewRun(BaseModel):
+    """A run to start."""
+
+    model_config = {"extra": "forbid"}
+
+    graph: str = Field(min_length=1)
+    task: Any = None
+    invocation_state: dict[str, Any] | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class Reason(BaseModel):
+    """Why somebody does this."""
+
+    model_config = {"extra": "forbid"}
+
+    reason: str = ""
+
+
+class RetryRequest(BaseModel):
+    """Which failed node runs again; all of them without a name."""
+
+    model_config = {"extra": "forbid"}
+
+    node: str | None = None
+
+
+class ForkRequest(BaseModel):
+    """From where a new run goes on; `input` is another task for the node."""
+
+    model_config = {"extra": "forbid"}
+
+    node: str
+    visit: int | None = Field(default=None, ge=1)
+    input: Any = None
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class AgainRequest(BaseModel):
+    """A new run like another; what is not named is as in that one."""
+
+    model_config = {"extra": "forbid"}
+
+    task: Any = None
+
+
+class MigrateRequest(BaseModel):
+    """How the nodes of a waiting run are called now, and which to remove."""
+
+    model_config = {"extra": "forbid"}
+
+    mapping: dict[str, str] = Field(default_factory=dict)
+    drop: list[str] = Field(default_factory=list)
+    dry_run: bool = True
+
+
+@router.post("", status_code=201, summary="Start a run")
+def start(
+    body: NewRun,
+    _: Operates,
+    served: Served,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
+) -> dict[str, Any]:
+    """Start a run of a graph; with an Idempotency-Key a repeat of the request returns the same run."""
+    started = served.client.start(
+        body.graph,
+        body.task,
+        invocation_state=body.invocation_state,
+        tags=body.tags,
+        idempotency_key=idempotency_key,
+    )
+    if idempotency_key is not None:
+        _check_same(served, started, body)
+    response.headers["location"] = started.id
+    return {"run_id": started.id, "graph": body.graph, "status": str(started.status)}
+
+
+def _check_same(served: Services, started: Run, body: NewRun) -> None:
+    snapshot = served.store.read(started.id)
+    if snapshot is None:
+        return
+    earlier = (plain(codec.unpack(snapshot.task)), dict(snapshot.tags), snapshot.record.graph_id)
+    if earlier != (body.task, body.tags, body.graph):
+        raise Problem(
+            422,
+            f"The Idempotency-Key is that of run {started.id}, which has another body.",
+            run_id=started.id,
+        )
+
+
+@router.get("", summary="List runs, newest first")
+def list_runs(
+    _: Seen,
+    served: Served,
+    status: Annotated[Status | None, Query()] = None,
+    graph: Annotated[str | None, Query()] = None,
+    tag: Annotated[list[str] | None, Query(description="name=value; may be repeated.")] = None,
+    since: Moment = None,
+    until: Moment = None,
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> dict[str, Any]:
+    """List the runs that match all filters."""
+    tags = dict(_pair(text) for text in tag or ())
+    return page_document(
+        served.client.runs(
+            status, graph=graph, tags=tags, since=since, until=until, limit=limit, cursor=cursor
+        )
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise Problem(422, f"The tag {text!r:.80} is not name=value.")
+    return name, value
+
+
+@router.get("/{run_id}", summary="Show a run with its nodes")
+def show(run_id: str, person: Seen, served: Served) -> Any:
+    """Show a run; one that has expired comes from the archive."""
+    if served.archive is not None and served.store.peek(run_id) is None:
+        export = served.archive.read(run_id)
+        if export is not None:
+            return run_document(archived_run(export), person)
+    return run_document(read_run(served.store, run_id), person)
+
+
+@router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")
+def remove(run_id: str, _: Operates, served: Served) -> None:
+    """Remove everything that is stored of a run before its retention is over."""
+    served.client.run(run_id).remove()
+
+
+@router.get("/{run_id}/events", summary="List the events of a run, in order")
+def events(
+    run_id: str,
+    person: Seen,
+    served: Served,
+    after: Annotated[str, Query(pattern=r"^\d{0,18}$")] = "",
+    limit: Limit = PAGE,
+) -> dict[str, Any]:
+    """List events after a position; `next` is the position to go on from, null where no more is known."""
+    existing(served.store.peek(run_id), run_id)
+    found = served.store.events(run_id, after, limit)
+    return {
+        "items": [event_document(event_of(event), person) for event in found],
+        "next": found[-1].position if len(found) == limit else None,
+    }
+
+
+@router.post("/{run_id}:cancel", summary="Stop a run and its child runs")
+def cancel(run_id: str, body: Reason, person: Operates, served: Served) -> dict[str, str]:
+    """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
+    run = served.client.run(run_id)
+    if not run.cancel(body.reason or f"cancelled by {person.principal.name or person.principal.sub}"):
+        raise Problem(409, f"Run {run_id} has ended or is stopping already; nothing was changed.")
+    return {"run_id": run_id, "status": str(run.status)}
+
+
+@router.post("/{run_id}:retry", summary="Resume a failed or cancelled run")
+def retry(run_id: str, body: RetryRequest, _: Operates, served: Served) -> dict[str, Any]:
+    """Run failed and cancelled nodes again; what has completed stays."""
+    return {"run_id": run_id, "nodes": served.client.run(run_id).retry(body.node)}
+
+
+@router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
+def fork(run_id: str, body: ForkRequest, _: Operates, served: Served) -> dict[str, str]:
+    """Start a new run that keeps what does not depend on the node."""
+    changes = {"input": body.input} if "input" in body.model_fields_set else {}
+    run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **changes)
+    return {"run_id": run.id, "status": str(run.status)}
+
+
+@router.post("/{run_id}:again", status_code=201, summary="Start a new run like this one")
+def again(run_id: str, body: AgainRequest, _: Operates, served: Served) -> dict[str, str]:
+    """Start a new run of the same graph from its beginning."""
+    changes = {"task": body.task} if "task" in body.model_fields_set else {}
+    run = served.client.run(run_id).again(**changes)
+    return {"run_id": run.id, "status": str(run.status)}
+
+
+@router.post("/{run_id}:migrate", summary="Move a waiting run to the present version of its graph")
+def migrate(run_id: str, body: MigrateRequest, _: Operates, served: Served) -> Any:
+    """Say what would become of each node; with `dry_run` false, do it."""
+    result = served.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
+    return document(result)
+
+
+# -- many at once --------------------------------------------------------------------------------------
+
+MOST_RUNS = 500
+"""Runs of one batch: it is one request, and a client sends the next one."""
+
+
+class RunFilter(BaseModel):
+    """Which runs: those that match all of these, or those that are named."""
+
+    model_config = {"extra": "forbid"}
+
+    run_ids: list[str] | None = Field(default=None, max_length=MOST_RUNS)
+    status: Status | None = None
+    graph: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class Batch(BaseModel):
+    """What to do to many runs."""
+
+    model_config = {"extra": "forbid"}
+
+    action: Literal["cancel", "retry", "remove"]
+    filter: RunFilter
+    reason: str = ""
+    dry_run: bool = True
+
+
+@router.post(":batch", summary="Cancel, retry or remove many runs")
+def batch(body: Batch, person: Operates, served: Served) -> dict[str, Any]:
+    """Say which runs match; with `dry_run` false, do it, each by itself.
+
+    `items` have what became of each run. `next` is true where more match than one batch takes: repeat it.
+    """
+    ids, more = _matching(served, body.filter)
+    if body.dry_run:
+        return {
+            "items": [{"run_id": run_id, "result": "would " + body.action} for run_id in ids],
+            "next": more,
+        }
+    why = body.reason or f"{body.action} by {person.principal.name or person.principal.sub}"
+    return {"items": [_each(served, body.action, run_id, why) for run_id in ids], "next": more}
+
+
+def _matching(served: Services, query: RunFilter) -> tuple[list[str], bool]:
+    if query.run_ids is not None:
+        return list(dict.fromkeys(query.run_ids)), False
+    if query.status is None and query.graph is None and not query.tags:
+        raise Problem(422, "A batch needs a filter: run_ids, status, graph or tags.")
+    page = served.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
+    return [run.run_id for run in page if not run.parent], page.next is not None
+
+
+def _each(served: Services, action: str, run_id: str, why: str) -> dict[str, str]:
+    try:
+        run = served.client.run(run_id)
+        if action == "cancel":
+            result = "cancelled" if run.cancel(why) else "had ended, or was stopping"
+        elif action == "retry":
+            run.retry()
+            result = "retried"
+        else:
+            run.remove()
+            result = "removed"
+    except StoreError:
+        raise
+    except RunnerError as error:
+        result = str(error)
+    return {"run_id": run_id, "result": result}

@@ -1,0 +1,22 @@
+"""`/v1/workers`: the processes that run nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from runner.operations.views import read_workers
+from runner.records.json_form import document
+from runner.server.access import SEE, Person
+from runner.server.services import Services, services
+
+router = APIRouter(prefix="/v1/workers", tags=["workers"])
+
+
+@router.get("", summary="List workers and keepers")
+def list_workers(
+    _: Annotated[Person, Depends(SEE)], served: Annotated[Services, Depends(services)]
+) -> dict[str, Any]:
+    """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
+    return {"items": document(read_workers(served.settings)), "next": None}

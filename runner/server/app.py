@@ -1,0 +1,88 @@
+"""The application: the routes with their permissions, errors and headers, for any ASGI server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from runner.errors import RunnerError, UsageError
+from runner.server.access import Allow, caller
+from runner.server.api import ROUTERS
+from runner.server.auth import Local
+from runner.server.browser import FormTokens, SecurityHeaders, check_form
+from runner.server.problems import Problem, respond
+from runner.server.services import Services
+from runner.settings import Settings
+
+DESCRIPTION = """Runs, their questions and what they wait for, over HTTP.
+
+Errors are problem documents (RFC 9457). Lists have `items` and `next`, the cursor of the next page or null.
+"""
+
+
+def create_app(
+    settings: Settings | None = None, auth: Callable[[Request], Any] | None = None, title: str = "Runner"
+) -> FastAPI:
+    """Make the ASGI application of the API and the pages; it can be mounted below any path.
+
+    `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
+    `Person`, or None for nobody; it may be async. Without it everybody on this machine may do everything, and
+    nobody else anything.
+
+    Raises:
+        UsageError: a setting can't be used.
+    """
+    settings = settings or Settings()
+    app = FastAPI(
+        title=title,
+        description=DESCRIPTION,
+        version=version("celery-graph-runner"),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(_checked_form)],
+        separate_input_output_schemas=False,
+    )
+    app.state.services = Services(settings)
+    app.state.auth = auth or Local()
+    app.state.form_tokens = FormTokens(settings.server_secret)
+    app.add_middleware(SecurityHeaders)
+    for kind in (
+        Problem,
+        RunnerError,
+        RequestValidationError,
+        HTTPException,
+        Exception,
+    ):
+        app.add_exception_handler(kind, respond)
+    for router in ROUTERS:
+        app.include_router(router)
+    _check_routes()
+    return app
+
+
+async def _checked_form(request: Request) -> None:
+    if request.method not in {"GET", "HEAD", "OPTIONS"}:
+        await check_form(request, await caller(request))
+
+
+def permission_of(route: APIRoute) -> Allow | None:
+    """Return the permission that a route names; None where it names none."""
+    return next((part.call for part in route.dependant.dependencies if isinstance(part.call, Allow)), None)
+
+
+def routes() -> Iterator[APIRoute]:
+    """List the routes that answer with data or pages."""
+    return (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
+
+
+def _check_routes() -> None:
+    for route in routes():
+        if permission_of(route) is None:
+            raise UsageError(f"the route {route.path} names no permission, so nobody may be let in.")

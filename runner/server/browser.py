@@ -1,0 +1,131 @@
+"""What keeps a page safe in a browser: headers of each response, and who may send a form.
+
+A request that changes something must come from a page of this origin, which the browser says, and carry the
+form token of who is logged in. A program that is no browser says neither `Origin` nor `Sec-Fetch-Site`; it
+sends JSON, which no form of another site can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runner.server.access import Person
+from runner.server.auth import same
+from runner.server.problems import Problem
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; "
+        "trusted-types htmx"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+TOKEN, TOKEN_HEADER = "form_token", "x-form-token"
+
+TOKEN_AGE = 12 * 3600
+"""Seconds for which a page that was opened can still send its form."""
+
+
+class SecurityHeaders:
+    """Puts the headers on each response; also marks what must not be stored by a cache."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class FormTokens:
+    """Tokens that prove that a form is from a page which this server made for the same person."""
+
+    def __init__(self, secret: str = "") -> None:
+        """With several processes all need the same `secret`; without one each makes its own."""
+        self._secret = (secret or secrets.token_hex(32)).encode()
+
+    def issue(self, person: Person | None, now: float | None = None) -> str:
+        """Make the token of a page."""
+        issued = f"{round(time.time() if now is None else now):x}"
+        return f"{issued}.{self._mac(person, issued)}"
+
+    def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:
+        """Whether a token is one of this person's, and not too old."""
+        issued, _, mac = token.partition(".")
+        if not same(mac, self._mac(person, issued)):
+            return False
+        age = (time.time() if now is None else now) - int(issued, 16)
+        return -60 <= age <= TOKEN_AGE
+
+    def _mac(self, person: Person | None, issued: str) -> str:
+        text = f"form\n{person.principal.key if person else ''}\n{issued}"
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def check_origin(request: Request) -> bool:
+    """Whether a request that changes something comes from a browser's page of this origin.
+
+    False where it does not come from a browser, and sends JSON.
+
+    Raises:
+        Problem: it comes from a page elsewhere.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is None and origin is None:
+        if request.headers.get("content-type", "application/json").partition(";")[0] != "application/json":
+            raise Problem(403, "Send JSON, or a form from a page of this server.")
+        return False
+    # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.
+    if site not in {None, "same-origin"} or (
+        origin is not None and _host(origin) != request.headers.get("host")
+    ):
+        raise Problem(403, "The request comes from a page of another site; nothing was done.")
+    return True
+
+
+def _host(origin: str) -> str:
+    return urlsplit(origin).netloc
+
+
+async def check_form(request: Request, person: Person | None) -> None:
+    """Refuse a browser's request that changes something without the token of its page.
+
+    Raises:
+        Problem: it comes from elsewhere, or has no such token.
+    """
+    if request.method in SAFE or not check_origin(request):
+        return
+    if request.headers.get("authorization"):
+        return  # no browser adds this header by itself
+    token = request.headers.get(TOKEN_HEADER, "")
+    if not token and "form" in request.headers.get("content-type", ""):
+        token = str((await request.form()).get(TOKEN, ""))
+    tokens: FormTokens = request.app.state.form_tokens
+    if not tokens.holds(token, person):
+        raise Problem(
+            403, "The page is too old, or not from here. Load it again; what you typed was not sent."
+        )

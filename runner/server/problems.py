@@ -1,0 +1,87 @@
+"""Errors as HTTP has them: problem documents of RFC 9457, on pages the same in words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from runner import errors
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+RETRY_AFTER = 5
+"""Seconds after which a client may try again when the store can't be reached."""
+
+STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.NotFoundError, 404),
+    (errors.PayloadTooLarge, 413),
+    (errors.UsageError, 422),
+    (errors.ConflictError, 409),
+    (errors.StoreError, 503),
+)
+
+
+class Problem(Exception):
+    """A request that is refused; `more` are further members of the document, such as `errors`."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.more = status, detail, dict(headers or {}), more
+
+    def document(self) -> dict[str, Any]:
+        """Return the problem document."""
+        title = HTTPStatus(self.status).phrase
+        return {
+            "type": "about:blank",
+            "title": title,
+            "status": self.status,
+            "detail": self.detail,
+        } | self.more
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Make a problem of any error; one that is nobody's but ours says nothing of itself."""
+    match error:
+        case Problem():
+            return error
+        case RequestValidationError():
+            places = [{"pointer": _pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()]
+            detail = "; ".join(f"{place['pointer'] or 'body'}: {place['detail']}" for place in places)
+            return Problem(422, detail, errors=places)
+        case HTTPException():
+            return Problem(error.status_code, str(error.detail), headers=error.headers)
+    for kind, status in STATUSES:
+        if isinstance(error, kind):
+            headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
+            detail = "The store can't be reached. Nothing was changed." if status == 503 else str(error)
+            return Problem(status, detail, headers=headers)
+    log.error("request.failed: %s", error, exc_info=error)
+    return Problem(500, "The server failed. Nothing more is known here; its log has the error.")
+
+
+def _pointer(place: tuple[int | str, ...]) -> str:
+    """Return where in the request something is wrong: `/body/task`, `/query/limit`."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in place)
+
+
+def respond(request: Request, error: Exception) -> Response:
+    """Answer a request that failed: JSON for programs; pages have their own form."""
+    problem = problem_of(error)
+    page = getattr(request.app.state, "error_page", None)
+    if page is not None and "text/html" in request.headers.get("accept", ""):
+        response: Response = page(request, problem)
+    else:
+        response = JSONResponse(problem.document(), problem.status, media_type=MEDIA_TYPE)
+    response.headers.update(problem.headers)
+    return response

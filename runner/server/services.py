@@ -1,0 +1,66 @@
+"""What requests share: the settings, and the client of the store that they lead to."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import cast
+
+from fastapi import Request
+
+from runner.client import Client
+from runner.definition.registry import Plan, load, registry
+from runner.settings import Settings
+from runner.store.archive import Archive, open_archive
+from runner.store.interface import Store
+from runner.store.redis.dead_letters import DeadLetters
+
+
+class Services:
+    """Opened when first used, so that an application can be made while the store is away."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._graphs_loaded = False
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the store."""
+        settings = self.settings
+        return Client(
+            settings.redis_url,
+            settings.broker_url,
+            namespace=settings.namespace,
+            partitions=settings.partitions,
+        )
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for what a client does not offer."""
+        return self.client.engine.store
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        """The dead letters of the store."""
+        settings = self.settings
+        return DeadLetters(settings.redis_url, settings.namespace, settings.partitions)
+
+    def plan(self, graph: str) -> Plan | None:
+        """Return a graph of RUNNER_GRAPHS; None for one that this process does not have.
+
+        Raises:
+            DefinitionError: a module of RUNNER_GRAPHS can't be imported.
+        """
+        if not self._graphs_loaded:
+            load(self.settings.graphs)
+            self._graphs_loaded = True
+        return registry.find(graph)
+
+    @cached_property
+    def archive(self) -> Archive | None:
+        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
+        return open_archive(self.settings.archive) if self.settings.archive else None
+
+
+def services(request: Request) -> Services:
+    """Return what the requests of an application share, for a route."""
+    return cast("Services", request.app.state.services)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from fastapi.testclient import TestClient
+
+from runner import Client
+from runner.definition.registry import Registry
+from runner.records.approvals import Principal
+from runner.server import create_app
+from runner.server.access import GRANTS, Person
+from runner.settings import Settings
+from runner.store.redis.partitions import open_store
+from tests.graphs import wired
+
+
+class Site:
+    """An application on a store whose nodes run in this process, when a test says so."""
+
+    def __init__(self, url, graphs):
+        self.registry = Registry()
+        for name, build in graphs.items():
+            self.registry.add(name, build)
+        self.settings = Settings(redis_url=url)
+        self.bells = deque()
+        self.client = Client(store=open_store(self.settings), dispatcher=self, registry=self.registry)
+        self.client.engine.publish(list(graphs))
+        self.person = Person(Principal("ana"), frozenset(GRANTS))
+        self.app = create_app(self.settings, auth=lambda request: self.person)
+        self.app.state.services.client = self.client
+        self.app.state.services.plan = self.registry.find
+        self.http = TestClient(self.app, base_url="https://runner.example", raise_server_exceptions=False)
+
+    def ring(self, doorbells):
+        self.bells.extend(doorbells)
+
+    def call(self, task, kwargs, task_id):
+        return True
+
+    def work(self):
+        """Run nodes until nothing is ready."""
+        while self.bells:
+            bell = self.bells.popleft()
+            self.client.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+
+    def start(self, graph, task=None, **options):
+        """Start a run, and run its nodes until they have ended or wait."""
+        run = self.client.start(graph, task, **options)
+        self.work()
+        return run
+
+    def as_role(self, *roles, name="ana", groups=()):
+        """Log somebody in."""
+        self.person = Person(Principal(name), frozenset(roles), frozenset(groups)) if roles else None
+
+
+def ask(ctx):
+    return ctx.interrupt(
+        "refund",
+        reason={"order": 7, "note": "late"},
+        response_schema={"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+    )
+
+
+def fail(ctx):
+    raise ValueError("the secret printer is out of paper")
+
+
+def echo(ctx):
+    return {"task": ctx.task}
+
+
+GRAPHS = {
+    "approval": lambda: wired(
+        {"look_up": echo, "approve": ask, "pay": echo}, "look_up approve", "approve pay"
+    ).build(),
+    "echo": lambda: wired({"echo": echo}).build(),
+    "broken": lambda: wired({"fail": fail}).build(),
+}
+
+
+@pytest.fixture
+def site(redis_url):
+    """An application whose graphs ask, end and fail; who calls may do everything."""
+    return Site(redis_url, GRAPHS)

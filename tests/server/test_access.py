@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from fastapi import APIRouter, Request
+from fastapi.testclient import TestClient
+
+from runner.errors import UsageError
+from runner.server import ApiKeys, Local, Problem, ProxyHeaders, create_app
+from runner.server import app as application
+from runner.server.app import permission_of, routes
+from runner.server.auth import new_key
+from runner.settings import Settings
+
+
+def filled(path):
+    """A path of a route with something in its place."""
+    return (
+        path.replace("{run_id}", "0none")
+        .replace("{question_id}", "0none.a.1.b")
+        .replace("{letter_id}", "message:1-0")
+        .replace("{name}", "echo")
+    )
+
+
+def test_every_route_names_its_permission(site):
+    """There is no route that nobody has thought about."""
+    paths = {route.path for route in routes() if permission_of(route)}
+
+    assert paths >= {"/healthz", "/v1/runs", "/v1/runs/{run_id}:cancel"}
+    assert len(paths) == len({route.path for route in routes()})
+
+
+def test_a_route_without_permission_is_refused(site, monkeypatch):
+    """The control of the test above: an application with such a route is not made."""
+    router = APIRouter()
+    router.add_api_route("/forgotten", lambda: "open", methods=["GET"])
+    monkeypatch.setattr(application, "ROUTERS", (*application.ROUTERS, router))
+
+    with pytest.raises(UsageError, match="/forgotten"):
+        create_app(site.settings)
+
+
+def test_nobody_known_may_do_nothing(site):
+    """Each route but the probes and the OpenAPI document answers 401."""
+    site.as_role()
+    open_to_all = {"/healthz", "/readyz", "/openapi.json"}
+
+    for route in routes():
+        for method in route.methods:
+            status = site.http.request(method, filled(route.path)).status_code
+            assert (status == 401) is (route.path not in open_to_all), (method, route.path, status)
+
+
+@pytest.mark.parametrize("role", ["viewer", "reader", "approver", "admin"])
+def test_only_operators_change_runs(site, role):
+    """Other roles get 403 before anything is looked at."""
+    site.as_role(role)
+
+    for route in routes():
+        if route.path.startswith("/v1/runs") and route.methods & {"POST", "DELETE"}:
+            for method in route.methods:
+                assert site.http.request(method, filled(route.path)).status_code == 403, route.path
+
+
+def test_viewers_see_no_payloads(site):
+    """What exists is shown, but not what users and agents have written."""
+    run, broken = site.start("approval", {"secret": "task"}), site.start("broken")
+    site.as_role("viewer")
+
+    paths = [
+        f"/v1/runs/{run.id}",
+        f"/v1/runs/{broken.id}",
+        f"/v1/runs/{run.id}/events",
+        "/v1/questions",
+        f"/v1/questions/{run.interrupts()[0].id}",
+    ]
+    for path in paths:
+        text = site.http.get(path).text
+        assert "secret" not in text, path
+        assert "late" not in text, path
+    assert site.http.get("/v1/dead").status_code == 403
+    site.as_role("reader")
+    assert "secret" in site.http.get(paths[0]).text
+    assert "late" in site.http.get(paths[-1]).text
+
+
+# -- browsers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "https://runner.example:8443"},
+        {"Origin": "null"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "text/plain"},
+        {"Sec-Fetch-Site": "same-origin"},  # from here, but without the token of a page
+        {"Origin": "https://runner.example", "X-Form-Token": "0.0"},
+    ],
+)
+def test_pages_of_other_sites_change_nothing(site, headers):
+    """Whatever a page elsewhere can make a browser send, nothing is started by it."""
+    body = json.dumps({"graph": "echo"})
+    reply = site.http.post("/v1/runs", content=body, headers={"Content-Type": "application/json", **headers})
+
+    assert reply.status_code == 403
+    assert not site.client.runs()
+
+
+def test_a_page_of_this_server_changes_something(site):
+    """The control of the test above: with the origin and the token of its page the run is started."""
+    token = site.app.state.form_tokens.issue(site.person)
+    headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin", "X-Form-Token": token}
+
+    assert site.http.post("/v1/runs", json={"graph": "echo"}, headers=headers).status_code == 201
+
+
+def test_the_token_of_a_page_is_its_persons(site):
+    """Another person's page, one of yesterday and one of another server are refused."""
+    tokens, ana = site.app.state.form_tokens, site.person
+    site.as_role("operator", name="ben")
+
+    assert tokens.holds(tokens.issue(ana, 1_000), ana, 2_000)
+    assert not tokens.holds(tokens.issue(ana, 1_000), site.person, 2_000)
+    assert not tokens.holds(tokens.issue(ana, 1_000), ana, 100_000)
+    assert not tokens.holds(type(tokens)().issue(ana, 1_000), ana, 2_000)
+    assert not tokens.holds("zz", ana)
+
+
+def test_each_answer_has_the_headers_of_a_safe_page(site):
+    """Also an error's: nothing inline is run, nothing frames a page, nothing is guessed or stored."""
+    for path in ("/v1/runs", "/v1/nothing", "/healthz"):
+        headers = site.http.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+# -- who calls --------------------------------------------------------------------------------------------
+
+
+def called(auth, redis_url, base="http://localhost", client=("127.0.0.1", 1), **headers):
+    http = TestClient(create_app(Settings(redis_url=redis_url), auth=auth), base_url=base, client=client)
+    return http.get("/v1/runs", headers=headers).status_code
+
+
+def test_local_serves_its_own_machine(redis_url):
+    """Not another address, not through a proxy, and not under a name that somebody else's DNS gave it."""
+    assert called(None, redis_url) == 200
+    assert called(None, redis_url, base="http://127.0.0.1:8000") == 200
+    assert called(Local(), redis_url, client=("10.0.0.5", 1)) == 403
+    assert called(Local(), redis_url, base="http://rebound.example") == 403
+    assert called(Local(), redis_url, **{"X-Forwarded-For": "10.0.0.5"}) == 403
+
+
+def test_headers_count_from_the_proxy_only(redis_url):
+    """Anybody can write a header; the address from which it comes can't be chosen."""
+    auth = ProxyHeaders(trusted=["10.0.0.0/8"], default_roles=["viewer"])
+    login = {"X-Forwarded-User": "ana"}
+
+    assert called(auth, redis_url, client=("10.0.0.9", 1), **login) == 200
+    assert called(auth, redis_url, client=("192.0.2.1", 1), **login) == 403
+    assert called(auth, redis_url, client=("10.0.0.9", 1)) == 401
+    with pytest.raises(UsageError, match="everywhere"):
+        ProxyHeaders(trusted=["everywhere"])
+
+
+def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_path):
+    """The file has only a hash; who takes an entry out locks the key out."""
+    file = tmp_path / "keys.json"
+    key, entry = new_key("ci", ["viewer"])
+    file.write_text(json.dumps([entry]))
+    auth = ApiKeys(file)
+
+    assert key not in file.read_text()
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
+    assert called(auth, redis_url, Authorization="Bearer rk_guessed") == 401
+    assert called(auth, redis_url) == 401
+    file.write_text("[]")
+    import os
+
+    os.utime(file, (1, 1))
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 401
+    with pytest.raises(UsageError, match="boss"):
+        new_key("ci", ["boss"])
+
+
+def test_a_callable_may_be_async_and_refuse(redis_url):
+    """A framework's own login is asked as it is; what it refuses is a problem document."""
+
+    async def nobody(request: Request):
+        return None
+
+    async def refusing(request: Request):
+        raise Problem(403, "not today")
+
+    assert called(nobody, redis_url) == 401
+    assert called(refusing, redis_url) == 403

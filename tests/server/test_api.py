@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+
+
+def test_a_run_is_started_and_shown(site):
+    """A start answers with the id, under which the run is shown with its nodes."""
+    started = site.http.post("/v1/runs", json={"graph": "echo", "task": {"order": 7}, "tags": {"team": "a"}})
+    site.work()
+
+    assert started.status_code == 201
+    run = site.http.get(f"/v1/runs/{started.json()['run_id']}").json()
+    assert (run["status"], run["task"], run["tags"]) == ("completed", {"order": 7}, {"team": "a"})
+    assert [(node["id"], node["output"]) for node in run["nodes"]] == [("echo", {"task": {"order": 7}})]
+
+
+def test_a_repeated_start_returns_the_same_run(site):
+    """A key stands for one request: the same one again gets its run, another one is refused."""
+    key = {"Idempotency-Key": "k1"}
+    body = {"graph": "echo", "task": 1}
+
+    first, again = (site.http.post("/v1/runs", json=body, headers=key).json() for _ in range(2))
+    other = site.http.post("/v1/runs", json={**body, "task": 2}, headers=key)
+
+    assert first["run_id"] == again["run_id"]
+    assert other.status_code == 422
+    assert other.json()["run_id"] == first["run_id"]
+
+
+def test_a_list_continues_with_its_cursor(site):
+    """Pages together have every run once, newest first."""
+    ids = [site.start("echo", number).id for number in range(5)]
+
+    first = site.http.get("/v1/runs", params={"limit": 3}).json()
+    second = site.http.get("/v1/runs", params={"limit": 3, "cursor": first["next"]}).json()
+
+    assert [run["run_id"] for run in first["items"] + second["items"]] == ids[::-1]
+    assert second["next"] is None
+
+
+def test_runs_are_filtered(site):
+    """Status, graph and tags cut the list."""
+    failed = site.start("broken", tags={"team": "a"}).id
+    site.start("echo", tags={"team": "b"})
+
+    def listed(**params):
+        return [run["run_id"] for run in site.http.get("/v1/runs", params=params).json()["items"]]
+
+    assert listed(status="failed") == listed(graph="broken") == listed(tag="team=a") == [failed]
+    assert listed(tag="team=c") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("get", "/v1/runs/0none", None, 404),
+        ("post", "/v1/runs", {"graph": "nowhere"}, 404),
+        ("post", "/v1/runs", {"graph": ""}, 422),
+        ("post", "/v1/runs", {"graph": "echo", "colour": 1}, 422),
+        ("get", "/v1/runs?cursor=!", None, 400),
+        ("get", "/v1/runs?limit=0", None, 422),
+        ("get", "/v1/runs?tag=a", None, 422),
+        ("get", "/v1/questions/00none.a.1.b", None, 404),
+        ("get", "/v1/dead/nothing", None, 422),
+        ("post", "/v1/runs/0none:cancel", {}, 404),
+        ("get", "/v1/nothing", None, 404),
+    ],
+)
+def test_a_refused_request_gets_a_problem_document(site, method, path, body, status):
+    """Whatever is wrong, the answer is RFC 9457: its media type, the status again, and words."""
+    reply = site.http.request(method, path, json=body)
+
+    assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json")
+    assert reply.json()["status"] == status
+    assert reply.json()["detail"]
+
+
+def test_events_go_on_from_a_position(site):
+    """A page of events ends in the position from which the next one goes on."""
+    run = site.start("echo")
+
+    first = site.http.get(f"/v1/runs/{run.id}/events", params={"limit": 2}).json()
+    rest = site.http.get(f"/v1/runs/{run.id}/events", params={"after": first["next"]}).json()
+
+    kinds = [event["kind"] for event in first["items"] + rest["items"]]
+    assert (kinds[0], kinds[-1], rest["next"]) == ("run.started", "run.ended", None)
+
+
+def test_people_change_runs(site):
+    """Cancel, retry, fork, again and remove do what the commands of these names do."""
+    waiting, failed = site.start("approval").id, site.start("broken").id
+
+    assert site.http.post(f"/v1/runs/{waiting}:cancel", json={"reason": "no"}).json()["status"] == "cancelled"
+    assert site.http.post(f"/v1/runs/{waiting}:cancel", json={}).status_code == 409
+    assert site.http.post(f"/v1/runs/{failed}:retry", json={}).json()["nodes"] == ["fail"]
+    site.work()
+    forked = site.http.post(f"/v1/runs/{failed}:fork", json={"node": "fail", "input": 1})
+    again = site.http.post(f"/v1/runs/{waiting}:again", json={"task": 2})
+    assert (forked.status_code, again.status_code) == (201, 201)
+    assert site.http.delete(f"/v1/runs/{waiting}").status_code == 204
+    assert site.http.get(f"/v1/runs/{waiting}").status_code == 404
+
+
+def test_a_batch_says_first_what_it_would_do(site):
+    """Without `dry_run: false` nothing is changed; with it each run has its own result."""
+    ids = {site.start("approval").id for _ in range(3)}
+    batch = {"action": "cancel", "filter": {"graph": "approval"}}
+
+    dry = site.http.post("/v1/runs:batch", json=batch).json()
+    before = {run.run_id for run in site.client.runs("interrupted")}
+    done = site.http.post("/v1/runs:batch", json={**batch, "dry_run": False}).json()
+
+    assert {item["run_id"] for item in dry["items"]} == before == ids
+    assert [item["result"] for item in done["items"]] == ["cancelled"] * 3
+    assert site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code == 422
+
+
+def test_a_question_has_its_digest_as_etag(site):
+    """What a vote must repeat in If-Match is what was shown."""
+    run = site.start("approval")
+
+    (listed,) = site.http.get("/v1/questions", params={"run": run.id}).json()["items"]
+    shown = site.http.get(f"/v1/questions/{listed['id']}")
+
+    assert shown.json()["reason"] == {"order": 7, "note": "late"}
+    assert shown.headers["etag"] == f'"{shown.json()["digest"]}"'
+
+
+def test_a_graph_is_drawn(site):
+    """A graph of this program is an SVG; one that only the store knows is not there."""
+    assert "<svg" in site.http.get("/v1/graphs/approval.svg").text
+    assert {graph["name"] for graph in site.http.get("/v1/graphs").json()["items"]} >= {"approval", "echo"}
+    assert site.http.get("/v1/graphs/other.svg").status_code == 404
+
+
+def test_without_a_store_nothing_but_health_answers(site):
+    """Probes and people learn that the store is away, and when to try again; nobody sees a traceback."""
+    from runner.server import create_app
+    from runner.settings import Settings
+
+    app = create_app(Settings(redis_url="redis://127.0.0.1:1/0"), auth=lambda request: site.person)
+    http = type(site.http)(app, raise_server_exceptions=False)
+
+    assert http.get("/healthz").status_code == 200
+    for path in ("/readyz", "/v1/runs", "/v1/questions", "/metrics"):
+        reply = http.get(path)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
+        assert "Traceback" not in reply.text
