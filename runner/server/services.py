@@ -9,6 +9,7 @@ from fastapi import Request
 
 from runner.client import Client
 from runner.definition.registry import Plan, load, registry
+from runner.server.streams import Hub
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
 from runner.store.interface import Store
@@ -37,6 +38,11 @@ class Services:
     def store(self) -> Store:
         """The store itself, for what a client does not offer."""
         return self.client.engine.store
+
+    @cached_property
+    def hub(self) -> Hub:
+        """The reader of the streams."""
+        return Hub(lambda: self.store)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from runner import Client
@@ -13,6 +15,8 @@ from runner.server.access import GRANTS, Person
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store
 from tests.graphs import wired
+from tests.ports import free_port
+from tests.waiting import wait_until
 
 
 class Site:
@@ -84,3 +88,29 @@ GRAPHS = {
 def site(redis_url):
     """An application whose graphs ask, end and fail; who calls may do everything."""
     return Site(redis_url, GRAPHS)
+
+
+class Served:
+    """The application on a port of this machine, by uvicorn in a thread."""
+
+    def __init__(self, app, port):
+        self.url = f"http://127.0.0.1:{port}"
+        self._server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+        self._server.config.timeout_graceful_shutdown = 1
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        wait_until(lambda: self._server.started, "the server listens")
+        return self
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+@pytest.fixture
+def served(site):
+    """Serve the application for real clients and browsers."""
+    with Served(site.app, free_port()) as served:
+        yield served

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
+from runner.definition.registry import PATH
 
 CHARACTER, LINE, PAD = 7.6, 17.0, 12.0  # of the text: width, height, and space around it
 
@@ -37,7 +38,7 @@ HEAD = (
     'viewBox="0 0 {w:.0f} {h:.0f}" font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="12.5">'
     '<title>{name}</title><defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" '
     'markerHeight="8" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#44546a"/></marker></defs>'
-    '<rect width="100%" height="100%" fill="#ffffff"/>'
+    '<rect class="ground" width="100%" height="100%" fill="#ffffff"/>'
 )
 
 
@@ -62,15 +63,17 @@ class Frame:
 
 def draw(diagram: Diagram) -> str:
     """Draw a graph as SVG."""
-    drawing = _drawing(diagram)
+    drawing = _drawing(diagram, "")
     width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
     head = HEAD.format(w=width, h=height, name=_xml(diagram.name))
     body = "\n".join(drawing.parts)
     return f'{head}\n<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">\n{body}\n</g>\n</svg>\n'
 
 
-def _drawing(diagram: Diagram) -> Drawing:
-    inside = {box.id: _drawing(box.inner) for box in diagram.boxes if box.inner is not None}
+def _drawing(diagram: Diagram, path: str) -> Drawing:
+    inside = {
+        box.id: _drawing(box.inner, f"{path}{box.id}{PATH}") for box in diagram.boxes if box.inner is not None
+    }
     sizes = {box.id: _size(box, inside.get(box.id)) for box in diagram.boxes}
     pairs = diagram.forward
     rows, paths = with_bends(layers([box.id for box in diagram.boxes], pairs), pairs)
@@ -90,7 +93,7 @@ def _drawing(diagram: Diagram) -> Drawing:
         parts += _back(arrow, frames, side)
         words = max(words, len(arrow.words) * CHARACTER)
     for box in diagram.boxes:
-        parts += _box(box, frames[box.id], inside.get(box.id))
+        parts += _box(box, frames[box.id], inside.get(box.id), path)
     height = max((frame.y + frame.height for frame in frames.values()), default=0.0)
     ends = [x + len(arrow.words) * CHARACTER for arrow, (x, _) in labels.items()]
     return Drawing(parts, max(side + words + (PAD if words else 0), *ends, 0.0), height)
@@ -130,7 +133,7 @@ def _line(course: Sequence[Frame]) -> str:
         path += f" C{above.x:.1f} {y + bend:.1f} {below.x:.1f} {end - bend:.1f} {below.x:.1f} {end:.1f}"
         if below is not course[-1]:
             path += f" L{below.x:.1f} {end + below.height:.1f}"
-    return f'<path d="{path}" fill="none" stroke="#44546a" marker-end="url(#tip)"/>'
+    return f'<path class="edge" d="{path}" fill="none" stroke="#44546a" marker-end="url(#tip)"/>'
 
 
 def _labels(courses: Mapping[Arrow, Sequence[Frame]]) -> dict[Arrow, tuple[float, float]]:
@@ -154,7 +157,10 @@ def _back(arrow: Arrow, frames: Mapping[str, Frame], side: float) -> Iterator[st
         f"M{start:.1f} {low:.1f} H{side - 8:.1f} Q{side:.1f} {low:.1f} {side:.1f} {low - 8:.1f} "
         f"V{high + 8:.1f} Q{side:.1f} {high:.1f} {side - 8:.1f} {high:.1f} H{end:.1f}"
     )
-    yield f'<path d="{path}" fill="none" stroke="#44546a" stroke-dasharray="5 4" marker-end="url(#tip)"/>'
+    yield (
+        f'<path class="edge" d="{path}" fill="none" stroke="#44546a" stroke-dasharray="5 4" '
+        'marker-end="url(#tip)"/>'
+    )
     yield _words(side + 6, (low + high) / 2, arrow.words)
 
 
@@ -162,15 +168,18 @@ def _words(x: float, y: float, text: str) -> str:
     """A white outline keeps the words readable where a line passes."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="11.5" fill="#333333" stroke="#ffffff" stroke-width="4" '
-        f'paint-order="stroke">{_xml(text)}</text>'
+        f'paint-order="stroke" class="words">{_xml(text)}</text>'
     )
 
 
-def _box(box: Box, frame: Frame, inside: Drawing | None) -> Iterator[str]:
+def _box(box: Box, frame: Frame, inside: Drawing | None, path: str) -> Iterator[str]:
+    """Draw a box; its group names the node and its state, for the styles and scripts of a page."""
     fill, stroke = COLOURS.get(box.state, PLAIN)
     left, corner = frame.x - frame.width / 2, 14 if box.kind == "agent" else 4
     dash = ' stroke-dasharray="4 3"' if box.state in {"pending", "skipped", "cancelled"} else ""
     thick = 2.5 if box.state in {"failed", "waiting"} else 1.2
+    name = _attribute(path + box.id)
+    yield f'<g class="node" data-node="{name}" data-state="{_attribute(box.state)}">'
     yield (
         f'<rect x="{left:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'
@@ -184,7 +193,12 @@ def _box(box: Box, frame: Frame, inside: Drawing | None) -> Iterator[str]:
         yield f'<g transform="translate({x:.1f} {y:.1f})">'
         yield from inside.parts
         yield "</g>"
+    yield "</g>"
 
 
 def _xml(text: str) -> str:
     return escape("".join(character if character.isprintable() else "�" for character in text))
+
+
+def _attribute(text: str) -> str:
+    return _xml(text).replace('"', "&quot;")

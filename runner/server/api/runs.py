@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from runner.client import Run
@@ -15,6 +17,7 @@ from runner.records import codec
 from runner.records.codec import plain
 from runner.records.json_form import document
 from runner.records.run import Status, existing
+from runner.server import streams
 from runner.server.access import OPERATE, SEE, Person
 from runner.server.api.documents import (
     PAGE,
@@ -27,6 +30,7 @@ from runner.server.api.documents import (
 )
 from runner.server.problems import Problem
 from runner.server.services import Services, services
+from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -170,21 +174,48 @@ def remove(run_id: str, _: Operates, served: Served) -> None:
     served.client.run(run_id).remove()
 
 
-@router.get("/{run_id}/events", summary="List the events of a run, in order")
-def events(
+@router.get(
+    "/{run_id}/events",
+    summary="List the events of a run, or follow them",
+    response_model=None,
+    responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
+)
+async def events(
+    request: Request,
     run_id: str,
     person: Seen,
     served: Served,
     after: Annotated[str, Query(pattern=r"^\d{0,18}$")] = "",
     limit: Limit = PAGE,
-) -> dict[str, Any]:
-    """List events after a position; `next` is the position to go on from, null where no more is known."""
-    existing(served.store.peek(run_id), run_id)
-    found = served.store.events(run_id, after, limit)
+    last_event_id: Annotated[str, Header(pattern=r"^\d{0,18}$")] = "",
+) -> dict[str, Any] | StreamingResponse:
+    """List events after a position; `next` is the position to go on from, null where no more is known.
+
+    With `Accept: text/event-stream` it is a stream that begins with a `snapshot` of the run, unless `after`
+    or `Last-Event-ID` says where to go on. Where events in between have expired, it begins with `reset`.
+    """
+    await run_in_threadpool(lambda: existing(served.store.peek(run_id), run_id))
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return _stream(request, served, person, run_id, last_event_id or after)
+    found = await run_in_threadpool(served.store.events, run_id, after, limit)
     return {
         "items": [event_document(event_of(event), person) for event in found],
         "next": found[-1].position if len(found) == limit else None,
     }
+
+
+def _stream(request: Request, served: Services, person: Person, run_id: str, after: str) -> StreamingResponse:
+    def snapshot() -> tuple[Any, str]:
+        # The position first: what happens between the two reads comes again as an event.
+        position = str(existing(served.store.read(run_id), run_id).events)
+        return run_document(read_run(served.store, run_id), person), position
+
+    def show(event: Event) -> Any:
+        return event_document(event_of(event), person)
+
+    hub = served.hub
+    lines = streams.run_stream(request, hub, served.store, run_id, after, snapshot, show)
+    return streams.stream_response(hub.seated(person, lines))
 
 
 @router.post("/{run_id}:cancel", summary="Stop a run and its child runs")

@@ -1,0 +1,206 @@
+"""Server-sent events: one reader in the process follows the store, for any number of clients.
+
+A stream begins with a `snapshot`; then each event has its position as the id, with which a client that comes
+back goes on (`Last-Event-ID`). Where the store no longer has what came in between, the client gets a `reset`
+and a new snapshot. A client that reads too slowly is cut off, and comes back by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from runner.errors import StoreError
+from runner.server.access import Person
+from runner.server.problems import Problem
+from runner.store.interface import Event, Store
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 0.25
+"""Seconds between two looks at the runs that are watched."""
+
+PAUSE = 2.0
+"""Seconds to wait where the store can't be reached; also when a client may come back, in its first line."""
+
+COMMENT = 15.0
+"""Seconds after which a stream that has nothing to say says so: proxies close what is silent."""
+
+STREAMS_EACH = 6
+"""Streams of one person at the same time."""
+
+BEHIND = 1_000
+"""Events that a client may be behind before it is cut off."""
+
+HEADERS = {"x-accel-buffering": "no", "cache-control": "no-store"}
+
+
+@dataclass(eq=False)
+class Subscriber:
+    """One client: its queue, and the loop in which it is served. None in the queue ends the stream."""
+
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
+
+    def put(self, events: Iterable[Event]) -> None:
+        """Pass events on, from the reader's thread."""
+        self.loop.call_soon_threadsafe(self._put, list(events))
+
+    def _put(self, events: list[Event]) -> None:
+        if self.queue.qsize() + len(events) > BEHIND:
+            self.queue.put_nowait(None)
+            return
+        for event in events:
+            self.queue.put_nowait(event)
+
+
+class Hub:
+    """Follows the runs that clients watch, in one thread that runs while there are any."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._watched: dict[str, tuple[str, set[Subscriber]]] = {}
+        self._people: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Event()
+
+    def seated(self, person: Person, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        """Count a stream of a person from now until it is closed.
+
+        Raises:
+            Problem: they have too many.
+        """
+        name = person.principal.key
+        with self._lock:
+            if self._people[name] >= STREAMS_EACH:
+                raise Problem(429, f"You have {STREAMS_EACH} streams open already; close one first.")
+            self._people[name] += 1
+        return self._counted(name, lines)
+
+    async def _counted(self, name: str, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        try:
+            async with aclosing(lines):
+                async for line in lines:
+                    yield line
+        finally:
+            with self._lock:
+                self._people[name] -= 1
+                if not self._people[name]:
+                    del self._people[name]
+
+    @contextmanager
+    def subscribed(self, run_id: str, after: str) -> Iterator[Subscriber]:
+        """Follow a run from a position, and pass its events to the subscriber."""
+        subscriber = Subscriber(asyncio.get_running_loop())
+        with self._lock:
+            position, others = self._watched.get(run_id, (after, set()))
+            others.add(subscriber)
+            # An earlier position only repeats events, which a client knows by their ids.
+            self._watched[run_id] = (min(position, after, key=lambda text: int(text or 0)), others)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name="runner-streams", daemon=True)
+                self._thread.start()
+        self._changed.set()
+        try:
+            yield subscriber
+        finally:
+            with self._lock:
+                others.discard(subscriber)
+                if not others:
+                    self._watched.pop(run_id, None)
+
+    def _follow(self) -> None:
+        while True:
+            with self._lock:
+                watched = {run_id: position for run_id, (position, _) in self._watched.items()}
+                if not watched:
+                    self._thread = None
+                    return
+            try:
+                for run_id, position in watched.items():
+                    self._pass_on(run_id, position)
+                pause = INTERVAL
+            except StoreError as error:
+                log.warning("stream.failed: %s The streams go on when it is back.", error)
+                pause = PAUSE
+            self._changed.wait(pause)
+            self._changed.clear()
+
+    def _pass_on(self, run_id: str, position: str) -> None:
+        events = self._store().events(run_id, position)
+        if not events:
+            return
+        with self._lock:
+            if run_id not in self._watched:
+                return
+            present, subscribers = self._watched[run_id]
+            if present == position:
+                self._watched[run_id] = (events[-1].position, subscribers)
+            for subscriber in subscribers:
+                subscriber.put(events)
+
+
+def frame(kind: str, data: Any, position: str = "") -> str:
+    """Write one event of a stream; JSON has no line ends, so it is one line."""
+    name = f"id: {position}\n" if position else ""
+    return f"{name}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+Snapshot = Callable[[], tuple[Any, str]]
+"""Reads what a stream begins with, and the position from which it goes on."""
+
+
+async def run_stream(
+    request: Request,
+    hub: Hub,
+    store: Store,
+    run_id: str,
+    after: str,
+    read: Snapshot,
+    show: Callable[[Event], Any],
+) -> AsyncGenerator[str]:
+    """Write a run's stream until the client has gone."""
+    yield f"retry: {round(PAUSE * 1000)}\n\n"
+    gap = await run_in_threadpool(_has_gap, store, run_id, after) if after else False
+    if gap:
+        yield frame("reset", {"reason": "events between have expired"})
+        after = ""
+    if not after:
+        document, after = await run_in_threadpool(read)
+        yield frame("snapshot", document, after)
+    last = int(after or 0)
+    with hub.subscribed(run_id, after) as subscriber:
+        while not await request.is_disconnected():
+            try:
+                event = await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+            except TimeoutError:
+                yield ": nothing new\n\n"
+                continue
+            if event is None:
+                return
+            if int(event.position) > last:
+                last = int(event.position)
+                yield frame(event.kind, show(event), event.position)
+
+
+def _has_gap(store: Store, run_id: str, after: str) -> bool:
+    """Whether events behind a position have been removed already."""
+    following = store.events(run_id, after, 1)
+    return bool(following) and int(following[0].position) > int(after) + 1
+
+
+def stream_response(lines: AsyncGenerator[str]) -> StreamingResponse:
+    """Answer with a stream, which no proxy keeps back."""
+    return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import redis
+
+from runner.server import streams
+
+SSE = {"Accept": "text/event-stream"}
+
+
+@contextmanager
+def stream(served, run_id, **headers):
+    """Open a stream, and give its frames as (kind, position, data)."""
+    with (
+        httpx.Client(base_url=served.url, timeout=20) as http,
+        http.stream("GET", f"/v1/runs/{run_id}/events", headers={**SSE, **headers}) as reply,
+    ):
+        yield frames(reply.iter_lines())
+
+
+def frames(lines):
+    fields = {}
+    for line in lines:
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "event" in fields:
+            yield fields["event"], fields.get("id", ""), json.loads(fields["data"])
+            fields = {}
+
+
+def test_a_stream_begins_with_the_run_and_goes_on(site, served):
+    """Whoever opens it knows all that is known, and then hears what happens."""
+    run = site.start("approval")
+    with stream(served, run.id) as read:
+        kind, position, document = next(read)
+        assert (kind, document["status"]) == ("snapshot", "interrupted")
+
+        question = run.interrupts()[0]
+        site.client.respond(question.id, {"ok": True}, responder="ben")
+        site.work()
+
+        events = [next(read)]
+        while events[-1][0] != "run.ended":
+            events.append(next(read))
+    assert events[0][0] == "interrupt.answered"
+    numbers = [int(position) for _, position, _ in events]
+    assert numbers == list(range(int(position) + 1, numbers[-1] + 1))
+
+
+def test_a_client_that_comes_back_goes_on(site, served):
+    """`Last-Event-ID` gets exactly what came since, and no snapshot."""
+    run = site.start("echo")
+    positions = [event.position for event in run.events()]
+
+    with stream(served, run.id, **{"Last-Event-ID": positions[1]}) as read:
+        assert [next(read)[1] for _ in positions[2:]] == positions[2:]
+
+
+def test_a_gap_is_said_and_bridged(site, served):
+    """Where the events in between have expired, the client learns that, and gets the run anew."""
+    run = site.start("echo")
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        (key,) = raw.keys(f"*{run.id}:e")
+        raw.ltrim(key, 2, -1)
+
+    with stream(served, run.id, **{"Last-Event-ID": "1"}) as read:
+        assert [next(read)[0] for _ in range(2)] == ["reset", "snapshot"]
+
+
+def test_a_viewer_s_stream_has_no_payloads(site, served):
+    """What a role may not read it does not hear either."""
+    run = site.start("approval", "secret")
+    site.as_role("viewer")
+
+    with stream(served, run.id) as read:
+        _, _, document = next(read)
+    assert "secret" not in json.dumps(document)
+
+
+def test_a_person_has_a_few_streams_at_a_time(site, served):
+    """A page that leaks them does not take the server down; a closed one counts no longer."""
+    run = site.start("approval")
+    with httpx.Client(base_url=served.url, timeout=20) as http:
+        path = f"/v1/runs/{run.id}/events"
+        replies = [http.send(http.build_request("GET", path, headers=SSE), stream=True) for _ in range(6)]
+        assert http.get(path, headers=SSE).status_code == 429
+        for reply in replies:
+            reply.close()
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
+    """One process serves them, and reads the run once for all."""
+    monkeypatch.setattr(streams, "STREAMS_EACH", 2_000)
+    run = site.start("approval")
+    port = int(served.url.rpartition(":")[2])
+    reads = []
+    events = site.client.engine.store.events
+    monkeypatch.setattr(site.client.engine.store, "events", lambda *args: reads.append(args) or events(*args))
+
+    def subscribers():
+        return [others for _, others in site.app.state.services.hub._watched.values()]
+
+    async def client(ready):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = [f"GET /v1/runs/{run.id}/events HTTP/1.1", "Host: localhost", f"Accept: {SSE['Accept']}"]
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        await reader.readuntil(b"event: snapshot")
+        await ready.wait()
+        await reader.readuntil(b"event: interrupt.answered")
+        writer.close()
+
+    async def everybody():
+        ready = asyncio.Event()
+        clients = [asyncio.create_task(client(ready)) for _ in range(1_000)]
+        while sum(map(len, subscribers())) < 1_000:  # noqa: ASYNC110 - it is another thread that counts
+            await asyncio.sleep(0.05)
+        site.client.respond(run.interrupts()[0].id, {"ok": True})
+        ready.set()
+        await asyncio.gather(*clients)
+
+    asyncio.run(everybody())
+    assert len(reads) < 100
