@@ -17,6 +17,7 @@
     ├── ModelFault            the model's: its reply can't be used
     │   ├── MaxTokensReached  the reply was cut off
     │   └── StructuredOutputMissing  the model did not produce the structured output
+    ├── ApprovalMismatch      what would run is not what was approved: it is not run, the node is held
     ├── CorruptDocument       a stored document is not valid: it is refused as it is
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the environment's: nothing changed, try again
@@ -101,6 +102,10 @@ class MaxTokensReached(ModelFault):
 
 class StructuredOutputMissing(ModelFault):
     """The model was asked twice for the structured output and did not produce it."""
+
+
+class ApprovalMismatch(RunnerError):
+    """What would run is not what was approved; it was not run, and its node is held."""
 
 
 class CorruptDocument(RunnerError):

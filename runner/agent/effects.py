@@ -32,7 +32,7 @@ from runner.agent.machine.state import AgentState, ModelReply
 from runner.agent.machine.tool_calls import error_result
 from runner.agent.models.port import AgentMetadata, Assembly, is_overflow, is_throttled, own_ids, prepared
 from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
-from runner.errors import ConflictError, InterruptRaised, UsageError
+from runner.errors import ApprovalMismatch, ConflictError, InterruptRaised, UsageError
 from runner.records import codec, failures
 from runner.records.asking import Asker
 from runner.records.codec import JSON
@@ -108,7 +108,7 @@ class Effects:
             if questions:
                 return HookFired(command.event, command.key, questions=questions)
             return HookFired(command.event, command.key, self.hook_events.changes(command, event, state))
-        except ConflictError:
+        except (ApprovalMismatch, ConflictError):
             raise
         except BaseException as error:
             if async_loop.is_cancelled():
@@ -153,7 +153,7 @@ class ModelCall:
             message, stop_reason = assembly.finished()
             message = own_ids(codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages))
             packed_state = codec.pack(model_state, "model_state")
-        except ConflictError:
+        except (ApprovalMismatch, ConflictError):
             raise
         except BaseException as error:
             if async_loop.is_cancelled():
@@ -322,7 +322,7 @@ class ToolExecution:
             outcome = self._returned(await self._value(asker), time.monotonic() - started)
         except InterruptRaised:
             outcome = ToolAsked(self.id, asker.asked)
-        except ConflictError:
+        except (ApprovalMismatch, ConflictError):
             raise
         except BaseException as error:
             if async_loop.is_cancelled():

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 
 from runner.definition.registry import Plan, Registry
 from runner.errors import (
+    ApprovalMismatch,
     ConflictError,
     CorruptDocument,
     LeaseLost,
@@ -305,11 +306,21 @@ class Engine:
         except LeaseLost as error:
             log.info("node.lost: %s", error)
             return Delivery("stale", claim.graph_id)
+        except ApprovalMismatch as error:
+            return self._hold_unapproved(plan, claim, error)
         except CorruptDocument as error:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
             return Delivery(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
         except RunStopped:
             return Delivery(self._return_to_queue(claim, 0), claim.graph_id)
+
+    def _hold_unapproved(self, plan: Plan, claim: Claim, error: ApprovalMismatch) -> Delivery:
+        """Hold a node whose next effect nobody has approved; released, it is judged anew."""
+        token, record = claim.token, failures.record(error)
+        log.error("node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error)
+        entry = nodes.entry(plan.node(token.node).kind, 0, {})
+        entry["error"] = asdict(record)
+        return Delivery(self.ring(self.store.hold(token, entry)).word, claim.graph_id, error=record)
 
     def _visit(self, plan: Plan, claim: Claim, lease: Lease) -> ClaimedVisit:
         return claimed_visit(

@@ -30,6 +30,7 @@ import pydantic_core
 from runner import async_loop
 from runner.definition.model import index_of
 from runner.errors import (
+    ApprovalMismatch,
     DataMismatch,
     DefinitionError,
     InterruptRaised,
@@ -517,7 +518,7 @@ class FunctionNode:
         try:
             result = _awaited(self.form.call(context, visit))
             ended: Outcome = Succeeded(*self.form.stored(result, visit))
-        except (LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
+        except (ApprovalMismatch, LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             if not context.asked and not isinstance(error, Exception):

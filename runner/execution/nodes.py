@@ -25,7 +25,14 @@ from runner.definition.model import (
     shape_name,
 )
 from runner.definition.registry import Plan
-from runner.errors import CorruptDocument, LeaseLost, NodeFailed, PayloadTooLarge, RunStopped
+from runner.errors import (
+    ApprovalMismatch,
+    CorruptDocument,
+    LeaseLost,
+    NodeFailed,
+    PayloadTooLarge,
+    RunStopped,
+)
 from runner.execution import map_nodes
 from runner.execution.context import ClaimedVisit, dump_outcome, load_outcome
 from runner.execution.results import graph_result, total_usage
@@ -80,6 +87,8 @@ def execute_graph_event(definition: Definition, hooks: HookRegistry, visit: Clai
     event = _before_graph(definition, visit, asker) if before else _after_graph(definition, visit, asker)
     try:
         questions = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
+    except ApprovalMismatch:
+        raise
     except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the run
         return Failed(failures.record(error))
     return Interrupted(list(questions)) if questions else Succeeded(None, None)
@@ -169,7 +178,7 @@ def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
             outcome: Outcome = _graph(spec, visit)
         else:
             outcome = map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
-    except (LeaseLost, RunStopped, CorruptDocument):
+    except (ApprovalMismatch, LeaseLost, RunStopped, CorruptDocument):
         raise
     except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))
@@ -278,6 +287,8 @@ def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcom
 def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Failed:
     try:
         questions: Sequence[Interrupt] = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
+    except ApprovalMismatch:
+        raise
     except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node
         return Failed(failures.record(error))
     return questions

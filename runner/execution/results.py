@@ -76,13 +76,13 @@ def node_result(
     record: NodeRecord, output: Any, entry: VisitEntry | None, interrupts: Iterable[Interrupt] = ()
 ) -> NodeResult:
     """Build a NodeResult from a record and what was stored when it settled."""
-    if record.status not in {Status.COMPLETED, Status.FAILED}:
+    if record.status not in {Status.COMPLETED, Status.FAILED} and not record.held:
         # What an older visit left behind is not the result of this one.
         entry, output = {}, None
     entry = entry or {}
     error = failures.load(entry["error"]) if entry.get("error") else None
     return NodeResult(
-        status=record.status,
+        status=Status.HELD if record.held else record.status,
         result=_result(entry, output, error),
         output=output,
         interrupts=list(interrupts),

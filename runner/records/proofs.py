@@ -206,9 +206,13 @@ def sign(
     return {**decision, "proof": {**proof, "sig": encoded(signature)}}
 
 
-def verify(decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None) -> Proved:
+def verify(
+    decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None, who: str = "by"
+) -> Proved:
     """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
     again later passes None, since the door that took it has checked the times.
+
+    `who` is the member that names the principal: "requester" in the message that starts a run.
 
     Raises:
         ProofRefused: it does not hold; the message says why.
@@ -221,7 +225,7 @@ def verify(decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float |
     if key is None:
         raise ProofRefused(f"the key {kid!r:.80} is not known.")
     try:
-        principal = Principal.read(decision["by"])
+        principal = Principal.read(decision[who])
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ProofRefused("the decision names nobody who decides.") from error
     if key.level == OWN_KEY and principal.key != key.principal:

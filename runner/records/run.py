@@ -20,8 +20,8 @@ class Status(enum.StrEnum):
     """The status of a run or a node.
 
     A run is executing, needs_migration, interrupted, failed, cancelled or completed; only the
-    last three are final. A node is pending, ready, running, waiting, retrying, completed, failed,
-    skipped or cancelled.
+    last three are final. A node is pending, ready, running, waiting, retrying, held, completed,
+    failed, skipped or cancelled.
     """
 
     PENDING = "pending"
@@ -29,6 +29,7 @@ class Status(enum.StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     RETRYING = "retrying"
+    HELD = "held"
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -334,6 +335,7 @@ NOTICES = frozenset(
         EventKind.INTERRUPT_EXPIRED,
         EventKind.INTERRUPT_REMINDED,
         EventKind.INTERRUPT_WITHDRAWN,
+        EventKind.NODE_HELD,
         EventKind.RUN_ENDED,
         EventKind.RUN_MIGRATED,
     }

@@ -255,8 +255,11 @@ class Store(Bounded, Protocol):
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         """Start a map's items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
 
-    def hold(self, token: Token) -> Reply:
-        """Hold a visit until its run is migrated: "held" or "stale"."""
+    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
+        """Hold a visit until its run is migrated: "held" or "stale".
+
+        With an `entry` (its error) what it was about to do is refused: that leaves a dead letter, too.
+        """
 
     def leave(self, token: Token) -> Reply:
         """Ring again for a running visit whose worker shuts down: "left", "cancelled" or "stale"."""

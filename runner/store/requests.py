@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner import scheduler
+from runner.records import failures
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.outcomes import Saved
@@ -96,6 +97,16 @@ def retry(
             run.note_error(token.node, token.visit, entry)
     payloads = event_payloads.retried(entry)
     return visit(book, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads)
+
+
+def hold(book: Book[Kept], token: Token, entry: VisitEntry | None) -> Reply:
+    """Hold a visit; with an entry it failed in what a person must look at, which its dead letter says."""
+    run, error = owned(book, token), event_payloads.error(entry)
+    reply = visit(book, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
+    if run is not None and entry is not None and reply.word == "held":
+        run.note_error(token.node, token.visit, entry)
+        book.write_dead_letter(token.run_id, token.node, token.visit, str(failures.load(entry["error"])))
+    return reply
 
 
 def report(book: Book[Kept], work: tuple[str, str, int, str], outcome: JSON) -> Reply:

@@ -164,8 +164,8 @@ class MemoryStore:
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
         return self._do(requests.expand, token, items)
 
-    def hold(self, token: Token) -> Reply:
-        return self._do(requests.visit, token, scheduler.hold)
+    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
+        return self._do(requests.hold, token, entry)
 
     def leave(self, token: Token) -> Reply:
         return self._do(requests.visit, token, scheduler.leave)

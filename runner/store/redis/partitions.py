@@ -230,9 +230,9 @@ class PartitionedStore:
         partition = self._of(token.run_id)
         return self._rung(partition, partition.expand(token, items))
 
-    def hold(self, token: Token) -> Reply:
+    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
         partition = self._of(token.run_id)
-        return self._rung(partition, partition.hold(token))
+        return self._rung(partition, partition.hold(token, entry))
 
     def leave(self, token: Token) -> Reply:
         partition = self._of(token.run_id)

@@ -351,8 +351,8 @@ class RedisStore:
             run.check_room(sum(map(len, rows)), self.max_run)
         return Reply("more")
 
-    def hold(self, token: Token) -> Reply:
-        return self._visit("hold", token, scheduler.hold)
+    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
+        return self._transactions.run("hold", lambda step: requests.hold(step, token, entry), _wants(token))
 
     def leave(self, token: Token) -> Reply:
         return self._visit("leave", token, scheduler.leave)

@@ -7,7 +7,7 @@ from runner.operations.recovery import write_retry
 from runner.records.interrupts import InterruptStatus
 from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered, Saved, Session
-from runner.records.run import RunRecord, Status
+from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
@@ -117,6 +117,16 @@ class RunContract:
         run_id = worker.start("a")
 
         assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
+
+    def test_a_node_held_for_an_error_shows_it(self, worker: ManualWorker, store: Store) -> None:
+        """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
+        run_id, token = worker.begin("a")
+
+        assert [store.hold(token, failure("not approved")).word for _ in range(2)] == ["held", "held"]
+        assert worker.statuses(run_id) == "needs_migration: a waiting"
+        assert worker.read(run_id).entries["a", 1]["error"]["message"] == "not approved"
+        events = [event for event in store.events(run_id) if event.kind == EventKind.NODE_HELD]
+        assert [event.data for event in events] == [{"error": "ValueError: not approved"}]
 
     def test_what_a_node_keeps_comes_back_with_its_next_claim(
         self, worker: ManualWorker, store: Store
