@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.agent import Agent, AgentResult, ToolContext, tool
+    from runner.agent import Agent, AgentResult, Budget, Price, ToolContext, tool
     from runner.async_client import AsyncClient, AsyncRun
     from runner.authoring.builder import GraphBuilder
     from runner.client import Client, Run
@@ -24,6 +24,7 @@ __all__ = [
     "AgentResult",
     "AsyncClient",
     "AsyncRun",
+    "Budget",
     "Client",
     "Graph",
     "GraphBuilder",
@@ -33,6 +34,7 @@ __all__ = [
     "Limit",
     "NodeContext",
     "NodeResult",
+    "Price",
     "Receipt",
     "RetryPolicy",
     "Run",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agent": ("Agent", "AgentResult", "ToolContext", "tool"),
+    "agent": ("Agent", "AgentResult", "Budget", "Price", "ToolContext", "tool"),
     "async_client": ("AsyncClient", "AsyncRun"),
     "authoring.builder": ("GraphBuilder",),
     "client": ("Client", "Run"),

@@ -108,6 +108,10 @@ class ApprovalMismatch(RunnerError):
     """What would run is not what was approved; it was not run, and its node is held."""
 
 
+class BudgetExceeded(RunnerError):
+    """A budget of the agent is used up, and nobody has raised it; the call was not made."""
+
+
 class CorruptDocument(RunnerError):
     """A stored document is damaged or has an unknown form; it was left unchanged."""
 

@@ -10,13 +10,14 @@ import asyncio
 import re
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import pydantic
 
 from runner import async_loop
+from runner.agent.budgets import Budget, Price, checked_budgets
 from runner.agent.checkpointer import DirectCheckpointer, VisitCheckpointer
 from runner.agent.config import AgentConfig, checked_limits, checked_model, is_sequential
 from runner.agent.context import AgentResult, UserState
@@ -50,6 +51,8 @@ class Agent:
     seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
     `session_id` names a conversation that a node of this agent goes on with in every run on the same
     store: a text, or a function of the invocation state (None: no session). Model providers get it too.
+    `budgets` bound what it may spend, across runs too, and are checked before each call; with them or with
+    a `price`, `usage` also has modelCalls, toolCalls and costMicros (millionths).
     """
 
     kind = "agent"
@@ -75,11 +78,13 @@ class Agent:
         model_attempts: int = 6,
         model_delay: float = 4.0,
         tool_attempts: int | None = None,
+        budgets: Sequence[Budget] = (),
+        price: Price | None = None,
     ) -> None:
         """Check the parts; nothing runs yet.
 
         Raises:
-            DefinitionError: the model, a tool or a limit can't be used.
+            DefinitionError: the model, a tool, a limit or a budget can't be used.
         """
         self.name, self.description, self._session_id = name, description, session_id
         fixed_session = session_id if isinstance(session_id, str) else None
@@ -103,6 +108,8 @@ class Agent:
             system_prompt=system_prompt,
             window=conversation_window,
             session_id=fixed_session,
+            budgets=checked_budgets(budgets, price, name),
+            price=price,
         ).for_call(None, structured_output_model)
         self._direct_calls = DirectCalls(self, fixed_session or uuid.uuid4().hex)
 
@@ -299,6 +306,7 @@ class DirectCalls:
         self._run_id = run_id
         self._document: dict[str, JSON] | None = None
         self._config = agent.config
+        self._sums: dict[str, str] = {}
         self._visits = 0
         self._busy = threading.Lock()
         self._cancel = threading.Event()
@@ -332,7 +340,7 @@ class DirectCalls:
         self._visits = state.visit
         self._cancel.clear()
         address = Address(self._run_id, self._agent.name, state.visit)
-        checkpointer = DirectCheckpointer(address, answers, invocation_state, messages)
+        checkpointer = DirectCheckpointer(address, answers, invocation_state, messages, self._sums)
         drive = Drive(
             self._config,
             checkpointer,

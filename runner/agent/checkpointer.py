@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from runner import async_loop
+from runner.records import budgets
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import Saved, Visit
@@ -35,6 +37,15 @@ class Checkpointer(Protocol):
     def check_now(self) -> None:
         """The same, for code on a thread of its own."""
 
+    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        """Add to the sum of the run or of a tag, as `Store.spend`."""
+
+    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        """Read such a sum."""
+
+    async def tags(self) -> dict[str, str]:
+        """Return the tags of the run."""
+
 
 class VisitCheckpointer:
     """Stores through the visit of a node."""
@@ -56,6 +67,15 @@ class VisitCheckpointer:
     async def check(self) -> None:
         await async_loop.in_thread(self._visit.check)
 
+    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        return await async_loop.in_thread(self._visit.spend, tagged, spending)
+
+    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        return await async_loop.in_thread(self._visit.spent, tagged)
+
+    async def tags(self) -> dict[str, str]:
+        return await async_loop.in_thread(self._visit.tags)
+
 
 class DirectCheckpointer:
     """Keeps the last checkpoint of a direct call in memory; no other worker can take its work over."""
@@ -66,7 +86,10 @@ class DirectCheckpointer:
         answers: Mapping[str, Interrupt],
         invocation_state: dict[str, Any],
         messages: list[JSON],
+        sums: dict[str, str],
     ) -> None:
+        """`sums` is what the agent's direct calls have spent: they count as one run, without tags."""
+        self._sums = sums
         self.address = address
         self.answers = answers
         self.invocation_state = invocation_state
@@ -88,3 +111,14 @@ class DirectCheckpointer:
 
     def check_now(self) -> None:
         """As `check`."""
+
+    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        del tagged  # there are no tags
+        return budgets.add(self._sums, spending)
+
+    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        del tagged
+        return budgets.sums(self._sums)
+
+    async def tags(self) -> dict[str, str]:
+        return {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pydantic
 
+from runner.agent.budgets import Budget, Price
 from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.models.port import Model
 from runner.agent.tools import AgentTool, StructuredOutputTool, tools_by_name
@@ -17,7 +18,7 @@ from runner.hooks import HookRegistry
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Model, tools, hooks and limits; many executions share one, and none changes it."""
+    """Model, tools, hooks, limits and budgets; many executions share one, and none changes it."""
 
     name: str
     model: Model
@@ -28,6 +29,8 @@ class AgentConfig:
     structured: type[pydantic.BaseModel] | None = None
     window: int | None = None
     session_id: str | None = None
+    budgets: tuple[Budget, ...] = ()
+    price: Price | None = None
 
     def for_call(
         self, limits: Mapping[str, int] | None, structured: type[pydantic.BaseModel] | None

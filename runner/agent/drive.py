@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.agent.budgets import Meter
 from runner.agent.checkpointer import Checkpointer
 from runner.agent.config import AgentConfig
 from runner.agent.context import AgentResult, AgentView, UserState
@@ -69,8 +70,12 @@ class Drive:
         stored: int,
         cancel: threading.Event | None = None,
         emit: Emit | None = None,
+        above: Meter | None = None,
     ) -> None:
-        """Start from a state and its conversation, of which the first `stored` messages are stored."""
+        """Start from a state and its conversation, of which the first `stored` messages are stored.
+
+        `above` counts what the agent spends that calls this one.
+        """
         self.state, self.messages = state, list(messages)
         self._config, self._checkpointer, self._stored = config, checkpointer, stored
         self._cancel = cancel or threading.Event()
@@ -80,7 +85,19 @@ class Drive:
         self._hook_events = HookEvents(
             config, view, checkpointer.address, checkpointer.invocation_state, self._result
         )
-        self._effects = Effects(config, checkpointer, self._hook_events, view, self._emit, self._post)
+        self._meter: Meter | None = None
+        if config.budgets or config.price or above:
+            self._meter = Meter(
+                config.name,
+                config.budgets,
+                config.price,
+                checkpointer,
+                state=lambda: self.state,
+                above=above,
+            )
+        self._effects = Effects(
+            config, checkpointer, self._hook_events, view, self._emit, self._post, self._meter
+        )
         self._reports: asyncio.Queue[MachineEvent | _Posted | _Crashed] = asyncio.Queue()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,6 +208,9 @@ class Drive:
 
     def _fire(self, command: FireHook) -> MachineEvent | None:
         callbacks = self._hook_events.callbacks(command)
+        guard = self._meter.guard(command) if self._meter else None
+        if guard is not None:
+            callbacks = [*callbacks, guard]
         if not callbacks:
             return self._hook_events.without_callbacks(command, self.state)
         try:

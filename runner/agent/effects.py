@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from runner import async_loop, hooks
+from runner.agent.budgets import Meter
 from runner.agent.checkpointer import Checkpointer
 from runner.agent.config import AgentConfig
 from runner.agent.context import AgentView, ToolContext
@@ -28,7 +29,7 @@ from runner.agent.machine.protocol import (
     ToolEnded,
     Waited,
 )
-from runner.agent.machine.state import AgentState, ModelReply
+from runner.agent.machine.state import AgentState, ModelReply, add_usage
 from runner.agent.machine.tool_calls import error_result
 from runner.agent.models.port import AgentMetadata, Assembly, is_overflow, is_throttled, own_ids, prepared
 from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
@@ -53,7 +54,8 @@ class Effects:
     """Carries out the commands of one execution; each effect gets the state as it was at its command.
 
     `emit` takes stream events; `post` reports an event from inside a tool call and returns when the
-    machine has taken it. `callback_turn` keeps sync callbacks of concurrent tool calls from overlapping.
+    machine has taken it. `meter` counts for budgets. `callback_turn` keeps sync callbacks of concurrent tool
+    calls from overlapping.
     """
 
     config: AgentConfig
@@ -62,6 +64,7 @@ class Effects:
     view: AgentView
     emit: Emit
     post: Post
+    meter: Meter | None = None
     callback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def wait(self, seconds: float) -> MachineEvent:
@@ -79,6 +82,8 @@ class Effects:
         with observed_call(Call("model", self.config.name, name)) as end:
             event = await ModelCall(self, state, messages).run(forced=command.forced)
             if isinstance(event, ModelReplied):
+                if self.meter is not None:
+                    event = replace(event, usage=await self.meter.replied(event.usage))
                 end.usage = event.usage
                 end.error = event.reply.exception.name if event.reply.exception else ""
             return event
@@ -90,6 +95,8 @@ class Effects:
         command = replace(command, use=codec.unpack(command.use))
         with observed_call(Call("tool", self.config.name, tool.tool_name)) as end:
             event = await ToolExecution(self, command, tool, state.questions).run()
+            if isinstance(event, ToolEnded) and self.meter is not None:
+                event = replace(event, usage=add_usage(event.usage, self.meter.ended(tool.tool_name)))
             if isinstance(event, ToolAsked):
                 end.error = "interrupt"
             elif isinstance(event, ToolEnded) and event.result["status"] == "error":

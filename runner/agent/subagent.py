@@ -70,6 +70,7 @@ class SubagentTool:
             stored=stored,
             cancel=execution.effects.view.cancel_signal,
             emit=lambda event: execution.stream(SubagentEvent(event)),
+            above=execution.effects.meter,
         )
         ending = await drive.run()
         usage = {name: n - state.usage.get(name, 0) for name, n in ending.state.usage.items()}
@@ -107,6 +108,7 @@ class SubagentCheckpointer:
         self.idempotency_key = f"{caller.idempotency_key}.{call}"
         self.check = caller.check
         self.check_now = caller.check_now
+        self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags
         self._key, self._post, self._messages = execution.id, execution.effects.post, messages
 
     def state_with(self, saved: Saved) -> SubagentState:

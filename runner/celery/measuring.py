@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
 from runner.errors import StoreError
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
+from runner.records.budgets import MICROS, USAGE
 from runner.records.outcomes import Outcome
 from runner.store.interface import Store
-from runner.store.redis.measurements import NODE, QUEUE_WAIT, Collector, Increments, increments
+from runner.store.redis.measurements import NODE, QUEUE_WAIT, Collector, Increments, increments, spending
 from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
@@ -49,15 +50,37 @@ def measure_wait(store: Store, seconds: float, graph: str) -> None:
 
 @contextmanager
 def _observe(place: telemetry.RunningNode, visit: ClaimedVisit) -> Iterator[Callable[[Outcome], object]]:
-    began = time.monotonic()
+    began, before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
         if isinstance(visit.store, SharedStore):
             word = telemetry.OUTCOMES[type(outcome)]
             elapsed = time.monotonic() - began
             _collector(visit.store).add(increments(NODE, elapsed, graph=place.graph, outcome=word))
+            for counter, amount in spent(outcome, before).items():
+                _collector(visit.store).add(spending(counter, amount, place.graph))
 
     yield end
+
+
+def _usage(visit: ClaimedVisit) -> Mapping[str, int]:
+    """Return what an agent had used in this visit before this execution."""
+    document = visit.document or {}
+    usage = document.get("usage") if document.get("visit") == visit.address.visit else None
+    return usage if isinstance(usage, dict) else {}
+
+
+def spent(outcome: Outcome, before: Mapping[str, int]) -> dict[str, float]:
+    """Return what an execution has spent, of an agent that counts it."""
+    usage: Mapping[str, int] = getattr(outcome, "usage", {})
+    if USAGE["model_calls"] not in usage:
+        return {}
+    scale = {"cost": MICROS}
+    return {
+        counter: (usage.get(name, 0) - before.get(name, 0)) / scale.get(counter, 1)
+        for counter, name in USAGE.items()
+        if usage.get(name, 0) > before.get(name, 0)
+    }
 
 
 @lru_cache(maxsize=8)

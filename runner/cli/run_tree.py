@@ -15,7 +15,7 @@ from rich.tree import Tree
 from runner.authoring.drawing.diagram import SIGNS
 from runner.cli.output import NARROW, Output, compact, short, span, style, times
 from runner.operations.exports import event_of
-from runner.operations.views import RunView, read_run
+from runner.operations.views import RunView, read_run, spendings
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def _heading(run: RunView, now: int) -> Text:
         f"  {elapsed}  ",
         (run.run_id, "dim"),
     )
+    if run.spent:
+        spent = ", ".join(f"{amount} {name.replace('_', ' ')}" for name, amount in spendings(run.spent))
+        heading.append(f"  spent {spent}", style="dim")
     if run.reason:
         heading.append(f"  {one_line(run.reason)}", style="red")
     return heading

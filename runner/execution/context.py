@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from runner.definition.model import HIDDEN
 from runner.errors import LeaseLost, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
 from runner.records.asking import numbered_question
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import (
@@ -30,6 +31,8 @@ from runner.records.outcomes import (
 from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def never() -> bool:
@@ -104,16 +107,28 @@ class ClaimedVisit:
 
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it."""
-        try:
-            return self.store.session(session_id)
-        except StoreError as error:
-            self.outage = error
-            raise
+        return self._request(lambda: self.store.session(session_id))
 
     def fetch(self, nodes: Sequence[str]) -> list[Fetched]:
         """Read other nodes of the run as they stand."""
+        return self._request(lambda: self.store.fetch(self.address.run_id, nodes))
+
+    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        """Add to the sum of the run or of a tag, also where another worker has the node by now."""
+        return self._request(lambda: self.store.spend(self.address.run_id, tagged, spending))
+
+    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        """Read such a sum."""
+        return self._request(lambda: self.store.spent(self.address.run_id, tagged))
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags of the run."""
+        return self._request(lambda: self.store.tags(self.address.run_id))
+
+    def _request(self, request: Callable[[], T]) -> T:
+        """Make a request of the store, and note its outage."""
         try:
-            return self.store.fetch(self.address.run_id, nodes)
+            return request()
         except StoreError as error:
             self.outage = error
             raise
@@ -169,11 +184,7 @@ class ClaimedVisit:
                 self.address.run_id,
                 f"{size:,}",
             )
-        try:
-            reply = write()
-        except StoreError as error:
-            self.outage = error
-            raise
+        reply = self._request(write)
         if reply.word == "stale":
             self.lease.state = "stale"
             raise LeaseLost(

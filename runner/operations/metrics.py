@@ -13,7 +13,8 @@ def prometheus(metrics: Iterable[Metric]) -> str:
     lines: list[str] = []
     described: set[str] = set()
     for metric in metrics:
-        family, kind = (metric.family, "histogram") if metric.family else (metric.name, "gauge")
+        single = "counter" if metric.name.endswith("_total") else "gauge"
+        family, kind = (metric.family, "histogram") if metric.family else (metric.name, single)
         if family not in described:
             lines += [f"# HELP {family} {metric.help}", f"# TYPE {family} {kind}"]
         described.add(family)

@@ -24,6 +24,7 @@ from runner.operations.exports import (
     question_of,
     view_of,
 )
+from runner.records.budgets import MICROS, Sum
 from runner.records.json_form import milliseconds
 from runner.records.run import existing
 from runner.store.interface import Event
@@ -71,7 +72,8 @@ class RunView(RunHead):
     """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
 
     `interrupts` are the open ones and `size` is in bytes, both including child runs; 0 for an `archived` run,
-    which the store does not have any more.
+    which the store does not have any more. `spent` is what agents have spent of budgets per run, in the
+    outermost run; a cost is in millionths.
     """
 
     task: Any
@@ -81,6 +83,7 @@ class RunView(RunHead):
     usage: dict[str, int] = field(default_factory=dict)
     size: int = 0
     archived: bool = False
+    spent: dict[str, Sum] = field(default_factory=dict)
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -106,6 +109,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         execution_order=tuple(snapshot.order),
         usage=total_usage(snapshot.entries.values()),
         size=snapshot.size,
+        spent=store.spent(run_id),
     )
 
 
@@ -114,6 +118,14 @@ def read_workers(settings: Settings) -> list[WorkerView]:
     roster = WorkerRegistry(settings.first_url, settings.namespace)
     now = roster.now()
     return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
+
+
+def spendings(spent: Mapping[str, Sum]) -> Iterator[tuple[str, str]]:
+    """Describe what agents have spent: counter, and the amount, of the bound if there is one."""
+    for counter, total in spent.items():
+        scale = MICROS if counter == "cost" else 1
+        of = f" of {(total.bound + total.raised) / scale:,.9g}" if total.bound else ""
+        yield counter, f"{total.spent / scale:,.9g}{of}"
 
 
 def with_items(nodes: Iterable[NodeView]) -> Iterator[NodeView]:

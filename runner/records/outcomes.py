@@ -11,6 +11,7 @@ from typing import Any, Protocol, Unpack
 
 from runner.errors import CorruptDocument
 from runner.records import codec
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
@@ -182,6 +183,15 @@ class Visit(Protocol):
 
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it; an unknown one is empty."""
+
+    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        """Add to the sum of the run, or of a tag, unless a bound is reached: return its counter, or ""."""
+
+    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        """Read such a sum, by counter."""
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags of the run."""
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event (progress, text delta …) to the run's events."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from runner.definition.model import Topology
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
@@ -364,6 +365,20 @@ class Store(Bounded, Protocol):
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
         """Read events after a position; wait up to so many seconds for the first one."""
+
+    # Budgets: what agents spend, of a run with all runs inside it, or of all runs with a tag
+
+    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
+        """Add to a sum: return "", or the counter whose bound is reached; then nothing is added.
+
+        Without `tagged` the sum is that of the outermost run. A run that is gone has no sum: "".
+        """
+
+    def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
+        """Read a sum by counter; one that nothing was ever added to is empty."""
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        """Return the tags of the outermost run."""
 
     # Sessions: conversations that outlive their runs
 

@@ -25,6 +25,7 @@ from typing import Any
 from runner.errors import CorruptDocument, LeaseLost
 from runner.records import codec, failures
 from runner.records.asking import numbered_question
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import (
@@ -459,6 +460,17 @@ class _StoredVisit:
         self.check()
         del session_id  # none was written
         return Session()
+
+    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        del tagged, spending  # no bound is reached
+        return ""
+
+    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        del tagged
+        return {}
+
+    def tags(self) -> dict[str, str]:
+        return {}
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         self.check()

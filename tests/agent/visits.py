@@ -9,8 +9,9 @@ from typing import Any
 
 from runner.agent import Agent
 from runner.hooks import HookRegistry
-from runner.records import codec
+from runner.records import budgets, codec
 from runner.records.asking import is_answered
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
 from runner.store.memory.sessions import Sessions
@@ -36,6 +37,9 @@ class Node:
         self.saves: list[dict[str, Any]] = []
         self.emitted: list[tuple[str, Any]] = []
         self.sessions = Sessions()
+        self.tags: dict[str, str] = {}
+        self.sums: dict[Tagged | None, dict[str, str]] = {}
+        self.spendings: list[Spending] = []
         self.kill_after: int | None = None
         self.outcome: Outcome | None = None
         self.on_emit: Callable[[Any], None] = lambda _: None
@@ -157,6 +161,16 @@ class _Visit:
 
     def recall(self, session_id: str) -> Session:
         return self._node.sessions.read(session_id)
+
+    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+        self._node.spendings.append(spending)
+        return budgets.add(self._node.sums.setdefault(tagged, {}), spending)
+
+    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+        return budgets.sums(self._node.sums.get(tagged, {}))
+
+    def tags(self) -> dict[str, str]:
+        return self._node.tags
 
     def emit(self, kind: str, data: Any) -> None:
         """Write down an event."""

@@ -7,7 +7,9 @@ import re
 
 import pytest
 
-from runner.store.redis.measurements import ANSWER, BOUNDS, NODE, QUEUE_WAIT, Collector, increments
+from runner.celery.measuring import spent
+from runner.records.outcomes import Succeeded
+from runner.store.redis.measurements import ANSWER, BOUNDS, NODE, QUEUE_WAIT, Collector, increments, spending
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
@@ -104,3 +106,27 @@ def test_a_worker_measures_its_nodes_and_their_waits(cli, waiting):
 def test_bounds_rise():
     """A histogram whose bounds were out of order would count wrong."""
     assert all(list(bounds) == sorted(set(bounds)) for bounds in BOUNDS.values())
+
+
+def test_what_agents_spend_is_a_counter(call, store, fake_store):
+    """By graph: an agent that goes on after an answer adds only what it spent since."""
+    store.measure(spending("tokens", 30, "shop"))
+    store.measure(spending("tokens", 12, "shop"))
+    text = call("metrics", url=fake_store.url).stdout
+
+    assert 'runner_spent_total{counter="tokens",graph="shop"} 42' in text
+    assert text.count("# TYPE runner_spent_total counter") == 1
+
+
+def test_a_worker_measures_what_an_execution_has_spent():
+    """Not what the executions before it had: each checkpoint has the usage so far."""
+    before = {"totalTokens": 30, "modelCalls": 2, "costMicros": 1_000_000}
+    after = {"totalTokens": 45, "modelCalls": 3, "toolCalls": 1, "costMicros": 1_500_000}
+
+    assert spent(Succeeded(None, None, after), before) == {
+        "tokens": 15,
+        "model_calls": 1,
+        "tool_calls": 1,
+        "cost": 0.5,
+    }
+    assert spent(Succeeded(None, None, {"totalTokens": 45}), {}) == {}

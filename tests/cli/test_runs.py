@@ -16,8 +16,11 @@ from rich.console import Console
 from runner import Client, GraphBuilder
 from runner.cli.run_tree import draw
 from runner.operations.views import read_run
+from runner.records.budgets import Spending
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
 YES = '{"decision": "approve"}'
@@ -401,3 +404,18 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
             watching.kill()
     assert run.status == "executing"
     run.cancel("the test is over")
+
+
+def test_what_agents_have_spent_is_shown(call, fake_store):
+    """With the bound that holds now: for people, for pipes, and in JSON."""
+    url = fake_store.url
+    store = RedisStore(url, push=False)
+    run_id = ManualWorker(store).start(shape("a"))
+    raises = {"q": ("model_calls", 1)}
+    amounts = {"tokens": 1200, "model_calls": 3, "cost": 12_500}
+    store.spend(run_id, None, Spending("a", "1", amounts, {"model_calls": 4}, raises))
+    lines = call("runs", "show", run_id, url=url).stdout.splitlines()
+    shown = json.loads(call("runs", "show", run_id, "--json", url=url).stdout)
+
+    assert lines[1:4] == ["spent\ttokens\t1,200", "spent\tmodel_calls\t3 of 5", "spent\tcost\t0.0125"]
+    assert shown["spent"]["model_calls"] == {"spent": 3, "bound": 4, "raised": 1}

@@ -13,6 +13,8 @@ from typing import Any
 
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
+from runner.records import budgets
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
@@ -49,6 +51,7 @@ class MemoryStore:
         self._database = Database(clock, self.lease_ms, self._sessions)
         self._changed = threading.Condition(threading.RLock())
         self._keys: dict[tuple[str, str], str] = {}
+        self._sums: dict[str, dict[str, str]] = {}
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -281,6 +284,7 @@ class MemoryStore:
             if not run.record.is_final or run.record.unreported:
                 return Reply("goes_on")
             self._database.remove(run_id)
+            self._sums.pop(run_id, None)
             self._keys = {key: started for key, started in self._keys.items() if started != run_id}
             self._changed.notify_all()
             return Reply("removed")
@@ -351,6 +355,28 @@ class MemoryStore:
             start = int(after or 0)
             self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
             return run.events.after(start, limit)
+
+    # Budgets
+
+    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
+        with self._changed:
+            name = self._sum(run_id, tagged)
+            return budgets.add(self._sums.setdefault(name, {}), spending) if name else ""
+
+    def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
+        with self._changed:
+            return budgets.sums(self._sums.get(self._sum(run_id, tagged), {}))
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            return dict(run.root_tags) if run else {}
+
+    def _sum(self, run_id: str, tagged: Tagged | None) -> str:
+        if tagged is not None:
+            return tagged.key(self._database.clock())
+        run = self._database.runs.get(run_id)
+        return run.record.root if run else ""
 
     # Sessions
 

@@ -72,7 +72,8 @@ DICTIONARY = (
         "expires ms, question (JSON), d:<question> status, ms, nonce, answer (JSON); w:<question> what time "
         "does to it: reminders, how its node ends, what that leaves, a line each; k:<node> document that "
         "resumes it (JSON), or 1 where it has a task of its own, t:<node>.<visit> (JSON); m:<map> record of "
-        "its items; h:<reference> how the work of that name ended, which another system does (JSON)",
+        "its items; h:<reference> how the work of that name ended, which another system does (JSON); "
+        "b:<name> what agents with a budget have spent, see budget:<tag>=<value>:<window>:<number>",
         _ENDED,
     ),
     Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
@@ -108,6 +109,14 @@ DICTIONARY = (
     Key("moving:s:<session>", "hash", "the same of its state: name -> [value]; [] deletes", "until moved"),
     Key("moving:n:<session>", "string", "number of the part that was moved last", "until forgotten"),
     Key("moved:<session>", "hash", "partition -> number of the part that it sent last", "until forgotten"),
+    Key(
+        "budget:<tag>=<value>:<window>:<number>",
+        "hash",
+        "what agents have spent in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last "
+        "bound, +<counter> what people have added to it, ?<question> that did, #<who spends> nonce of the "
+        "last request, and what was over then",
+        "twice the window after the last request",
+    ),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
     Key(
         "early",
@@ -269,6 +278,10 @@ class Keys:
 
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
+
+    def budget(self, name: str) -> str:
+        """Name the sum of a tag in a window."""
+        return f"{self.prefix}budget:{name}"
 
     def moved_session(self, session_id: str) -> tuple[str, str]:
         """Name what remembers which parts of a session have come, and which have gone."""

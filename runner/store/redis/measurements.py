@@ -19,6 +19,7 @@ Increments = Mapping[str, float]
 NODE = "runner_node_seconds"
 QUEUE_WAIT = "runner_queue_wait_seconds"
 ANSWER = "runner_answer_seconds"
+SPENT = "runner_spent_total"
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
@@ -31,7 +32,21 @@ HELP = {
     NODE: "How long nodes ran, by graph and outcome.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
     ANSWER: "How long questions were open before they were answered.",
+    SPENT: "What agents with a budget or a price have spent, by graph and counter.",
 }
+
+
+def spending(counter: str, amount: float, graph: str) -> dict[str, float]:
+    """Return what an agent adds that has a budget or a price."""
+    return {_field(SPENT, {"graph": graph, "counter": counter}, "sum"): amount}
+
+
+def spendings(fields: Mapping[bytes, bytes]) -> Iterator[tuple[float, dict[str, str]]]:
+    """Read what agents have spent: value and labels, in order."""
+    read = [(json.loads(key), float(value)) for key, value in fields.items()]
+    for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
+        if name == SPENT:
+            yield value, labels
 
 
 def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
@@ -426,6 +428,22 @@ class PartitionedStore:
 
     def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
         return self._of(run_id).events(run_id, after, limit, wait)
+
+    # Budgets. That of a tag is in one partition.
+
+    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
+        return self._of_sum(run_id, tagged).spend(run_id, tagged, spending)
+
+    def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
+        return self._of_sum(run_id, tagged).spent(run_id, tagged)
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        return self._of(run_id).tags(run_id)
+
+    def _of_sum(self, run_id: str, tagged: Tagged | None) -> RedisStore:
+        if tagged is None:
+            return self._of(run_id)
+        return self._partitions[zlib.crc32(f"{tagged.tag}={tagged.value}".encode()) % len(self._partitions)]
 
     # Sessions. Each has a home. A settle elsewhere leaves its part of a session in its own partition, in the
     # same script; then that is moved to the home. Who reads a session first moves what was left.

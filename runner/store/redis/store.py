@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, Topology, item_id
 from runner.errors import StoreError
+from runner.records import budgets
+from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, address_of
 from runner.records.listings import (
@@ -715,6 +717,42 @@ class RedisStore:
             with self._redis.translated():
                 waiters = self._keys.run(run_id, ":w")
                 self._redis.client.xread({waiters: rest[0]}, block=max(1, round(left * 1000)))
+
+    # Budgets
+
+    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
+        name, window = (f"{tagged.tag}={tagged.value}", tagged.window) if tagged else ("", 0)
+        raises = [part for question, raised in spending.raises.items() for part in (question, *raised)]
+        arguments: list[Argument] = [len(spending.raises), *raises]
+        for pairs in (sorted(spending.bounds.items()), spending.amounts.items()):
+            arguments += [len(pairs), *(part for pair in pairs for part in pair)]
+        who = (spending.who, spending.nonce)
+        return str(self._call("spend", run_id, name, window, *who, *arguments)[1].decode())
+
+    def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
+        names = [f"{mark}{counter}" for counter in budgets.COUNTERS for mark in ("", "^", "+")]
+        with self._redis.translated():
+            key, fields = self._keys.run(run_id), [f"b:{name}" for name in names]
+            if tagged is not None:
+                key, fields = self._keys.budget(tagged.key(self._now())), names
+            elif root := self._redis.client.hget(key, "root"):
+                key = self._keys.run(root.decode())
+            values: list[bytes | None] = self._redis.client.hmget(key, fields)
+        pairs = zip(names, values, strict=True)
+        return budgets.sums({name: value.decode() for name, value in pairs if value is not None})
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        with self._redis.translated():
+            root, tags = self._redis.client.hmget(self._keys.run(run_id), ["root", "tags"])
+            if root is not None:
+                tags = self._redis.client.hget(self._keys.run(root.decode()), "tags")
+        return dict(encoding.load(tags)) if tags else {}
+
+    def _now(self) -> int:
+        if self.clock:
+            return self.clock()
+        seconds, micros = self._redis.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
 
     # Sessions
 

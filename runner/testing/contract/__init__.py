@@ -17,6 +17,7 @@ import pytest
 
 PARTS = (
     "asking",
+    "budgets",
     "delegation",
     "limits",
     "manual_worker",
@@ -29,6 +30,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from runner.store.interface import Store
 from runner.testing.contract.asking import AskingContract
+from runner.testing.contract.budgets import BudgetContract
 from runner.testing.contract.delegation import DelegationContract
 from runner.testing.contract.limits import LimitContract
 from runner.testing.contract.manual_worker import ManualWorker
@@ -47,6 +49,7 @@ class StoreContract(
     TimingContract,
     DelegationContract,
     LimitContract,
+    BudgetContract,
     RecoveryContract,
     ReadingContract,
 ):

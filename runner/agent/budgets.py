@@ -1,0 +1,398 @@
+"""What an agent may spend, and the check before each call of its model and its tools.
+
+An invocation's own sum is in the agent's stored state; those of a run and of a tag are in the store, where
+every worker adds to them. Before a call its count and its known price are reserved, in one request that adds
+nothing where a bound is reached; after a model's reply its tokens are added. So the number of calls never
+goes over a budget, and tokens and costs go over it by the model calls that run at that moment, at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runner import hooks
+from runner.agent.checkpointer import Checkpointer
+from runner.agent.machine.protocol import FireHook
+from runner.agent.machine.state import AgentState, CallStage
+from runner.errors import BudgetExceeded, DefinitionError
+from runner.records import codec
+from runner.records.budgets import COUNTERS, MICROS, QUESTION, USAGE, Spending, Tagged
+
+MONTH = 30 * 86_400.0
+
+STOP = "stop"
+
+SCHEMA = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"raise_by": {"type": "number", "exclusiveMinimum": 0}},
+            "required": ["raise_by"],
+            "additionalProperties": False,
+        },
+        {"const": STOP},
+    ]
+}
+"""The answers to the question of a budget that is used up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What an agent's calls cost, in any currency: per million tokens, and `calls` per call of a tool.
+
+    Example: `Price(input=3, output=15, calls={"search": 0.01})`.
+    """
+
+    input: float = 0.0
+    output: float = 0.0
+    cache_read: float = 0.0
+    cache_write: float = 0.0
+    calls: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            DefinitionError: one is negative or no number.
+        """
+        for number in (self.input, self.output, self.cache_read, self.cache_write, *self.calls.values()):
+            if isinstance(number, bool) or not (isinstance(number, (int, float)) and 0 <= number < math.inf):
+                raise DefinitionError(f"a price must be a number from 0, not {number!r:.40}.")
+
+    def of_reply(self, usage: Mapping[str, int]) -> int:
+        """Return what a model's reply costs, in millionths, rounded up."""
+        counts = (
+            ("inputTokens", self.input),
+            ("outputTokens", self.output),
+            ("cacheReadInputTokens", self.cache_read),
+            ("cacheWriteInputTokens", self.cache_write),
+        )
+        return _rounded_up(sum(usage.get(name, 0) * price for name, price in counts))
+
+    def of_call(self, tool: str) -> int:
+        """Return what a call of a tool costs, in millionths."""
+        return _rounded_up(self.calls.get(tool, 0.0) * MICROS)
+
+
+def _rounded_up(micros: float) -> int:
+    """Round up what is more than an error of floating point above a whole number."""
+    return math.ceil(round(micros, 6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an agent may spend `per` "invocation", "run" or "tag:<name>"; what is None has no limit.
+
+    A run's sum is of all its agents with a budget per run, also in runs inside it. A tag's sum is that of
+    all runs with the same value of the tag, in windows of so many seconds, counted from 1970. `tokens` are
+    input and output together, `cost` is in the currency of the agent's prices. Where a call would go over
+    it, the call is not made: `over` "fail" fails the node, "ask" asks `assignees` to raise the budget or to
+    stop; then the question may expire as one of `interrupt()`.
+    """
+
+    per: str = "invocation"
+    tokens: int | None = None
+    model_calls: int | None = None
+    tool_calls: int | None = None
+    cost: float | None = None
+    over: Literal["fail", "ask"] = "fail"
+    window: float = MONTH
+    assignees: Sequence[str] | None = None
+    expires_in: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parts.
+
+        Raises:
+            DefinitionError: a part has no meaning, or nothing is limited.
+        """
+        tag = self.per.removeprefix("tag:")
+        if self.per not in {"invocation", "run"} and (tag == self.per or not tag):
+            raise DefinitionError(
+                f'a budget is per "invocation", "run" or "tag:<name>", not {self.per!r:.80}.'
+            )
+        if self.over not in {"fail", "ask"}:
+            raise DefinitionError(f'over of a budget is "fail" or "ask", not {self.over!r:.40}.')
+        if not self.window > 0:
+            raise DefinitionError("the window of a budget must be longer than 0 seconds.")
+        limits = {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
+        for name, limit in limits.items():
+            kinds = (int, float) if name == "cost" else (int,)
+            if isinstance(limit, bool) or not isinstance(limit, kinds) or not 0 < limit < 2**43:
+                raise DefinitionError(f"{name} of a budget must be a number above 0, not {limit!r:.40}.")
+        if not limits:
+            raise DefinitionError(f"a budget needs a limit: one of {', '.join(COUNTERS)}.")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits by counter; a cost in millionths."""
+        limits = {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
+        return {name: round(limit * MICROS) if name == "cost" else limit for name, limit in limits.items()}
+
+
+def checked_budgets(budgets: Sequence[Budget], price: Price | None, agent: str) -> tuple[Budget, ...]:
+    """Check the budgets of an agent.
+
+    Raises:
+        DefinitionError: one is none, or a cost is limited and there is no price.
+    """
+    for budget in budgets:
+        if not isinstance(budget, Budget):
+            raise DefinitionError(f"agent {agent!r} has {budget!r:.80} as a budget, which is no Budget.")
+        if budget.cost is not None and price is None:
+            raise DefinitionError(f"agent {agent!r} has a budget for its cost; it needs price=Price(...).")
+    if price is not None and not isinstance(price, Price):
+        raise DefinitionError(f"agent {agent!r} has {price!r:.80} as its price, which is no Price.")
+    return tuple(budgets)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit of one budget, of an agent."""
+
+    agent: str
+    budget: Budget
+    counter: str
+    limit: int
+
+    @property
+    def question(self) -> str:
+        """The name of the question that asks to raise it."""
+        return f"{QUESTION}{self.agent}.{self.budget.per}.{self.counter}"
+
+
+class Meter:
+    """Counts what one execution of an agent spends, for itself and for the agents above it."""
+
+    def __init__(
+        self,
+        agent: str,
+        budgets: Sequence[Budget],
+        price: Price | None,
+        checkpointer: Checkpointer,
+        *,
+        state: Callable[[], AgentState],
+        above: Meter | None = None,
+    ) -> None:
+        """`state` reads the present state of the agent, `above` is the meter of the agent that calls it."""
+        self._checkpointer, self.state, self.above = checkpointer, state, above
+        self.price: Price | None = price or (above.price if above else None)
+        self.turn: asyncio.Lock = above.turn if above else asyncio.Lock()
+        bounds = [
+            Bound(agent, budget, counter, limit)
+            for budget in budgets
+            for counter, limit in budget.limits.items()
+        ]
+        self.own = [bound for bound in bounds if bound.budget.per == "invocation"]
+        self.shared: list[Bound] = [
+            *(bound for bound in bounds if bound.budget.per != "invocation"),
+            *(above.shared if above else ()),
+        ]
+        usage = state().usage
+        self.used = {counter: usage.get(name, 0) for counter, name in USAGE.items()}
+        # Calls that have begun in an earlier execution are in `usage` once they end.
+        self.used["tool_calls"] += sum(call.stage is CallStage.RUNNING for call in state().calls)
+        self._tags: Mapping[str, str] | None = None
+
+    # -- what a call is counted as ----------------------------------------------------------------
+
+    async def replied(self, usage: Mapping[str, int]) -> dict[str, int]:
+        """Add a model's reply to all sums, and return its usage with what a budget counts."""
+        cost = self.price.of_reply(usage) if self.price else 0
+        amounts = {"tokens": usage.get("totalTokens", 0), "cost": cost}
+        amounts = {counter: amount for counter, amount in amounts.items() if amount}
+        if amounts:
+            async with self.turn:
+                for tagged in await self._sums():
+                    await self._spend(tagged, amounts)
+                self._count(amounts)
+        priced = {USAGE["cost"]: cost} if cost else {}
+        return {**usage, USAGE["model_calls"]: 1, **priced}
+
+    def ended(self, tool: str) -> dict[str, int]:
+        """Return what the usage of a tool call has beside that of an agent in it."""
+        cost = self.price.of_call(tool) if self.price else 0
+        return {USAGE["tool_calls"]: 1, **({USAGE["cost"]: cost} if cost else {})}
+
+    def _count(self, amounts: Mapping[str, int]) -> None:
+        for meter in self._chain():
+            for counter, amount in amounts.items():
+                meter.used[counter] += amount
+
+    def _chain(self) -> Iterator[Meter]:
+        meter: Meter | None = self
+        while meter is not None:
+            yield meter
+            meter = meter.above
+
+    # -- before a call ----------------------------------------------------------------------------
+
+    def guard(self, command: FireHook) -> hooks.Callback | None:
+        """Return the callback that comes after all others before a call, or None for another event."""
+        guards: dict[str, hooks.Callback] = {
+            "before_model_call": self._before_model,
+            "before_tool_call": self._before_tool,
+        }
+        return guards.get(command.event)
+
+    async def _before_model(self, event: hooks.BeforeModelCallEvent) -> None:
+        if not event.cancel:
+            await self._reserve(event, {"model_calls": 1})
+
+    async def _before_tool(self, event: hooks.BeforeToolCallEvent) -> None:
+        tool = event.selected_tool
+        if tool is not None and not event.cancel_tool:
+            cost = self.price.of_call(tool.tool_name) if self.price else 0
+            await self._reserve(event, {"tool_calls": 1, **({"cost": cost} if cost else {})})
+
+    async def _reserve(self, event: hooks.AgentEvent, amounts: dict[str, int]) -> None:
+        """Count a call before it begins.
+
+        Raises:
+            BudgetExceeded: it would go over a budget; nothing is counted.
+            InterruptRaised: the same, and a person is asked.
+        """
+        if event.asker is not None and event.asker.asked:
+            return  # it does not begin in this pass
+        async with self.turn:
+            over = self._over_own(amounts) or await self._reserve_shared(amounts)
+            if over is None:
+                self._count(amounts)
+                return
+        await self._refuse(event, over)
+
+    def _over_own(self, amounts: Mapping[str, int]) -> Bound | None:
+        for meter in self._chain():
+            for bound in meter.own:
+                if not _is_for(bound, amounts):
+                    continue
+                after = meter.used[bound.counter] + max(1, amounts.get(bound.counter, 0))
+                if after > bound.limit + sum(amount for _, amount in self._raises(bound)):
+                    return bound
+        return None
+
+    async def _reserve_shared(self, amounts: dict[str, int]) -> Bound | None:
+        reserved: list[Tagged | None] = []
+        for tagged, every in (await self._sums()).items():
+            bounds = [bound for bound in every if _is_for(bound, amounts)]
+            lowest = {bound.counter: bound for bound in sorted(bounds, key=lambda one: -one.limit)}
+            limits = {counter: bound.limit for counter, bound in lowest.items()}
+            raises = {
+                question: (bound.counter, amount)
+                for bound in bounds
+                for question, amount in self._raises(bound)
+            }
+            over = await self._spend(tagged, amounts, limits, raises)
+            if over:
+                for other in reserved:
+                    await self._spend(other, {name: -amount for name, amount in amounts.items()})
+                return lowest[over]
+            reserved.append(tagged)
+        return None
+
+    async def _sums(self) -> dict[Tagged | None, list[Bound]]:
+        """Return the bounds of every sum in the store; None is that of the run."""
+        sums: dict[Tagged | None, list[Bound]] = {}
+        for bound in self.shared:
+            if bound.budget.per == "run":
+                sums.setdefault(None, []).append(bound)
+                continue
+            if self._tags is None:
+                self._tags = await self._checkpointer.tags()
+            tag = bound.budget.per.removeprefix("tag:")
+            if tag in self._tags:  # a run without the tag has no such budget
+                tagged = Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000)))
+                sums.setdefault(tagged, []).append(bound)
+        return sums
+
+    async def _spend(
+        self,
+        tagged: Tagged | None,
+        amounts: Mapping[str, int],
+        bounds: Mapping[str, int] | None = None,
+        raises: Mapping[str, tuple[str, int]] | None = None,
+    ) -> str:
+        who = self._checkpointer.address.node_id
+        spending = Spending(who, uuid.uuid4().hex, amounts, bounds or {}, raises or {})
+        return await self._checkpointer.spend(tagged, spending)
+
+    # -- over a budget ----------------------------------------------------------------------------
+
+    def _raises(self, bound: Bound) -> list[tuple[str, int]]:
+        """Return what people have added to a bound in this invocation, by question.
+
+        Raises:
+            BudgetExceeded: somebody has decided to stop.
+        """
+        raises = {}
+        for meter in self._chain():
+            for question in meter.state().questions.values():
+                name, _, _ = question.name.partition("#")
+                if name != bound.question or question.response is None:
+                    continue
+                response = codec.plain(codec.unpack(question.response))
+                amount = response.get("raise_by") if isinstance(response, dict) else None
+                if not isinstance(amount, (int, float)):
+                    who = f" by {question.responder}" if question.responder else ""
+                    raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{who} to stop.")
+                raises[question.id] = round(amount * MICROS) if bound.counter == "cost" else round(amount)
+        return list(raises.items())
+
+    async def _refuse(self, event: hooks.AgentEvent, bound: Bound) -> None:
+        raised = self._raises(bound)
+        spent = await self._spent(bound)
+        if bound.budget.over == "fail" or event.asker is None:
+            raise BudgetExceeded(
+                f"{_used_up(bound)}: {_amount(bound, spent)} are spent. The call was not made."
+            )
+        limit = bound.limit + sum(amount for _, amount in raised)
+        number = f"#{len(raised) + 1}" if raised else ""
+        event.interrupt(
+            f"{bound.question}{number}",
+            {
+                "budget": bound.budget.per,
+                "agent": bound.agent,
+                "counter": bound.counter,
+                "spent": _plain(bound, spent),
+                "limit": _plain(bound, limit),
+            },
+            response_schema=SCHEMA,
+            assignees=bound.budget.assignees,
+            expires_in=bound.budget.expires_in,
+        )
+
+    async def _spent(self, bound: Bound) -> int:
+        for meter in self._chain():
+            if bound in meter.own:
+                return meter.used[bound.counter]
+        for tagged, bounds in (await self._sums()).items():
+            if bound in bounds:
+                sums = await self._checkpointer.spent(tagged)
+                return sums[bound.counter].spent if bound.counter in sums else 0
+        return 0
+
+
+def _is_for(bound: Bound, amounts: Mapping[str, int]) -> bool:
+    """Whether a bound can stop a call: a number of tool calls stops no model, and tokens stop no tool."""
+    return bound.counter in amounts or ("model_calls" in amounts and bound.counter in {"tokens", "cost"})
+
+
+def _used_up(bound: Bound) -> str:
+    limit = _amount(bound, bound.limit)
+    return f"the budget of agent {bound.agent!r} per {bound.budget.per}, {limit}, is used up"
+
+
+def _amount(bound: Bound, number: int) -> str:
+    value = _plain(bound, number)
+    return (
+        f"a cost of {value:,}" if bound.counter == "cost" else f"{value:,} {bound.counter.replace('_', ' ')}"
+    )
+
+
+def _plain(bound: Bound, number: int) -> float:
+    return number / MICROS if bound.counter == "cost" else number
