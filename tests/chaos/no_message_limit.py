@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import runner.store.redis.streams
+from runner.store.redis import streams
 from tasks.app import app
 
 __all__ = ["app"]
 
-runner.store.redis.streams.LARGE = 1 << 60
-runner.store.redis.streams.Intake.read.__defaults__ = (100,)
+read = streams.Intake.read
+assert read.__defaults__[0] == streams.HAND
+streams.LARGE = 1 << 60
+read.__defaults__ = (100, *read.__defaults__[1:])
