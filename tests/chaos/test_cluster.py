@@ -104,28 +104,35 @@ def test_a_partition_that_moves_to_another_server_is_found_there(empty):
 
 
 def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path):
-    """With a plain Redis as broker runs go on: starts, answers on the stream, a server killed and back."""
+    """With a plain Redis as broker runs go on: starts, rows on a slot, answers, a server killed and back."""
     broker = Server(tmp_path).start()
     site = Site(broker.url, tmp_path)
     client = Client(store=RedisStore(empty.url, push=False, lease=2.0))
     settings = {"RUNNER_REDIS_URL": empty.url, "RUNNER_BROKER_URL": broker.url}
     try:
         site.ready(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs", **settings)
-        run = client.start("spread", "go")
-        assert run.wait(RECOVERY + MARGIN).status is Status.INTERRUPTED
-        (question,) = run.interrupts()
+        runs = [client.start(name, "go") for name in ("spread", "row")]
+        for run in runs:
+            assert run.wait(RECOVERY + MARGIN).status is Status.INTERRUPTED
+        questions = [question.id for run in runs for question in run.interrupts()]
         home = empty.owner(Keys().prefix)
         home.kill()
         home.start()
         wait_until(empty.whole, "the cluster is whole", seconds=150)
-        body = {"v": 1, "interrupt_id": question.id, "response": "yes", "reply_to": REPLIES}
         outbox = Outbox(empty.url)
-        outbox.send("runner:responses", json.dumps(body).encode())
+        for question in questions:
+            body = {"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}
+            outbox.send("runner:responses", json.dumps(body).encode())
 
-        wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer", seconds=150)
-        assert run.result().results["c"].output == "yes"
-        consistent(client.engine.store, run.id)
-        assert empty.owner(REPLIES).client.xlen(REPLIES) == 1
+        for run in runs:
+            wait_until(
+                lambda run=run: run.status is Status.COMPLETED, "the run has its answer", seconds=150
+            )
+            assert run.result().results["c"].output == "yes"
+            consistent(client.engine.store, run.id)
+        row = [run.result().results[node].output for node in "abcde"]
+        assert row == ["fetched", "stayed", "yes", "stayed", "stayed"]
+        assert empty.owner(REPLIES).client.xlen(REPLIES) == len(questions)
         assert site.workers[0].alive
         outbox._redis.close()
     finally:

@@ -8,12 +8,14 @@ import redis
 from runner.dev.embedded import embedded_store
 from runner.errors import NotDurable, StoreError
 from runner.records.interrupts import Answer, ReceiptStatus
-from runner.store.interface import Start
+from runner.records.run import Status
+from runner.store.interface import Settlement, Start
 from runner.store.redis import durability
 from runner.store.redis.store import RedisStore
 from runner.testing.contract.manual_worker import ManualWorker, shape
 
 GRAPH = shape("a")
+STAYING = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +134,24 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
 
     ((receipt,), _) = opened("fast").answer([Answer(question.id, "yes")], "n")
     assert receipt.status is ReceiptStatus.ACCEPTED
+
+
+def test_a_settle_that_claims_the_next_node_waits_once(opened, client, waits_for_disk):
+    """A node that stays on its worker is as safe as one that is rung for."""
+    worker = ManualWorker(opened("fsync"))
+    _, token = worker.begin("a>b")
+    before = waits(client)
+
+    assert worker.store.settle(token, STAYING, "n").claim.token.node == "b"
+    assert waits(client) == before + 1
+
+
+def test_the_claim_of_an_unconfirmed_settle_comes_with_its_repeat(opened, client, hurried):
+    """A settle that no replica has is refused with what it claimed; the same one again returns both."""
+    worker = ManualWorker(opened("fast"))
+    _, token = worker.begin("a>b")
+    for _ in range(2):
+        with pytest.raises(NotDurable):
+            opened("replica").settle(token, STAYING, "n")
+
+    assert opened("fast").settle(token, STAYING, "n").claim.token.node == "b"
