@@ -95,6 +95,14 @@ def busy(site, graph="gates"):
     return run
 
 
+def killed_in_a_row(site):
+    """A run whose worker was killed while a node that stayed ran on it."""
+    run = busy(site)
+    pid = int(starts(site, run, "b")[0][0])
+    next(worker for worker in site.workers if worker.pid == pid).kill()
+    return run
+
+
 def stopped_between(site, worker):
     """A run whose worker was told to stop while the first node ran, and has ended after it."""
     run = site.client.start("gates", "go")
@@ -118,6 +126,11 @@ def status(site, run, node):
     return site.client.engine.store.read(run.id).nodes[node].status
 
 
+def rows():
+    """How the nodes of a long line come, one after the other."""
+    return ["stayed" if number % ROW else "fetched" for number in range(LENGTH)]
+
+
 def test_a_row_has_eight_nodes(place):
     """After eight nodes on one slot the next comes from the queue, and begins another row."""
     run = place.client.start("line", "go")
@@ -125,9 +138,7 @@ def test_a_row_has_eight_nodes(place):
     result = run.wait(60)
 
     assert result.status is Status.COMPLETED
-    assert [came for _, came in tasks(place, run)] == [
-        "stayed" if number % ROW else "fetched" for number in range(LENGTH)
-    ]
+    assert [came for _, came in tasks(place, run)] == rows()
     assert {each.attempts for each in result.results.values()} == {1}
 
 
@@ -184,15 +195,40 @@ def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
 def test_a_killed_worker_loses_no_node_that_stayed(empty_site):
     """After kill -9 the claim's lease runs out, and another worker runs the node."""
     empty_site.ready(2, **GRAPHS)
-    run = busy(empty_site)
-    pid = int(starts(empty_site, run, "b")[0][0])
-    next(worker for worker in empty_site.workers if worker.pid == pid).kill()
+    run = killed_in_a_row(empty_site)
 
     begun(empty_site, run, "b", times=2)
     open_gate(empty_site, run, "b")
     result = run.wait(RECOVERY + MARGIN)
     assert result.status is Status.COMPLETED
     assert [result.results[node].attempts for node in "abc"] == [1, 2, 1]
+
+
+def test_a_row_has_one_delivery_of_rabbitmq_and_needs_no_more(empty_site, rabbit):
+    """Rows are as long over RabbitMQ; what it delivers again after kill -9 runs nothing twice."""
+    empty_site.ready(2, RUNNER_BROKER_URL=rabbit.url, **GRAPHS)
+    line = empty_site.client.start("line", "go")
+    open_gate(empty_site, line, "n0")
+    assert line.wait(60).status is Status.COMPLETED
+    assert [came for _, came in tasks(empty_site, line)] == rows()
+
+    run = killed_in_a_row(empty_site)
+    begun(empty_site, run, "b", times=2)
+    open_gate(empty_site, run, "b")
+    result = run.wait(RECOVERY + MARGIN)
+    assert result.status is Status.COMPLETED
+    assert [len(starts(empty_site, run, node)) for node in "abc"] == [1, 2, 1]
+
+
+def test_without_a_sweep_a_row_over_rabbitmq_is_lost(empty_site, rabbit):
+    """Control: the doorbell that RabbitMQ gives to another worker is that of the row's first node."""
+    empty_site.ready(2, RUNNER_BROKER_URL=rabbit.url, RUNNER_SWEEP_INTERVAL="3600", **GRAPHS)
+    run = killed_in_a_row(empty_site)
+    open_gate(empty_site, run, "b")
+
+    with pytest.raises(TimeoutError):
+        run.wait(RECOVERY + 2)
+    assert len(starts(empty_site, run, "b")) == 1
 
 
 @pytest.mark.parametrize("pool", POOLS)

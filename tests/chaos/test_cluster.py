@@ -125,9 +125,7 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
             outbox.send("runner:responses", json.dumps(body).encode())
 
         for run in runs:
-            wait_until(
-                lambda run=run: run.status is Status.COMPLETED, "the run has its answer", seconds=150
-            )
+            wait_until(lambda run=run: run.status is Status.COMPLETED, "the run has its answer", seconds=150)
             assert run.result().results["c"].output == "yes"
             consistent(client.engine.store, run.id)
         row = [run.result().results[node].output for node in "abcde"]

@@ -9,6 +9,7 @@ import pytest
 
 from runner import Status
 from runner.store.redis.store import RedisStore
+from tests.celery.test_stay import GRAPHS, busy, open_gate, starts
 from tests.celery.workers import Site
 from tests.chaos.load import Load
 from tests.chaos.servers import Server
@@ -81,6 +82,22 @@ def test_thirty_kills_under_load_lose_nothing_that_was_acknowledged(server, tmp_
         assert len(load.started) > KILLS
         assert len(load.answered) > 1
         assert all(worker.alive for worker in site.workers)
+    finally:
+        site.end()
+
+
+def test_a_row_on_a_slot_goes_on_when_the_server_was_killed(server, tmp_path):
+    """At the level `fsync` what a settle has claimed for its worker is on the disk as well as its result."""
+    site = Site(server.url, tmp_path)
+    try:
+        site.ready(1, RUNNER_DURABILITY="fsync", **GRAPHS)
+        run = busy(site)
+        restart(server)
+        open_gate(site, run, "b")
+
+        assert run.wait(PROGRESS).status is Status.COMPLETED
+        assert [len(starts(site, run, node)) for node in "ac"] == [1, 1]
+        assert site.workers[0].alive
     finally:
         site.end()
 
