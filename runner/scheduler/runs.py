@@ -1,8 +1,4 @@
-"""Transitions of a whole run: start, reopen, migrate, fork, cancel, and the confirmation of its callback.
-
-Twins in `store/lua`: start.lua, migrate.lua, fork.lua, and
-parts/begin.lua, parts/reopen.lua, parts/revive.lua, parts/stop.lua.
-"""
+"""Transitions of a whole run: start, reopen, migrate, fork, cancel, and the confirmation of its callback."""
 
 from __future__ import annotations
 

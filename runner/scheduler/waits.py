@@ -1,6 +1,6 @@
 """What a node waits for besides people: its items, a child run, an external task, a migration.
 
-Twins in `store/lua`: parts/delegate.lua, parts/follow.lua.
+Twin of `child_changed` in `store/lua`: parts/follow.lua.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import RunSummary
-from runner.records.outcomes import Remembered, Saved
+from runner.records.outcomes import Saved
 from runner.records.run import (
     EventKind,
     LoopRecord,
@@ -241,15 +241,6 @@ def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
     if saved is None:
         return []
     return [dump(saved.document), saved.keep, *(dump(message) for message in saved.messages)]
-
-
-def remembered_arguments(session: Remembered | None) -> list[bytes | str | int]:
-    """Write what a session gets as arguments of a script; a deleted value is written as nothing."""
-    if session is None:
-        return ["", 0, 0]
-    values = {name: dump(value) for name, value in session.state.items()} | dict.fromkeys(session.gone, b"")
-    pairs = (part for pair in values.items() for part in pair)
-    return [session.session_id, session.first, len(values), *pairs]
 
 
 def event(number: int, text: bytes) -> Event:

@@ -9,14 +9,18 @@ from runner import scheduler
 from runner.records import failures
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.migration import Migration
 from runner.records.outcomes import Saved
-from runner.records.run import EventKind, Rewrite, VisitEntry
+from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
 from runner.store.encoding import replied
-from runner.store.interface import Doorbell, Reply, Settlement, Token
+from runner.store.interface import Doorbell, Fork, Reply, Settlement, Start, Token
 from runner.store.receipts import by_visit, receipts_for
 from runner.store.walk import Book, Kept, apply
+
+WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
+"""The statuses in which a run can be migrated."""
 
 
 def make(
@@ -63,6 +67,44 @@ def wait(
         run.keep(token.node, saved)
     ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
     return visit(book, token, transition, ids, questions=interrupts)
+
+
+def start(book: Book[Kept], start: Start) -> Reply:
+    """Start a run; a child run also makes its parent's node wait for it."""
+    fingerprint = start.fingerprint or book.current(start.graph_id)
+    if not fingerprint or not book.has_shape(start.graph_id, fingerprint):
+        return Reply("unknown_graph")
+    first = book.started_by(start.graph_id, start.idempotency_key) if start.idempotency_key else ""
+    if first:
+        return Reply("exists", run_id=first)
+    if book.find(start.run_id) is not None:
+        return Reply("started", run_id=start.run_id)
+    doorbells: list[Doorbell] = []
+    if start.parent is not None:
+        delegated = visit(book, start.parent, scheduler.delegate, start.run_id)
+        if delegated.word != "delegated":
+            return delegated
+        doorbells += delegated.doorbells
+    _begin(book, start, fingerprint)
+    started = make(book, start.run_id, scheduler.start)
+    return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+
+
+def _begin(book: Book[Kept], start: Start, fingerprint: str) -> Kept:
+    parent = start.parent
+    above = book.find(parent.run_id) if parent else None
+    record = RunRecord(
+        start.run_id,
+        start.graph_id,
+        fingerprint,
+        parent=parent.run_id if parent else "",
+        parent_node=parent.node if parent else "",
+        root=start.root or (above.record.root if above else start.run_id),
+        path=f"{above.record.path}{parent.node}/" if above and parent else "",
+        on_end=start.on_end,
+        trace=start.trace,
+    )
+    return book.begin(record, start)
 
 
 def settle(book: Book[Kept], token: Token, settlement: Settlement, nonce: str) -> Reply:
@@ -187,6 +229,45 @@ def expand(book: Book[Kept], token: Token, items: Sequence[JSON] | None) -> Repl
     if items is not None and run is not None and reply.word == "expanded":
         run.put_items(token.node, token.visit, items)
     return reply
+
+
+def fork(book: Book[Kept], fork: Fork) -> Reply:
+    """Start a run from the results of another, with the records that follow from them."""
+    start = fork.start
+    if book.find(start.run_id) is not None:
+        return Reply("forked", run_id=start.run_id)
+    source = book.find(fork.source)
+    if source is None:
+        return Reply("unknown")
+    fingerprint = start.fingerprint or ""
+    if not book.has_shape(start.graph_id, fingerprint):
+        return Reply("unknown_graph")
+    run = _begin(book, start, fingerprint)
+    reply = make(book, start.run_id, scheduler.fork, fork.records, fork.source)
+    run.copy_results(source, fork)
+    return Reply(reply.word, reply.doorbells, start.run_id)
+
+
+def migrate(book: Book[Kept], runs: Sequence[Migration], nonce: str) -> Reply:
+    """Continue waiting runs in other shapes: all of them, or none when one has moved since it was read."""
+    pairs = [(run, move) for move in runs if (run := book.find(move.run_id)) is not None]
+    if len(pairs) < len(runs):
+        return Reply("unknown")
+    if all(run.reopened == nonce for run, _ in pairs):
+        return Reply("migrated")
+    if not all(book.has_shape(move.graph_id, move.fingerprint) for move in runs):
+        return Reply("unknown_graph")
+    if any(run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs):
+        return Reply("moved")
+    doorbells: list[Doorbell] = []
+    for run, move in pairs:
+        run.migrate(move)
+        run.reopened = nonce
+        data = event_payloads.migration(move)
+        questions = move.replacements
+        reply = make(book, move.run_id, scheduler.migrate, move, questions=questions, payloads=data)
+        doorbells += reply.doorbells
+    return Reply("migrated", doorbells)
 
 
 def rewrite(book: Book[Kept], runs: Sequence[Rewrite], nonce: str) -> Reply:

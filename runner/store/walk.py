@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from runner import scheduler
 from runner.records import interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
+from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import EventKind, RunRecord, Status, VisitEntry, VisitKey
 from runner.scheduler.changes import (
@@ -34,7 +35,7 @@ from runner.scheduler.changes import (
     WriteDeadLetter,
 )
 from runner.store import event_payloads
-from runner.store.interface import Doorbell
+from runner.store.interface import Doorbell, Fork, Start
 from runner.store.receipts import CRASHED
 
 OF_QUESTIONS = frozenset(
@@ -93,6 +94,12 @@ class KeptRun(View, Protocol):
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
         """Remove what other records will replace, and the results that no longer count."""
 
+    def copy_results(self, source: Self, fork: Fork) -> None:
+        """Take over results and documents of the run that this one is a fork of."""
+
+    def migrate(self, move: Migration) -> None:
+        """Take another shape, and put results and questions under the names that its nodes have there."""
+
     def winner(self, interrupt_id: str) -> str:
         """Return the nonce of the request that answered a question; "" when none did."""
 
@@ -111,6 +118,18 @@ class Book(Protocol[Kept]):
 
     def clock(self) -> int:
         """Return the time of the step, in ms."""
+
+    def current(self, graph_id: str) -> str:
+        """Return the fingerprint of a graph as it was published last; "" for none."""
+
+    def has_shape(self, graph_id: str, fingerprint: str) -> bool:
+        """Whether a graph's shape is there for a run to begin with."""
+
+    def started_by(self, graph_id: str, key: str) -> str:
+        """Return the run that was started with an idempotency key; "" for none."""
+
+    def begin(self, record: RunRecord, start: Start) -> Kept:
+        """Write a new run, which has no nodes yet."""
 
     def find(self, run_id: str) -> Kept | None:
         """Return a run; None for one that never was, or is gone."""

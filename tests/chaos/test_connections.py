@@ -62,7 +62,6 @@ EVERY = 1_000
 """More calls than a request has."""
 
 WRITES = {
-    "start": script("start"),
     "claim": script("take"),
     "save": script("save"),
     "settle": script("apply", doorbell_template.constants({})),

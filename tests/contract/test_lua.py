@@ -53,10 +53,10 @@ def test_every_part_is_used():
 
 def test_a_part_is_included_once_and_before_its_users():
     """Including is by name, depth first, without repeats, so that order in a file does not matter."""
-    text = scripts.script("start").text.decode()
-    for name in ("open", "change", "arrive", "step", "reply"):
+    text = scripts.script("claim").text.decode()
+    for name in ("open", "change", "ring", "step", "reply"):
         assert text.count(f"local function {name}(") == 1
-    assert text.index("local function change(") < text.index("local function arrive(")
+    assert text.index("local function change(") < text.index("local function ring(")
 
 
 def test_scripts_make_no_globals():

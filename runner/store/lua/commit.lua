@@ -5,9 +5,11 @@
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:
---   guards: key, fields (a list, then their values, "" for none); forms: key, field, pattern of its value;
+--   guards: key, fields (a list, then their values, "" for none); forms: key, field, pattern of its value (without a field: of
+--   "1", where there is such a key);
 --   timers that must be due as they were: member, ms; the time (ms) before which it must be, or 0;
---   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there), what it
+--   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
+--     is new), what it
 --     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
 --     events (a list);
@@ -18,7 +20,8 @@
 --     commands: how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
 --     the task that rings or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
---   Keys have no prefix. In a value that begins with \1, "\1<run>:<n>\1" is the number of that run's n-th event.
+--   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
+--   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
 -- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
 --   value, form, run and arrival as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
@@ -52,7 +55,9 @@ for _ = 1, number() do
 end
 for _ = 1, number() do
   local key, field, pattern = prefix .. take(), take(), take()
-  if not see(redis.call('HGET', key, field)):find(pattern) then changed = true end
+  local value = field == '' and redis.call('EXISTS', key) == 1 and '1'
+  if field ~= '' then value = redis.call('HGET', key, field) end
+  if not see(value):find(pattern) then changed = true end
 end
 for _ = 1, number() do
   local member, due = take(), number()
@@ -61,7 +66,7 @@ end
 local before = number()
 if before > 0 and now >= before then changed = true end
 
-local runs = {}
+local runs = {[0] = {first = now}}
 for nth = 1, number() do
   local run = {key = prefix .. take(), was = take(), comes_to = take(), most = number(), events = {}}
   local more = {number(), number(), number(), number(), number()}
@@ -69,6 +74,7 @@ for nth = 1, number() do
   for event = 1, number() do run.events[event] = take() end
   local text = redis.call('HGET', run.key, 'run')
   if not see(text):find(run.was) then changed = true end
+  if run.was == '^$' then text = 'executing 0 0 0 0 0 0 -' end
   if text then
     local old, active, waiting, held, failed, started, events, stops =
       text:match('^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
@@ -121,7 +127,7 @@ for _, size in ipairs(sizes) do
 end
 for _, run in ipairs(runs) do
   if run.text then
-    for nth, event in ipairs(run.events) do push_event(run.key, run.first + nth, event) end
+    for nth, event in ipairs(run.events) do push_event(run.key, run.first + nth, filled(event)) end
     redis.call('HSET', run.key, 'run', run.text)
   end
 end
@@ -138,7 +144,7 @@ for _ = 1, number() do
 end
 for _, command in ipairs({'ZADD', 'ZREM'}) do
   local members = {}
-  for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = take() end
+  for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = filled(take()) end
   many(command, timers, members)
 end
 for _ = 1, number() do

@@ -36,7 +36,8 @@ class Database:
         self.sessions = sessions
         self.clock, self.lease_ms = clock, lease_ms
         self.shapes: dict[str, Topology] = {}
-        self.current: dict[str, str] = {}
+        self.latest: dict[str, str] = {}
+        self.started: dict[tuple[str, str], str] = {}
         self.runs: dict[str, StoredRun] = {}
         self.timers: dict[tuple[TimerKind, str, str], int] = {}
         self._earliest = 0
@@ -45,27 +46,27 @@ class Database:
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
 
-    def add(self, start: Start, fingerprint: str) -> StoredRun:
-        parent = start.parent
-        above = self.runs[parent.run_id].record if parent else None
-        record = RunRecord(
-            start.run_id,
-            start.graph_id,
-            fingerprint,
-            parent=parent.run_id if parent else "",
-            parent_node=parent.node if parent else "",
-            root=start.root or (above.root if above else start.run_id),
-            path=f"{above.path}{parent.node}/" if above and parent else "",
-            on_end=start.on_end,
-            trace=start.trace,
-        )
+    def current(self, graph_id: str) -> str:
+        return self.latest.get(graph_id, "")
+
+    def has_shape(self, graph_id: str, fingerprint: str) -> bool:  # noqa: ARG002 - a shape has its name
+        return fingerprint in self.shapes
+
+    def started_by(self, graph_id: str, key: str) -> str:
+        return self.started.get((graph_id, key), "")
+
+    def begin(self, record: RunRecord, start: Start) -> StoredRun:
         stored = replace(
             start, task=pack_copy(start.task), invocation_state=pack_copy(start.invocation_state)
         )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
         run = StoredRun(record, stored, self.clock(), self.semaphores, self.sessions, tags)
-        self.runs[start.run_id] = run
+        self.runs[record.run_id] = run
+        if start.idempotency_key:
+            self.started[record.graph_id, start.idempotency_key] = record.run_id
+        if record.parent:
+            self.runs[record.parent].children.append(record.run_id)
         return run
 
     def list_runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
@@ -122,6 +123,7 @@ class Database:
     def remove(self, run_id: str) -> None:
         """Remove a run; the runs inside it are left to `remove_orphans`."""
         self._orphans.extend(self.runs.pop(run_id).children)
+        self.started = {key: started for key, started in self.started.items() if started != run_id}
 
     def remove_orphans(self, limit: int) -> None:
         """Remove runs whose parent is gone, at most so many."""

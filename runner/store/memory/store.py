@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
@@ -23,14 +22,11 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import event_payloads, interface, requests, walk
+from runner.store import interface, requests, walk
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.memory.database import Database, wall_clock
 from runner.store.memory.sessions import Sessions
-
-WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
-"""The statuses in which a run can be migrated."""
 
 
 class MemoryStore:
@@ -50,8 +46,11 @@ class MemoryStore:
         self._sessions = sessions or Sessions()
         self._database = Database(clock, self.lease_ms, self._sessions)
         self._changed = threading.Condition(threading.RLock())
+<<<<<<< HEAD
         self._keys: dict[tuple[str, str], str] = {}
         self._sums: dict[str, dict[str, str]] = {}
+=======
+>>>>>>> 775596df (Plan starts, forks and migrations in Python)
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -74,11 +73,11 @@ class MemoryStore:
         with self._changed:
             for topology in topologies:
                 self._database.shapes[topology.fingerprint] = topology
-                self._database.current[topology.graph_id] = topology.fingerprint
+                self._database.latest[topology.graph_id] = topology.fingerprint
 
     def graphs(self) -> dict[str, str]:
         with self._changed:
-            return dict(self._database.current)
+            return dict(self._database.latest)
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:  # noqa: ARG002 - a shape has its name
         with self._changed:
@@ -90,27 +89,7 @@ class MemoryStore:
         return 0
 
     def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
-        with self._changed:
-            fingerprint = start.fingerprint or self._database.current.get(start.graph_id, "")
-            if fingerprint not in self._database.shapes:
-                return Reply("unknown_graph")
-            key = (start.graph_id, start.idempotency_key or "")
-            if start.idempotency_key and key in self._keys:
-                return Reply("exists", run_id=self._keys[key])
-            if start.run_id in self._database.runs:
-                return Reply("started", run_id=start.run_id)
-            parent, doorbells = start.parent, list[Doorbell]()
-            if parent is not None:
-                delegated = self._apply(parent.run_id, scheduler.delegate, *_visit(parent), start.run_id)
-                if delegated.word != "delegated":
-                    return delegated
-                doorbells += delegated.doorbells
-                self._database.runs[parent.run_id].children.append(start.run_id)
-            self._database.add(start, fingerprint)
-            started = self._apply(start.run_id, scheduler.start)
-            if start.idempotency_key:
-                self._keys[key] = start.run_id
-            return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+        return self._do(requests.start, start)
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
         with self._changed:
@@ -232,44 +211,13 @@ class MemoryStore:
         return self._do(requests.cancel, run_id, reason, nonce)
 
     def fork(self, fork: Fork) -> Reply:
-        with self._changed:
-            source, start = self._database.runs.get(fork.source), fork.start
-            if start.run_id in self._database.runs:
-                return Reply("forked", run_id=start.run_id)
-            if source is None:
-                return Reply("unknown")
-            if start.fingerprint not in self._database.shapes:
-                return Reply("unknown_graph")
-            run = self._database.add(start, start.fingerprint)
-            run.copy_results(source, fork)
-            reply = self._apply(start.run_id, scheduler.fork, fork.records, fork.source)
-            return replace(reply, run_id=start.run_id)
+        return self._do(requests.fork, fork)
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         return self._do(requests.rewrite, runs, nonce)
 
     def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        with self._changed:
-            pairs = [
-                (run, move) for move in runs if (run := self._database.runs.get(move.run_id)) is not None
-            ]
-            if len(pairs) < len(runs):
-                return Reply("unknown")
-            if all(run.reopened == nonce for run, _ in pairs):
-                return Reply("migrated")
-            if any(move.fingerprint not in self._database.shapes for move in runs):
-                return Reply("unknown_graph")
-            if any(run.record.status not in WAITS or len(run.events) != move.events for run, move in pairs):
-                return Reply("moved")
-            doorbells: list[Doorbell] = []
-            for run, move in pairs:
-                run.migrate(move)
-                run.reopened = nonce
-                payloads = event_payloads.migration(move)
-                doorbells += self._apply(
-                    move.run_id, scheduler.migrate, move, questions=move.replacements, payloads=payloads
-                ).doorbells
-            return Reply("migrated", doorbells)
+        return self._do(requests.migrate, runs, nonce)
 
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
         return self._do(requests.make, run_id, scheduler.release, nodes)
@@ -284,8 +232,11 @@ class MemoryStore:
             if not run.record.is_final or run.record.unreported:
                 return Reply("goes_on")
             self._database.remove(run_id)
+<<<<<<< HEAD
             self._sums.pop(run_id, None)
             self._keys = {key: started for key, started in self._keys.items() if started != run_id}
+=======
+>>>>>>> 775596df (Plan starts, forks and migrations in Python)
             self._changed.notify_all()
             return Reply("removed")
 
@@ -413,7 +364,3 @@ class MemoryStore:
         if owned:
             self._database.runs[token.run_id].keep(token.node, saved)
         return owned
-
-
-def _visit(token: Token) -> tuple[str, int, int]:
-    return token.node, token.visit, token.fence

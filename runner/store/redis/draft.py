@@ -7,17 +7,17 @@ from its beginning. `commit.lua` writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.definition.model import Topology
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.store.encoding import LARGE, dump
+from runner.store.encoding import LARGE, dump, topology_of
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
-from runner.store.redis.keys import run_key
+from runner.store.redis.keys import run_key, shape_key
 
 Command = tuple[Argument, ...]
 """A command: its name, its key without the prefix, its arguments."""
@@ -31,9 +31,13 @@ KNOWN_SHAPES = 256
 
 
 class Topologies:
-    """The shapes of graphs that this process has read: one of a fingerprint never changes."""
+    """The shapes of graphs that this process has read: one of a fingerprint never changes.
+
+    `latest` are the fingerprints that graphs had when their current ones were last read.
+    """
 
     def __init__(self) -> None:
+        self.latest: dict[str, str] = {}
         self._known: dict[str, Topology] = {}
 
     def get(self, fingerprint: str) -> Topology | None:
@@ -49,11 +53,14 @@ class Topologies:
 class Settings:
     """What a draft needs to know of its store; times in ms.
 
-    `shelve` stores a large value of a run apart, and returns a reference to it.
+    `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
+    of a run apart, and returns a reference to it.
     """
 
+    prefix: str
     lease_ms: int
     retention_ms: int
+    most: Callable[[], int]
     push: bool
     shelve: Callable[[str, bytes], bytes]
     topologies: Topologies
@@ -71,11 +78,15 @@ UNREAD = {
 
 
 class Reads:
-    """What was read for a transaction: at one moment, or found unchanged since."""
+    """What was read for a transaction: at one moment, or found unchanged since.
+
+    Or what is presumed, without a look: then `now` is 0, and times are counted from the moment of the write.
+    """
 
     def __init__(self) -> None:
         self.now = 0
         self.times = 0
+        self.is_presumed = False
         self.written: dict[tuple[str, bytes], bytes] = {}
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._replies: dict[Command, Any] = {}
@@ -86,6 +97,15 @@ class Reads:
     def is_incomplete(self) -> bool:
         """Whether something was asked for that was not read yet."""
         return bool(self._missing or self._commands)
+
+    def presume(
+        self, fields: Mapping[str, Mapping[str, bytes | None]], replies: Mapping[Command, Any]
+    ) -> None:
+        """Take fields of hashes, by key, and replies as if they were read; the draft must check them."""
+        for key, values in fields.items():
+            self._fields.setdefault(key, {}).update(values)
+        self._replies.update(replies)
+        self.is_presumed = True
 
     def want(self, key: str, names: Iterable[str]) -> None:
         """Note fields of a hash that will be needed."""
@@ -134,6 +154,7 @@ class Reads:
 
     def again(self) -> None:
         """Read everything once more, at one moment."""
+        self.is_presumed = False
         for key, names in self._fields.items():
             self._missing[key] = dict.fromkeys(names)
         self._commands = dict.fromkeys(self._replies)
@@ -184,6 +205,7 @@ class Draft:
         self.guards: dict[str, dict[str, str | bytes]] = {}
         self.forms: dict[tuple[str, str], str] = {}
         self.timer_guards: dict[str, str] = {}
+        self.new: set[str] = set()
         self.before = 0
         self.lines: dict[str, Line] = {}
         self.arrivals: list[Arrival] = []
@@ -203,7 +225,7 @@ class Draft:
 
     def get(self, key: str, name: str) -> bytes | None:
         """Return a field that must not change until the draft is written."""
-        if name in self.puts.get(key, {}) or name in self.drops.get(key, {}):
+        if key in self.new or self.writes(key, name):
             return self.peek(key, name)
         value = self.reads.field(key, name)
         self.guards.setdefault(key, {})[name] = value or b""
@@ -215,10 +237,33 @@ class Draft:
             return None
         put = self.puts.get(key, {}).get(name)
         if put is None:
-            return self.reads.field(key, name)
+            return None if key in self.new else self.reads.field(key, name)
         return put if isinstance(put, bytes) else str(put).encode()
 
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        known = self.settings.topologies.get(fingerprint)
+        if known is None:
+            texts: list[bytes] = self.reads.reply("HGETALL", shape_key(fingerprint))
+            fields = dict(zip(texts[::2], texts[1::2], strict=True))
+            if b"meta" not in fields:
+                return None
+            known = topology_of(graph_id, fingerprint, fields)
+            self.settings.topologies.put(fingerprint, known)
+        return known
+
+    def writes(self, key: str, name: str) -> bool:
+        """Whether a field is written or deleted: what is read of it now is not what is stored."""
+        return name in self.puts.get(key, {}) or name in self.drops.get(key, {})
+
     # Writing
+
+    def moment(self, time: int) -> Argument:
+        """Write a time (ms) that was planned, in a value that is nothing else."""
+        return time if self.reads.now else f"\x01{self.moment_within(time)}"
+
+    def moment_within(self, time: int) -> str:
+        """Write a time (ms) as a part of a value, which must begin with character 1 where none is known."""
+        return str(time) if self.reads.now else f"\x010:{time}\x01"
 
     def written(self, run_id: str, value: JSON) -> bytes:
         """Write a value of a run, or a reference to it where it is large: that is stored apart, and once."""
@@ -335,7 +380,7 @@ class Draft:
         due = {member: ms for member, ms in self.timers.items() if ms is not None}
         yield len(due)
         for member, ms in due.items():
-            yield from (ms, member)
+            yield from (self.moment(ms), member)
         gone = [member for member, ms in self.timers.items() if ms is None]
         yield len(gone)
         yield from gone
@@ -355,4 +400,5 @@ class Draft:
             *((arrival.key, arrival.name) for arrival in self.arrivals),
         ]
         for (key, name), value in zip(names, values, strict=True):
-            yield key, name, value
+            if name:
+                yield key, name, value

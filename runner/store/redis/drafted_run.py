@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.definition.policies import QueuePosition
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
+from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
     Arrivals,
@@ -26,7 +28,8 @@ from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
-from runner.store.redis import kept, questions, retention, script_values
+from runner.store.interface import Fork
+from runner.store.redis import forked, kept, new_run, questions, renamed, retention, script_values
 from runner.store.redis.draft import Arrival, Draft, Line
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
@@ -80,8 +83,9 @@ class DraftedRun:
         """Read a map's record: while it is only looked at, its items may come and go."""
         text = self.draft.peek(self.key, f"m:{node}")
         record = encoding.map_record(text) if text else MapRecord()
-        form = rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
-        self.draft.forms[self.key, f"m:{node}"] = form
+        if not self.draft.writes(self.key, f"m:{node}"):
+            form = rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+            self.draft.forms[self.key, f"m:{node}"] = form
         return record
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
@@ -248,6 +252,46 @@ class DraftedRun:
         for node in forgets:
             draft.grow(self.record.root, -kept.forget(draft, key, node))
 
+    def copy_results(self, source: DraftedRun, fork: Fork) -> None:
+        draft, run_id = self.draft, self.record.run_id
+        size = forked.copy_results(draft, source.key, run_id, fork.results)
+        size += forked.copy_kept(draft, source.key, run_id, fork.remembers)
+        if fork.visit is not None:
+            node, number = fork.visit
+            task = dump(fork.input)
+            # What a node keeps makes its claim look for a task of its own.
+            draft.put(self.key, f"k:{node}", draft.peek(self.key, f"k:{node}") or b"1")
+            draft.put(self.key, f"t:{node}.{number}", task)
+            size += len(task)
+        new_run.grow(draft, self.record, size)
+
+    def migrate(self, move: Migration) -> None:
+        draft, before, key = self.draft, self.record, self.key
+        self.erase(move.undone, move.forgets)
+        renamed.rename(draft, before.root, move)
+        if move.parent_node:
+            draft.put(key, "parent_node", move.parent_node)
+            draft.put(key, "path", move.path)
+        draft.put(key, "of", f"{move.fingerprint} {before.parent or '-'} {move.graph_id}")
+        if move.fingerprint != before.fingerprint:
+            draft.left_shapes.append((before.graph_id, before.fingerprint))
+            new_run.use_shape(draft, move.fingerprint)
+        self.record = replace(
+            before,
+            parent_node=move.parent_node,
+            path=move.path,
+            fingerprint=move.fingerprint,
+            graph_id=move.graph_id,
+        )
+        topology = draft.topology(move.graph_id, move.fingerprint)
+        if topology is not None:  # its caller has seen that it is there
+            self.topology = topology
+        # The first event is that of the migration, then come theirs.
+        first = len(draft.line(before.run_id).events) + 2
+        for nth, moved in enumerate(move.moved, first):
+            number = draft.event_number(before.run_id, nth)
+            renamed.move_question(draft, before.root, before.run_id, moved, number)
+
     @property
     def reopened(self) -> str:
         """The nonce of the request that reopened the run, or migrated it."""
@@ -336,7 +380,9 @@ class DraftedRun:
                 else:
                     draft.drop(self.key, name)
         fill_line(draft.line(after.run_id), before, after)
-        if self._exact:
+        if self.key in draft.new:
+            draft.line(after.run_id).was = "^$"
+        elif self._exact:
             text = draft.peek(self.key, "run") or b""
             draft.line(after.run_id).was = f"^{text.decode().replace('-', '%-')}$"
         elif after.started > before.started and not (after.stopping and not before.stopping):

@@ -224,6 +224,11 @@ def shape_key(fingerprint: str) -> str:
     return f"g:{fingerprint}"
 
 
+def idempotency_key(graph_id: str, key: str) -> str:
+    """Name what a start with this key has left; no graph has "//" in its name."""
+    return f"idem:{graph_id.replace(':', '//')}:{key}"
+
+
 TEMPLATE = f"doorbell:{VERSION}"
 
 
@@ -288,8 +293,8 @@ class Keys:
         return f"{self.prefix}moved:{session_id}", f"{self.prefix}moving:n:{session_id}"
 
     def idempotency(self, graph_id: str, key: str) -> str:
-        """Name what a start with this key has left; no graph has "//" in its name."""
-        return f"{self.prefix}idem:{graph_id.replace(':', '//')}:{key}"
+        """Name what a start with this key has left."""
+        return self.prefix + idempotency_key(graph_id, key)
 
     def runs(self, query: RunQuery, graphs: Iterable[str]) -> list[list[str]]:
         """Return sets of indexes each of which has all runs that match, which are of these graphs."""

@@ -74,13 +74,24 @@ class LargeValues:
         references = list(references)
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
             for reference in references:
-                root, _, name = reference[1:].decode().partition(" ")
+                root, name = referred(reference)
                 pipe.hget(self._keys.run(root, ":b"), name)
             values = dict(zip(references, pipe.execute(), strict=True))
         gone = [reference.decode() for reference, data in values.items() if data is None]
         if gone:
             raise CorruptDocument(f"the stored value {gone[0]} is gone, though a run refers to it.")
         return {reference: _restored(data) for reference, data in values.items()}
+
+
+def referred(reference: bytes) -> tuple[str, str]:
+    """Read where a large value is: its root, and its name there."""
+    root, _, name = reference[1:].decode().partition(" ")
+    return root, name
+
+
+def size_of(data: bytes) -> int:
+    """Return how many bytes a stored large value counts: as many as it had before it was compressed."""
+    return int(data.partition(b" ")[0])
 
 
 def _compressed(data: bytes) -> bytes:

@@ -7,11 +7,11 @@ script's header names; the other functions read replies and stored fields.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from typing import Any, NamedTuple
 
-from runner.definition.model import ROOT, shape_name
+from runner.definition.model import ROOT
 from runner.records import codec, interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import (
@@ -19,18 +19,14 @@ from runner.records.interrupts import (
     Answer,
     Interrupt,
     InterruptStatus,
-    as_asked,
     ends_node,
     reminder_schedule,
     route,
 )
-from runner.records.migration import Migration
-from runner.records.run import LoopRecord, MapRecord, NodeRecord, Records
+from runner.records.run import LoopRecord, MapRecord, NodeRecord
 from runner.store import encoding, event_payloads
 from runner.store.encoding import dump, load
-from runner.store.interface import Claim, Fetched, Fork, RunSnapshot, Token
-from runner.store.receipts import by_visit
-from runner.store.redis.connection import Argument
+from runner.store.interface import Claim, Fetched, RunSnapshot, Token
 from runner.store.redis.large_values import LargeValues
 
 Write = Callable[[JSON], bytes]
@@ -108,27 +104,6 @@ def winner(decided: bytes | None) -> str:
     return decided.split(b" ", 3)[2].decode() if decided else ""
 
 
-def question_arguments(
-    questions: Sequence[Interrupt], write: Callable[[Token, JSON], bytes], token: Token
-) -> list[Argument]:
-    """Write questions: how many, then for each what parts/question_arguments.lua names.
-
-    `write` writes what may be large, for the run of `token`.
-    """
-    by_id = {question.id: question for question in questions}
-    arguments: list[Argument] = [len(by_id)]
-    for question in by_id.values():
-        lifetime = 0 if question.expires_in is None else max(1, round(question.expires_in * 1000))
-        arguments += [
-            question.id,
-            lifetime,
-            question_document(question),
-            dump(event_payloads.question(question)),
-            timed(question, lambda value: write(token, value)),
-        ]
-    return arguments
-
-
 def timed(question: Interrupt, write: Write) -> bytes:
     """Write what time does to a question, in lines: reminders, how its node ends, and the node's result.
 
@@ -152,14 +127,6 @@ def decision(answer: Answer) -> bytes:
             "idempotency_key": answer.idempotency_key,
         }
     )
-
-
-def answer_arguments(answers: Sequence[Answer]) -> Iterator[Argument]:
-    """Write answers, grouped by the visit that asked."""
-    for (run_id, node, visit), group in by_visit(answers).items():
-        for answer in group:
-            payload = dump(event_payloads.answer(answer))
-            yield from (run_id, node, visit, answer.interrupt_id, decision(answer), payload)
 
 
 # Claims and nodes.
@@ -235,82 +202,7 @@ def _load(data: bytes | None) -> Any:
     return None if data is None else load(data)
 
 
-# Records that replace a run's own: see parts/reopen.lua.
-
-
-def fork_arguments(fork: Fork) -> Iterator[Argument]:
-    start = fork.start
-    yield from (start.run_id, start.graph_id, start.fingerprint or "")
-    yield from (dump(start.task), dump(start.invocation_state), dump(dict(start.tags)))
-    yield fork.source
-    yield from record_arguments(fork.records)
-    yield len(fork.results)
-    for visit, place in fork.results.items():
-        yield from (_visit(visit), place)
-    yield len(fork.remembers)
-    yield from fork.remembers
-    if fork.visit is not None:
-        yield from (*fork.visit, dump(fork.input))
-
-
-def migration_arguments(move: Migration, put: Callable[[str, bytes], bytes]) -> Iterator[Argument]:
-    """Write how a run continues in another shape, and under which names: see parts/moves.lua.
-
-    `put` stores large values of a run apart.
-    """
-    yield from (move.run_id, move.events, move.fingerprint, move.graph_id, move.parent_node, move.path)
-    yield from (move.started, dump(move.event_data))
-    yield from record_arguments(move.records)
-    yield len(move.undone)
-    for visit, entry in move.undone.items():
-        yield from (_visit(visit), dump(entry))
-    yield len(move.forgets)
-    yield from move.forgets
-    yield len(move.renamed)
-    for node in move.renamed:
-        yield from (node.node, node.today, node.visit)
-        yield b"" if node.document is None else dump(node.document)
-        yield dump([node.visit, *node.decided]) if node.decided else b""
-    yield len(move.visits)
-    for old, new, changed in move.visits:
-        yield from (_visit(old), _visit(new))
-        yield b"" if changed is None else put(move.run_id, dump(changed))
-    payloads: dict[str, JSON] = event_payloads.migration(move)
-    yield len(move.moved)
-    for old_id, moved in move.moved:
-        yield from (old_id, moved.id, moved.node_id, moved.visit)
-        yield from (question_document(as_asked(moved)), dump(payloads[moved.id]))
-    yield len(move.withdrawn)
-    for withdrawn in move.withdrawn:
-        yield from withdrawn
-    yield len(move.stops)
-    yield from (child for _, child in move.stops)
-    yield len(move.replacements)
-    yield from (part for question in move.replacements for part in (question.node_id, question.visit))
-    run = Token(move.run_id, "", 0, 0)
-    yield from question_arguments(move.replacements, lambda token, value: put(token.run_id, dump(value)), run)
-
-
-def record_arguments(records: Records) -> Iterator[Argument]:
-    """Write all records of a run: counters, loops, arrivals, maps and nodes."""
-    yield records.failed
-    yield records.started
-    yield len(records.loops)
-    for number, loop in records.loops.items():
-        yield from (number, loop_text(loop))
-    yield len(records.arrivals)
-    for (scope, node), arrivals in records.arrivals.items():
-        yield from (f"a{scope}:{node}", dump([arrivals.stamp, arrivals.arrived, arrivals.live]))
-    yield len(records.maps)
-    for name, items in records.maps.items():
-        yield from (name, map_text(items))
-    yield len(records.nodes)
-    for name, record in records.nodes.items():
-        yield from (name, node_text(record, records.scopes.get(shape_name(name), ROOT)))
-
-
-def _visit(visit: tuple[str, int]) -> str:
-    return f"{visit[0]}.{visit[1]}"
+# Records.
 
 
 def loop_text(record: LoopRecord) -> bytes:

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from runner import scheduler
@@ -54,14 +54,14 @@ from runner.store.interface import (
 from runner.store.redis import measurements, retention, script_values, sweeping
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.draft import Command, Settings, Topologies
+from runner.store.redis.draft import Command, Reads, Settings, Topologies
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
-from runner.store.redis.keys import NAMESPACE, PARTITION, Keys, run_key
+from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.script_values import claimed, fetched, question_fields
 from runner.store.redis.scripts import Scripts
-from runner.store.redis.transaction import Transaction, Transactions, of_run
+from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,15 @@ class RedisStore:
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._retention_ms = push, round((retention or 0) * 1000)
         self._shapes = Topologies()
-        known = Settings(self.lease_ms, self._retention_ms, push, self._large.put, self._shapes)
+        known = Settings(
+            prefix=self._keys.prefix,
+            lease_ms=self.lease_ms,
+            retention_ms=self._retention_ms,
+            most=lambda: self.max_run,
+            push=push,
+            shelve=self._large.put,
+            topologies=self._shapes,
+        )
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
         self._hot = Hot(
             self._redis,
@@ -204,6 +212,7 @@ class RedisStore:
         for topology in topologies:
             self._hot.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
+            self._shapes.latest[topology.graph_id] = topology.fingerprint
             if self._call("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
                 key = self._keys.shape(topology.fingerprint)
                 with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
@@ -231,24 +240,31 @@ class RedisStore:
         return self._number
 
     def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
-        reply = self._call(
-            "start",
-            start.run_id,
-            start.graph_id,
-            start.fingerprint or "",
-            self._written(start.parent, start.task),
-            self._written(start.parent, start.invocation_state),
-            dump(dict(start.tags)),
-            start.idempotency_key or "",
-            start.root,
-            start.on_end,
-            start.trace,
-            *(_token(start.parent) if start.parent else ()),
-        )
-        word = reply[0].decode()
-        if word == "exists":
-            return Reply(word, run_id=reply[1].decode())
-        return Reply(word, doorbells_of(reply), start.run_id if word == "started" else "")
+        def plan(step: Transaction) -> Reply:
+            return requests.start(step, start)
+
+        graph_id, key = start.graph_id, start.idempotency_key
+        asks: list[Command] = [("GET", idempotency_key(graph_id, key))] if key else []
+        wants = of_run(start.run_id)
+        if start.parent is not None:
+            wants += _wants(start.parent)
+        elif fingerprint := start.fingerprint or self._shapes.latest.get(graph_id, ""):
+            presumed = self._presumed(start, fingerprint, asks)
+            return self._transactions.run("start", plan, presumed=presumed)
+        if start.fingerprint is None:
+            wants.append(("graphs", graph_id))
+        return self._transactions.run("start", plan, wants, asks)
+
+    def _presumed(self, start: Start, fingerprint: str, asks: Sequence[Command]) -> Reads:
+        """Presume that a run is new, and its graph as this process knows it: so it starts in one request."""
+        fields: dict[str, dict[str, bytes | None]] = {
+            run_key(start.run_id): dict.fromkeys(HEAD),
+            shape_key(fingerprint): {"meta": b""},
+            "graphs": {start.graph_id: fingerprint.encode()},
+        }
+        reads = Reads()
+        reads.presume(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
+        return reads
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
         hot = self._hot.claim(run_id, node, visit, attempt, nonce)
@@ -526,8 +542,16 @@ class RedisStore:
         return self._transactions.run("cancel", plan, of_run(run_id, "cancel"), room=True)
 
     def fork(self, fork: Fork) -> Reply:
-        reply = reply_of(self._call("fork", *script_values.fork_arguments(fork)))
-        return replace(reply, run_id=fork.start.run_id) if reply.word == "forked" else reply
+        def plan(step: Transaction) -> Reply:
+            return requests.fork(step, fork)
+
+        run_id, key = fork.start.run_id, run_key(fork.source)
+        wants = [*of_run(run_id), *of_run(fork.source)]
+        wants += [(key, f"{kind}:{node}.{visit}") for node, visit in fork.results for kind in "xo"]
+        wants += [
+            field for node in fork.remembers for field in ((key, f"k:{node}"), (f"{key}:m", f"#{node}"))
+        ]
+        return self._transactions.run("fork", plan, wants)
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         def plan(step: Transaction) -> Reply:
@@ -537,8 +561,11 @@ class RedisStore:
         return self._transactions.run("rewrite", plan, wants)
 
     def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        arguments = (part for run in runs for part in script_values.migration_arguments(run, self._large.put))
-        return reply_of(self._call("migrate", nonce, *arguments))
+        def plan(step: Transaction) -> Reply:
+            return requests.migrate(step, runs, nonce)
+
+        wants = [field for run in runs for field in of_run(run.run_id, "again")]
+        return self._transactions.run("migrate", plan, wants)
 
     def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
         return self._apply("release", run_id, scheduler.release, nodes)

@@ -16,19 +16,18 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from runner import scheduler
-from runner.definition.model import Topology
 from runner.errors import StoreError
 from runner.records.codec import JSON
-from runner.records.run import NOTICES, OF_RUNS, EventKind
+from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord
 from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
-from runner.store.interface import Doorbell, Reply
-from runner.store.redis import questions
+from runner.store.interface import Doorbell, Reply, Start
+from runner.store.redis import new_run, questions
 from runner.store.redis.connection import Argument
 from runner.store.redis.draft import Command, Draft, Reads, Settings
 from runner.store.redis.drafted_run import DraftedRun
-from runner.store.redis.keys import TEMPLATE, run_key, shape_key
+from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
 
 PATIENT, AT_ONCE, TRIES = 3, 20, 2_000
 """How often others may come in between before a run's stop is left to a timer, before the next try waits, and
@@ -71,26 +70,41 @@ class Transaction:
     def _open(self, run_id: str) -> DraftedRun | None:
         key = run_key(run_id)
         self.draft.reads.want(key, HEAD)
+        if self.draft.peek(key, "run") is None:
+            return None
         fields = {name.encode(): self.draft.peek(key, name) for name in RECORD}
         stored = {name: value for name, value in fields.items() if value is not None}
-        if b"run" not in stored:
-            return None
         record = encoding.run_record(run_id, stored)
         for name in ("of", "lock"):
             self.draft.get(key, name)
-        topology = self.topology(record.graph_id, record.fingerprint)
+        topology = self.draft.topology(record.graph_id, record.fingerprint)
         return DraftedRun(self.draft, record, topology, calm=self._calm) if topology else None
 
-    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
-        known = self.draft.settings.topologies.get(fingerprint)
-        if known is None:
-            texts: list[bytes] = self.draft.reads.reply("HGETALL", shape_key(fingerprint))
-            fields = dict(zip(texts[::2], texts[1::2], strict=True))
-            if b"meta" not in fields:
-                return None
-            known = encoding.topology_of(graph_id, fingerprint, fields)
-            self.draft.settings.topologies.put(fingerprint, known)
-        return known
+    def current(self, graph_id: str) -> str:
+        fingerprint = (self.draft.get("graphs", graph_id) or b"").decode()
+        self.draft.settings.topologies.latest[graph_id] = fingerprint
+        return fingerprint
+
+    def has_shape(self, graph_id: str, fingerprint: str) -> bool:
+        key = shape_key(fingerprint)
+        is_there = self.draft.peek(key, "meta") is not None
+        self.draft.forms[key, "meta"] = "." if is_there else "^$"
+        return is_there and self.draft.topology(graph_id, fingerprint) is not None
+
+    def started_by(self, graph_id: str, key: str) -> str:
+        name = idempotency_key(graph_id, key)
+        run_id: bytes | None = self.draft.reads.reply("GET", name)
+        if run_id is None:
+            self.draft.forms[name, ""] = "^$"
+        return (run_id or b"").decode()
+
+    def begin(self, record: RunRecord, start: Start) -> DraftedRun:
+        topology = self.draft.topology(record.graph_id, record.fingerprint)
+        if topology is None:
+            raise AssertionError(f"{record.run_id} begins without the shape {record.fingerprint}")
+        run = self._runs[record.run_id] = DraftedRun(self.draft, record, topology, calm=self._calm)
+        new_run.write(self.draft, record, start)
+        return run
 
     def changes(self, run: DraftedRun) -> Changes:
         return Changes(run, run.topology, self.clock(), self.draft.settings.lease_ms)
@@ -107,7 +121,9 @@ class Transaction:
         draft, record, now = self.draft, run.record, self.clock()
         text = b"" if data is None else dump(data)
         number = draft.event_number(record.run_id)
-        before, after = f"{EVENT_LETTERS.get(kind, kind)}\n{now}\n{visit}\n", f"\n{text.decode()}\n{detail}"
+        head = "" if draft.reads.now else "\1"
+        before = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{draft.moment_within(now)}\n{visit}\n"
+        after = f"\n{text.decode()}\n{detail}"
         draft.line(record.run_id).events.append(before + node + after)
         if record.path and not kind.startswith(OF_RUNS):
             draft.line(record.root).events.append(before + record.path + node + after)
@@ -155,6 +171,8 @@ class Transaction:
             if run is not None:
                 run.flush()
         draft, settings = self.draft, self.draft.settings
+        if draft.reads.is_presumed:
+            draft.forms[TEMPLATE, "template"] = "."
         if doorbells and settings.push and not draft.reads.reply("EXISTS", TEMPLATE):
             # No worker has left a template to ring with: the next sweep rings.
             soon = draft.reads.now + settings.lease_ms
@@ -192,23 +210,26 @@ class Transactions:
         asks: Iterable[Command] = (),
         *,
         room: bool = False,
+        presumed: Reads | None = None,
     ) -> Reply:
         """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
 
         `wants` and `asks` are what it will read: (key, field) and commands. With `room` it is done on a
-        server whose memory is full.
+        server whose memory is full. With `presumed` it is written without a look first, if all that it reads
+        is in there, and so.
 
         Raises:
             StoreError: the store could not be reached or refused, or others came in between again and again.
         """
-        reads, conflicts = Reads(), 0
+        reads, conflicts = presumed or Reads(), 0
         for key, field in wants:
             reads.want(key, (field,))
         for command in asks:
             reads.ask(*command)
         if self._settings.push:
             reads.ask("EXISTS", TEMPLATE)
-        self._look(reads)
+        if not reads.is_presumed:
+            self._look(reads)
         while conflicts < TRIES:
             draft = Draft(reads, self._settings, makes_room=room)
             reply = self._draft(draft, plan, calm=conflicts >= PATIENT)
@@ -218,11 +239,15 @@ class Transactions:
                 answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
                 if answer[0] != b"changed":
                     return self._done(reply, answer)
+                if reads.is_presumed:
+                    reads.again()
+                    self._look(reads)
+                    continue
                 reads.renew(int(answer[1]), draft.seen(answer[2]))
                 conflicts += 1
                 if conflicts > AT_ONCE:
                     time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
-            elif reads.times > 1:
+            elif reads.times > 1 or reads.is_presumed:
                 # What is refused must be so at one moment.
                 reads.again()
                 self._look(reads)
@@ -232,12 +257,14 @@ class Transactions:
         raise StoreError(f"other requests came in between {TRIES} times, and this one ({verb}) was not done.")
 
     def _draft(self, draft: Draft, plan: Plan, *, calm: bool) -> Reply:
-        """Make a draft; one that was made of too little may fail, and is not used."""
+        """Make a draft; one that was made of too little, or of what is not so, may fail, and is not used."""
         transaction = Transaction(draft, calm=calm)
         try:
             reply = plan(transaction)
             transaction.finish(reply.doorbells)
         except Exception:
+            if draft.reads.is_presumed:
+                draft.reads.again()
             if not draft.reads.is_incomplete:
                 raise
             return Reply("unread")
@@ -251,9 +278,9 @@ class Transactions:
     def _done(self, reply: Reply, answer: list[Any]) -> Reply:
         """Return the doorbells that were not pushed, and ring for nodes that were offered a place."""
         _, *offered = answer[0].decode().split("\n")
-        doorbells = doorbells_of(answer)
+        doorbells: list[Doorbell] = []
         for member in offered:
             run_id, _, node = member.partition("|")
             offer = functools.partial(_offer, run_id=run_id, node=node)
             doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells
-        return replace(reply, doorbells=doorbells)
+        return replace(reply, doorbells=[*doorbells, *doorbells_of(answer)])
