@@ -46,11 +46,7 @@ class MemoryStore:
         self._sessions = sessions or Sessions()
         self._database = Database(clock, self.lease_ms, self._sessions)
         self._changed = threading.Condition(threading.RLock())
-<<<<<<< HEAD
-        self._keys: dict[tuple[str, str], str] = {}
         self._sums: dict[str, dict[str, str]] = {}
-=======
->>>>>>> 775596df (Plan starts, forks and migrations in Python)
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -232,11 +228,7 @@ class MemoryStore:
             if not run.record.is_final or run.record.unreported:
                 return Reply("goes_on")
             self._database.remove(run_id)
-<<<<<<< HEAD
             self._sums.pop(run_id, None)
-            self._keys = {key: started for key, started in self._keys.items() if started != run_id}
-=======
->>>>>>> 775596df (Plan starts, forks and migrations in Python)
             self._changed.notify_all()
             return Reply("removed")
 
