@@ -18,11 +18,13 @@
     │   ├── MaxTokensReached  the reply was cut off
     │   └── StructuredOutputMissing  the model did not produce the structured output
     ├── ApprovalMismatch      what would run is not what was approved: it is not run, the node is held
+    ├── BudgetExceeded        a budget of an agent is used up: the call was not made
     ├── CorruptDocument       a stored document is not valid: it is refused as it is
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the environment's: nothing changed, try again
         ├── NotDurable        written, but not yet as RUNNER_DURABILITY requires: repeat it
         ├── ArchiveError      the archive can't be reached or read; nothing left the store
+        ├── DirectoryError    the directory of groups could not be asked; no vote was counted
         └── BrokerError       the queue could not be reached; the sweeper sends again
 
 `InterruptRaised` is not an error: it is how `interrupt()` leaves user code. It derives from
@@ -133,6 +135,10 @@ class NotDurable(StoreError):
 
 class ArchiveError(StoreError):
     """The archive could not be reached or read; runs that are not in it stay in the store."""
+
+
+class DirectoryError(StoreError):
+    """Nobody could say in which groups somebody is; no vote was counted."""
 
 
 class BrokerError(StoreError):

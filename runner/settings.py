@@ -121,6 +121,10 @@ class Settings(BaseSettings):
         default="text", description="how a worker writes its log: as text, or a JSON document a line"
     )
 
+    directory: str = Field(
+        default="",
+        description="module:object that knows the groups and roles of people: see approvals",
+    )
     decision_keys: str = Field(
         default="",
         description="a file with the public keys (JWKS) that check signed decisions: see approvals",
