@@ -30,9 +30,12 @@ def following(site, kind=State):
     app.close()
 
 
-@pytest.fixture
-def monitor(threads):
-    with following(threads) as state:
+@pytest.fixture(scope="module")
+def monitor(sites):
+    """What a monitor of the worker of threads knows."""
+    site = sites["threads"]
+    site.workers[0].wait_ready()
+    with following(site) as state:
         yield state
 
 

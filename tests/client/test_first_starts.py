@@ -23,7 +23,7 @@ def refund():
     return builder.build()
 """
 
-START = "from runner import Client; print(Client({url}).start('{graph}', 1).id)"
+START = "from runner import Client; print(Client({url}).start('{graph}', 1).id)\n"
 
 START_ASYNC = """
 import asyncio
@@ -67,25 +67,36 @@ def project(request, tmp_path, redis_url):
     return run
 
 
-@pytest.mark.parametrize("program", [START, START_ASYNC])
-def test_a_program_starts_a_run_before_any_worker(project, redis_url, program):
-    """Wherever the settings name the modules, and whether or not it names the store itself."""
-    told = project("-c", program.format(url="", graph="refund"))
-    named = project("-c", program.format(url=f"redis_url={redis_url!r}", graph="refund"), with_url=False)
-    unknown = project("-c", program.format(url="", graph="payout"))
-    client = Client(redis_url, registry=Registry())
+def test_a_program_starts_a_run_before_any_worker(project, redis_url):
+    """Wherever the settings name the modules; a graph of none of them is an error that lists the known ones."""
+    done = project("-c", START.format(url="", graph="refund") + START.format(url="", graph="payout"))
 
-    for done in (told, named):
-        assert client.run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
-    assert "no graph 'payout' is known to this store; known: refund." in unknown.stderr
+    assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
+    assert "no graph 'payout' is known to this store; known: refund." in done.stderr
+
+
+@pytest.mark.parametrize("project", ["environment"], indirect=True)
+@pytest.mark.parametrize("program", [START, START_ASYNC])
+def test_a_program_may_name_the_store_itself(project, redis_url, program):
+    """Then no setting has to, in both clients."""
+    address = f"redis_url={redis_url!r}"
+    done = project("-c", program.format(url=address, graph="refund"), with_url=False)
+
+    assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
 
 
 def test_the_command_line_starts_a_run_before_any_worker(project, redis_url):
-    """`runner run` reads the same settings; a graph that nobody has is one line with what to do."""
+    """`runner run` reads the same settings."""
     done = project("-m", "runner.cli", "run", "refund")
-    unknown = project("-m", "runner.cli", "run", "payout")
 
     assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
+
+
+@pytest.mark.parametrize("project", ["environment"], indirect=True)
+def test_the_command_line_says_what_to_do_about_an_unknown_graph(project):
+    """A graph that nobody has is one line with what to do."""
+    unknown = project("-m", "runner.cli", "run", "payout")
+
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (4, 2)
     assert "Or set RUNNER_GRAPHS of this program." in unknown.stderr
 

@@ -56,6 +56,7 @@ def both(redis_url, other_url, clock):
     store.close()
 
 
+@pytest.mark.slow
 class TestPartitionsOfOneServer(StoreContract):
     """The contract over two partitions on one server."""
 

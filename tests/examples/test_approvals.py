@@ -167,7 +167,7 @@ class RecordedAnswers:
 def server():
     inbox = RecordedAnswers()
     with ThreadingHTTPServer(("127.0.0.1", 0), handler_for(inbox)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield SimpleNamespace(port=server.server_port, answers=inbox.answers)
         server.shutdown()
 
