@@ -68,7 +68,7 @@ def project(request, tmp_path, redis_url):
 
 
 def test_a_program_starts_a_run_before_any_worker(project, redis_url):
-    """Wherever the settings name the modules; a graph of none of them is an error that lists the known ones."""
+    """Wherever settings name the modules; a graph of none is an error that lists the known ones."""
     done = project("-c", START.format(url="", graph="refund") + START.format(url="", graph="payout"))
 
     assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
