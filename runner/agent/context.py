@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from runner.records import codec
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, InterruptOptions
+from runner.records.interrupts import Interrupt, InterruptOptions, usual_dropped
 
 
 class UserState:
@@ -174,7 +174,7 @@ class AgentResult:
             "type": "agent_result",
             "stop_reason": self.stop_reason,
             "message": codec.pack(self.message, "message"),
-            "interrupts": [asdict(interrupt) for interrupt in self.interrupts],
+            "interrupts": [usual_dropped(asdict(interrupt)) for interrupt in self.interrupts],
             "state": codec.pack(self.state, "state"),
             "usage": dict(self.usage),
             "structured_output": codec.pack(self.structured_output, "structured_output"),

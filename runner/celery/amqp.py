@@ -154,7 +154,7 @@ class AmqpMessages:
             {"correlation_id": properties["correlation_id"]} if properties.get("correlation_id") else {}
         )
         if verdict.receipt is not None:
-            receipt = verdict.receipt.model_dump_json().encode()
+            receipt = verdict.receipt.dump()
             if verdict.reply_to is not None:
                 self._outbox.reply(verdict.reply_to, receipt)
             if properties.get("reply_to"):

@@ -90,7 +90,7 @@ class StreamMessages:
             verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
         # The receipt first: a message that is acknowledged is not read again.
         if verdict.receipt is not None and verdict.reply_to is not None:
-            self._outbox.reply(verdict.reply_to, verdict.receipt.model_dump_json().encode())
+            self._outbox.reply(verdict.reply_to, verdict.receipt.dump())
         if verdict.disposition is Disposition.DEAD:
             log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(verdict.reason))
             self._doors.write_dead_letter(entry, verdict.reason)

@@ -140,4 +140,5 @@ def _record(engine: Engine, receipt: Receipt) -> None:
     address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)
-        engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, asdict(receipt))
+        data = {name: part for name, part in asdict(receipt).items() if part is not None or name == "run_id"}
+        engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, data)

@@ -229,6 +229,38 @@ def _check_numbers(rule: Rule) -> None:
         raise UsageError(f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}.")
 
 
+def people_of(rule: Rule) -> list[str]:
+    """Name those whom a rule's selectors name: a plain name where nobody vouches for it, else the key."""
+    forms = [selector(entry) for step in rule.steps for entry in step.eligible]
+    return list(dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:")))
+
+
+def plain_name(key: str) -> str:
+    """Return a principal's key as people write it: "ana" for `human:|ana`."""
+    return key.removeprefix("human:|")
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What `interrupt()` with a rule returns.
+
+    `decision` is how it was decided, "expired" where nobody did and the question named an answer for that.
+    `response` is that of the decision: true for "approve", the new arguments for "edit", an object with
+    `rejected` (what the last of those who rejected it said) for "reject". `votes` are as they are stored,
+    `action` is the preimage of what was shown.
+    """
+
+    decision: str
+    response: Any = None
+    votes: Sequence[Mapping[str, Any]] = ()
+    action: Mapping[str, Any] | None = None
+
+    @property
+    def approved(self) -> bool:
+        """Whether it was approved, as it was shown or edited."""
+        return self.decision in {"approve", "edit"}
+
+
 # Who a vote is from, judged where it comes in: on the question as it was frozen, so it costs no request.
 
 
@@ -395,5 +427,69 @@ def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
             return count
         if count.word == "counted":
             tally = count.tally
-            rounds[vote.principal] = tally.round
+            if vote.weight:
+                rounds[vote.principal] = tally.round
     return replace(count, tally=tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What decides who may vote besides the rule.
+
+    `requester` is the key of who started the run, `answered` has by node the keys of those who answered it,
+    `escalated` are selectors that have become eligible; `lent` is true for one to whom somebody eligible
+    has delegated. `original` is the effect of approving what was shown, `voted_in` the round in which the
+    voter has voted before.
+    """
+
+    requester: str = ""
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    escalated: Sequence[str] = ()
+    lent: bool = False
+    original: str = ""
+    voted_in: int | None = None
+
+
+def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tuple[Count, Vote]:
+    """Judge who votes and count the vote, which is returned as it was counted: store and worker use this.
+
+    An approval of other arguments than were shown is an edit, unless somebody has voted for these before;
+    then an edit is an approval. An edit counts nothing in the first stage for one who may not vote there.
+
+    The weight of `vote` is not looked at: the rule has it.
+    """
+    if facts.original and vote.decision in {"approve", "edit"}:
+        supported = vote.effect in {facts.original, tally.settled, *tally.effects}
+        vote = replace(vote, decision="approve" if supported else "edit")
+    why = _barred(rule, voter, facts, tally.stage)
+    if why:
+        return Count("forbidden", tally, detail=why), vote
+    stage = 0 if vote.decision == "edit" and rule.edit == "resets" else tally.stage
+    weight = 0 if stage != tally.stage and _barred(rule, voter, facts, stage) else 1
+    if weight:
+        weight = weight_of(rule.steps[stage], sorted(voter.selectors))
+    vote = replace(vote, principal=voter.principal.key, weight=weight)
+    return take(rule, tally, vote, facts.voted_in), vote
+
+
+def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+    """Name the selector by which one may vote who may: that of the most weight."""
+    step = rule.steps[stage]
+    fits = [
+        form for entry in (*step.eligible, *facts.escalated) if (form := selector(entry)) in voter.selectors
+    ]
+    if not fits:
+        return "delegated"
+    return max(fits, key=lambda form: weight_of(step, [form]))
+
+
+def _barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+    escalated = [*facts.escalated, *(["anyone"] if facts.lent else [])]
+    return forbidden(
+        rule,
+        voter,
+        requester=facts.requester,
+        answered=facts.answered,
+        escalated=escalated,
+        stage=stage,
+    )

@@ -20,8 +20,10 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 import pydantic
 
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
-from runner.records import codec, failures, validation
+from runner.records import codec, digests, failures, validation
+from runner.records.approvals import Approval, Rule, people_of
 from runner.records.codec import JSON
+from runner.records.digests import Action
 from runner.records.run import VisitEntry
 
 SEPARATOR = "."
@@ -35,6 +37,8 @@ MAX_REMINDERS = 100
 """Reminders of one question at most: they are events of its run, which keeps some thousands."""
 
 EXPIRY_WORDS = ("reject", "fail")
+
+RISKS = ("", "low", "high")
 
 
 AnswerModel = TypeVar("AnswerModel", bound=pydantic.BaseModel)
@@ -51,9 +55,15 @@ class DeliveryOptions(TypedDict, total=False):
 
 
 class InterruptOptions(DeliveryOptions, total=False):
-    """All options of `interrupt()`. A model as the schema gives the answer its type, by an overload."""
+    """All options of `interrupt()`. A model as the schema gives the answer its type, by an overload.
+
+    With a `rule` the answer is an `Approval`; `action` is what is to be approved, `risk` "low" or "high".
+    """
 
     response_schema: object
+    rule: Rule | None
+    risk: str
+    action: Action | None
 
 
 class InterruptStatus(enum.StrEnum):
@@ -76,6 +86,11 @@ class Interrupt:
     withdrawal by an operator, whether to ask again, and the attempt. `reminded` counts the reminders sent.
     `replaces` is the id of the question that this one replaces: its answer no longer fits the schema, or
     its node had another name.
+
+    With a `rule` (as `Rule.frozen` writes it) it is decided by votes, and its digest has the form
+    `digest_v` 2. `action` is the preimage of what would run, `requester` the principal who started the run,
+    `place` the graph, fingerprint, root and path of its run when it was asked. `decision` and `effect` are
+    what the votes came to.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -106,6 +121,14 @@ class Interrupt:
     remind_every: float | None = None
     remind_after: list[float] = field(default_factory=list)
     reminded: int = 0
+    rule: dict[str, Any] | None = None
+    requester: str = ""
+    action: dict[str, Any] | None = None
+    risk: str = ""
+    digest_v: int = 1
+    place: dict[str, str] | None = None
+    decision: str = ""
+    effect: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -153,8 +176,8 @@ class Address:
         Raises:
             TypeError: an option is not known.
             UsageError: the name is empty or long, a limit is not positive, the assignees, the schema,
-                `on_expire` or the times of reminders can't be used.
-            UnstorableError: the reason can't be stored.
+                the rule, `on_expire` or the times of reminders can't be used.
+            UnstorableError: the reason can't be stored, or is asked by a rule and can't be hashed.
         """
         if not isinstance(name, str) or not name:
             raise UsageError("an interrupt needs a name: a text that is not empty.")
@@ -179,15 +202,37 @@ class Address:
             number=number,
             reasked=reasked,
             response_schema=schema,
-            assignees=validation.people(options.get("assignees"), f"assignees of {field}"),
+            assignees=_assignees(options, field),
             expires_in=expires_in,
             on_expire=checked_on_expire(
                 options.get("on_expire"), schema, self.routes, f"on_expire of {field}"
             ),
             remind_every=every,
             remind_after=after,
+            **_ruled(options, field),
         )
         return replace(question, digest=digest(question))
+
+
+OF_RULES = {
+    "rule": None,
+    "requester": "",
+    "action": None,
+    "risk": "",
+    "digest_v": 1,
+    "place": None,
+    "decision": "",
+    "effect": "",
+}
+"""What the fields are that only questions with a rule have, in others: they are not stored there."""
+
+
+def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
+    """Remove from a question's JSON what only one with a rule has, and return it."""
+    for name, usual in OF_RULES.items():
+        if question.get(name, usual) == usual:
+            question.pop(name, None)
+    return question
 
 
 def address_of(interrupt_id: str) -> Address | None:
@@ -213,14 +258,81 @@ def as_asked(question: Interrupt) -> Interrupt:
         answered_at=0,
         withdrawal=None,
         reminded=0,
+        decision="",
+        effect="",
     )
 
 
+def _assignees(options: InterruptOptions, field: str) -> list[str]:
+    rule, people = options.get("rule"), validation.people(options.get("assignees"), f"assignees of {field}")
+    if rule is None or people:
+        return people
+    return people_of(rule)
+
+
+def _ruled(options: InterruptOptions, field: str) -> dict[str, Any]:
+    """Return the fields of a question that is decided by a rule; none without one.
+
+    Raises:
+        UsageError: an option can't be used, or needs a rule.
+    """
+    rule, risk, action = options.get("rule"), options.get("risk") or "", options.get("action")
+    if rule is None:
+        if risk or action is not None:
+            raise UsageError(f"{field}: risk and action need a rule, by which they are approved.")
+        return {}
+    if not isinstance(rule, Rule) or options.get("assignees"):
+        raise UsageError(f"{field}: rule must be a Rule, which names who is eligible in place of assignees.")
+    if risk not in RISKS:
+        raise UsageError(f'{field}: risk must be "low" or "high", not {risk!r:.80}.')
+    if not (action is None or isinstance(action, Action)):
+        raise UsageError(f"{field}: action must be an Action, not a {type(action).__name__}.")
+    shown = None if action is None else action.preimage()
+    return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
+
+
 def digest(interrupt: Interrupt) -> str:
-    """Hash what a person is shown: an approval that carries it holds for exactly this."""
+    """Hash what a person is shown: an approval that carries it holds for exactly this.
+
+    Raises:
+        UnstorableError: a question with a rule has values that other languages would read as others.
+    """
+    if interrupt.digest_v == 2:
+        return digests.digest("question", preimages(interrupt)["question"])
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
+    """Return what is hashed of a question with a rule, by the kind of its digest: see `records/digests.py`.
+
+    Raises:
+        UnstorableError: it has values that other languages would read as others.
+    """
+    place = interrupt.place or {}
+    lifetime = interrupt.expires_in
+    expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
+    policy = digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
+    action = interrupt.action
+    question: dict[str, JSON] = {
+        "id": interrupt.id,
+        "run": interrupt.run_id,
+        "root": place.get("root", ""),
+        "graph": place.get("graph", ""),
+        "fingerprint": place.get("fingerprint", ""),
+        "node": place.get("path", "") + interrupt.node_id,
+        "visit": interrupt.visit,
+        "scope": interrupt.scope,
+        "name": interrupt.name,
+        "number": interrupt.number,
+        "requester": interrupt.requester,
+        "action": None if action is None else digests.digest("action", action),
+        "shown": {"title": interrupt.name, "reason": interrupt.reason},
+        "response_schema": interrupt.response_schema,
+        "policy": digests.digest("policy", policy),
+    }
+    return {"question": question, "policy": policy, **({} if action is None else {"action": action})}
 
 
 def json_schema(schema: object) -> dict[str, Any] | None:
@@ -252,10 +364,12 @@ class Answer:
     responder: str | None = None
     idempotency_key: str | None = None
     digest: str | None = None
+    decision: str = ""
+    effect: str = ""
 
 
 class ReceiptStatus(enum.StrEnum):
-    """What became of one answer."""
+    """What became of one answer or vote."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -264,16 +378,25 @@ class ReceiptStatus(enum.StrEnum):
     UNKNOWN = "unknown"
     SUPERSEDED = "superseded"
     FORBIDDEN = "forbidden"
+    COUNTED = "counted"
+    WITHDRAWN_VOTE = "withdrawn_vote"
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of an answer, and why."""
+    """What became of an answer, and why.
+
+    Of a vote that was counted, `have` and `need` are the weights for its effect in the open stage, and
+    `against` is that of rejections.
+    """
 
     status: ReceiptStatus
     interrupt_id: str
     run_id: str | None = None
     detail: str = ""
+    have: int | None = None
+    need: int | None = None
+    against: int | None = None
 
 
 def answers_from(prompt: object) -> list[Answer]:
@@ -320,8 +443,8 @@ def is_answers(prompt: object) -> bool:
     )
 
 
-def answer_value(interrupt: Interrupt, schema: object = None) -> Any:
-    """Return what `interrupt()` returns in the code that asked.
+def answer_value(interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()) -> Any:
+    """Return what `interrupt()` returns in the code that asked: with a rule, an `Approval`.
 
     Raises:
         InterruptExpired: the time to answer has passed, and the question names no default answer.
@@ -332,9 +455,20 @@ def answer_value(interrupt: Interrupt, schema: object = None) -> Any:
         raise InterruptWithdrawn(f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}.")
     if interrupt.status is InterruptStatus.EXPIRED:
         for answer in default_answer(interrupt):
-            return typed_response(schema, codec.unpack(answer))
+            return _approval(interrupt, "expired", schema, answer, votes)
         raise expiry_error(interrupt)
-    return typed_response(schema, codec.unpack(interrupt.response))
+    return _approval(interrupt, interrupt.decision, schema, interrupt.response, votes)
+
+
+def _approval(
+    interrupt: Interrupt, decision: str, schema: object, response: JSON, votes: Sequence[Mapping[str, Any]]
+) -> Any:
+    value = codec.unpack(response)
+    if interrupt.rule is None:
+        return typed_response(schema, value)
+    shaped = decision in {"respond", "expired"} or (decision == "approve" and interrupt.action is None)
+    response = typed_response(schema, value) if shaped else value
+    return Approval(decision, response, tuple(votes), interrupt.action)
 
 
 def typed_response(schema: object, response: Any) -> Any:

@@ -92,11 +92,30 @@ class StartMessage(Message):
 class ReceiptMessage(Message):
     """What became of a message. `message_id` is the id that the stream gave it."""
 
-    status: Literal["accepted", "duplicate", "rejected", "expired", "unknown", "superseded", "forbidden"]
+    status: Literal[
+        "accepted",
+        "duplicate",
+        "rejected",
+        "expired",
+        "unknown",
+        "superseded",
+        "forbidden",
+        "counted",
+        "withdrawn_vote",
+    ]
     message_id: str
     interrupt_id: str | None = None
     run_id: str | None = None
     detail: str = ""
+    have: int | None = Field(default=None, description="of a vote: the weight for its effect so far")
+    need: int | None = Field(default=None, description="of a vote: the weight that decides")
+    against: int | None = Field(default=None, description="of a vote: the weight of rejections so far")
+
+    def dump(self) -> bytes:
+        """Write it as it is sent: without the numbers of a vote where there was none."""
+        return self.model_dump_json(
+            exclude=None if self.need is not None else {"have", "need", "against"}
+        ).encode()
 
 
 Known = TypeVar("Known", bound=Message)
@@ -133,6 +152,9 @@ def receipt(message_id: str, result: Receipt) -> ReceiptMessage:
         interrupt_id=result.interrupt_id or None,
         run_id=result.run_id,
         detail=result.detail,
+        have=result.have,
+        need=result.need,
+        against=result.against,
     )
 
 

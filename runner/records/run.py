@@ -320,6 +320,13 @@ class EventKind(enum.StrEnum):
     INTERRUPT_REMINDED = "interrupt.reminded"
     INTERRUPT_WITHDRAWN = "interrupt.withdrawn"
     INTERRUPT_MOVED = "interrupt.moved"
+    INTERRUPT_VOTED = "interrupt.voted"
+    INTERRUPT_REFUSED = "interrupt.refused"
+    INTERRUPT_CLAIMED = "interrupt.claimed"
+    INTERRUPT_RELEASED = "interrupt.released"
+    INTERRUPT_DELEGATED = "interrupt.delegated"
+    INTERRUPT_COMMENTED = "interrupt.commented"
+    INTERRUPT_ESCALATED = "interrupt.escalated"
     RECEIPT = "receipt"
     PROGRESS = "progress"
     AGENT = "agent"
@@ -327,6 +334,19 @@ class EventKind(enum.StrEnum):
 
 OF_RUNS = "run."
 """Prefix of the kinds that concern a whole run: those of a child run are not among its root's events."""
+
+OF_VOTES = frozenset(
+    {
+        EventKind.INTERRUPT_VOTED,
+        EventKind.INTERRUPT_REFUSED,
+        EventKind.INTERRUPT_CLAIMED,
+        EventKind.INTERRUPT_RELEASED,
+        EventKind.INTERRUPT_DELEGATED,
+        EventKind.INTERRUPT_COMMENTED,
+        EventKind.INTERRUPT_ESCALATED,
+    }
+)
+"""Events of questions with a rule: what people do to them before they are decided."""
 
 NOTICES = frozenset(
     {
@@ -338,6 +358,7 @@ NOTICES = frozenset(
         EventKind.NODE_HELD,
         EventKind.RUN_ENDED,
         EventKind.RUN_MIGRATED,
+        *(OF_VOTES - {EventKind.INTERRUPT_REFUSED}),
     }
 )
 """Events that also go to the partition's notices, for approval services."""

@@ -44,7 +44,7 @@ doorbell for its callback, pushed again until a worker has confirmed the call.
 from __future__ import annotations
 
 from runner.scheduler.lifecycle import claim, leave, live_inputs, may_follow, offer_place, retry, settle
-from runner.scheduler.questions import answer, ask, park, withdraw
+from runner.scheduler.questions import answer, ask, note, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns, place_of
 from runner.scheduler.timers import CRASH_BUDGET, due
@@ -71,6 +71,7 @@ __all__ = [
     "live_inputs",
     "may_follow",
     "migrate",
+    "note",
     "offer_place",
     "owns",
     "park",

@@ -98,6 +98,15 @@ def answer(changes: Changes, node: str, visit: int, interrupts: Sequence[str]) -
     return _resolve(changes, node, visit, interrupts)
 
 
+def note(changes: Changes, kind: EventKind, interrupt: str) -> TransitionResult:
+    """Record what a person did to a question that stays open."""
+    address = address_of(interrupt)
+    if address is None:
+        return changes.refuse("unknown")
+    changes.add(AddEvent(kind, address.node_id, address.visit, interrupt))
+    return changes.result("noted")
+
+
 def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResult:
     """Withdraw an open question on request; its node gets that as the outcome, with `reask` at once."""
     address = address_of(interrupt)

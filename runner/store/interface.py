@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from runner.definition.model import Topology
+from runner.records.ballots import Ballot, Standing
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
@@ -74,7 +75,8 @@ class Token:
 class Start:
     """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data. With `parent` set
     it is a child run, whose node waits for it; `on_end` names a task to call at its end. `trace` is the
-    traceparent (W3C) of the program that starts it.
+    traceparent (W3C) of the program that starts it. `requester` has the `principal` (key) who asked for the
+    run, and the `body` of the signed message that said so.
     """
 
     run_id: str
@@ -88,6 +90,7 @@ class Start:
     root: str = ""
     on_end: str = ""
     trace: str = ""
+    requester: Mapping[str, JSON] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +294,18 @@ class Store(Bounded, Protocol):
         `questions` are those of the answers as the caller has read them; the store reads them itself
         only where they are missing or have changed since.
         """
+
+    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+        """Count one vote on a question with a rule; the one that meets the rule answers the question."""
+
+    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+        """Read the votes of a question that count or were voided, in order."""
+
+    def standings(self, ids: Sequence[str]) -> list[Standing]:
+        """Read how the votes of questions stand."""
+
+    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+        """Read who asked for the outermost run of a run: see `Start`; None when that is not known."""
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""

@@ -6,9 +6,11 @@ say so. Repeating a request (same nonce or idempotency key) gets its first recei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from runner.records import ballots
+from runner.records.ballots import Ballot
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
 CRASHED: Final[dict[str, Any]] = {
@@ -78,6 +80,31 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
             detail = "the question is assigned to certain people, and the answer names no responder"
         return _receipt(answer, ReceiptStatus.FORBIDDEN, detail)
     return _receipt(answer, ReceiptStatus.ACCEPTED, "")
+
+
+def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None:
+    """Return the receipt that a vote has had already; None for a new one. `part` is the voter's."""
+    same_key = ballot.idempotency_key is not None and ballot.idempotency_key == part.get("key")
+    if not part.get("receipt") or not (part.get("nonce") == nonce or same_key):
+        return None
+    status, *numbers = part["receipt"]
+    return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
+
+
+def late(ballot: Ballot, question: Interrupt, now: int) -> Receipt | None:
+    """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
+    match question.status:
+        case InterruptStatus.ANSWERED:
+            detail = f"already decided: {question.decision}"
+            return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
+        case InterruptStatus.WITHDRAWN:
+            return ballots.receipt(ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn")
+    if question.status is InterruptStatus.EXPIRED or question.is_over(now):
+        return ballots.receipt(ballot, ReceiptStatus.EXPIRED, "the time to answer is over")
+    if ballot.digest is not None and ballot.digest != question.digest:
+        detail = "the digest is not that of the open question"
+        return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
+    return None
 
 
 def by_visit(answers: Sequence[Answer]) -> dict[tuple[str, str, int], list[Answer]]:

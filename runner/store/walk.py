@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from runner import scheduler
 from runner.records import interrupts
+from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
-from runner.records.run import EventKind, RunRecord, Status, VisitEntry, VisitKey
+from runner.records.run import OF_VOTES, EventKind, RunRecord, Status, VisitEntry, VisitKey
 from runner.scheduler.changes import (
     Action,
     AddEvent,
@@ -39,7 +40,7 @@ from runner.store.interface import Doorbell, Fork, Start
 from runner.store.receipts import CRASHED
 
 OF_QUESTIONS = frozenset(
-    {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED, EventKind.INTERRUPT_REMINDED}
+    {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED, EventKind.INTERRUPT_REMINDED, *OF_VOTES}
 )
 """Events whose data are by their kind, though their detail is a question's id."""
 
@@ -105,6 +106,24 @@ class KeptRun(View, Protocol):
 
     def decide(self, answer: Answer, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
+
+    def requester(self) -> str:
+        """Return the key of the principal who started the run's root; "" when that is not known."""
+
+    def standing(self, interrupt_id: str) -> Standing:
+        """Return how the votes of a question stand."""
+
+    def put_standing(self, interrupt_id: str, standing: Standing) -> None:
+        """Write how the votes of a question stand."""
+
+    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+        """Return what is kept of one person's part in a question; empty for one who had none."""
+
+    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+        """Write one person's part in a question: nothing, when it is empty."""
+
+    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+        """Write a vote under its number, or delete it."""
 
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
         """Write why an operator has withdrawn a question, and at which attempt of its node."""
@@ -254,12 +273,27 @@ def _add_event(
 def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:
     now, run_id = book.clock(), run.record.run_id
     opened = replace(question, asked_at=now, reminded=0)
+    if opened.rule is not None:
+        opened = _placed(run, opened)
     run.open(opened)
     if opened.expires_in is not None:
         expires_at = now + round(opened.expires_in * 1000)
         book.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
     if first := interrupts.first_reminder(opened):
         book.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+
+
+def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
+    """Add to a question with a rule what only the store knows, and make the digest that covers it."""
+    record = run.record
+    place = {
+        "root": record.root,
+        "graph": record.graph_id,
+        "fingerprint": record.fingerprint,
+        "path": record.path,
+    }
+    placed = replace(question, place=place, requester=run.requester())
+    return replace(placed, digest=interrupts.digest(placed))
 
 
 def _end_expired(run: KeptRun, action: EndExpired) -> dict[str, JSON]:

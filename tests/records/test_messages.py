@@ -85,7 +85,7 @@ def test_a_receipt_says_what_became_of_which_message():
     """A receipt carries the id of the message, so that its sender can tell several apart."""
     given = Receipt(ReceiptStatus.DUPLICATE, "00r.node.1.abc", "00r", "already answered by ann")
 
-    assert json.loads(receipt("5-0", given).model_dump_json()) == {
+    assert json.loads(receipt("5-0", given).dump()) == {
         "v": 1,
         "status": "duplicate",
         "message_id": "5-0",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
@@ -16,7 +16,7 @@ from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, usual_dropped
 
 
 class PassStage(enum.StrEnum):
@@ -282,7 +282,9 @@ def add_usage(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
 
 def to_document(state: AgentState) -> dict[str, JSON]:
     """Return the state as the JSON data that is stored."""
-    document: dict[str, JSON] = codec.load_json(codec.encode(state))
+    document: dict[str, Any] = codec.load_json(codec.encode(state))
+    for question in document["questions"].values():
+        usual_dropped(question)
     return document
 
 

@@ -15,7 +15,7 @@ from runner.definition.model import Topology
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
-from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord
+from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
 from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Event, Start
@@ -61,7 +61,8 @@ class Database:
         )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
-        run = StoredRun(record, stored, self.clock(), self.semaphores, self.sessions, tags)
+        asked = root.root_requester if root else str((start.requester or {}).get("principal", ""))
+        run = StoredRun(record, stored, self.clock(), self.semaphores, self.sessions, tags, asked)
         self.runs[record.run_id] = run
         if start.idempotency_key:
             self.started[record.graph_id, start.idempotency_key] = record.run_id
@@ -151,6 +152,8 @@ class Database:
                 notice["withdrawal"] = pack_copy(data)
             if kind == EventKind.INTERRUPT_REMINDED:
                 notice["reminded"] = data["count"]
+            if kind in OF_VOTES:
+                notice["data"] = data
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
+from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
@@ -71,6 +72,7 @@ class StoredRun:
     semaphores: Semaphores
     sessions: Sessions
     root_tags: Mapping[str, str]
+    root_requester: str = ""
     ended_at: int = 0
     reopened: str = ""
     cancelled: str = ""
@@ -88,6 +90,9 @@ class StoredRun:
     messages: dict[str, list[JSON]] = field(default_factory=dict)
     questions: dict[str, Interrupt] = field(default_factory=dict)
     winners: dict[str, str] = field(default_factory=dict)
+    standings: dict[str, JSON] = field(default_factory=dict)
+    voters: dict[tuple[str, str], JSON] = field(default_factory=dict)
+    votes: dict[str, dict[int, JSON]] = field(default_factory=dict)
     children: list[str] = field(default_factory=list)
     events: EventLog = field(default_factory=EventLog)
 
@@ -203,7 +208,32 @@ class StoredRun:
             responder=answer.responder,
             idempotency_key=answer.idempotency_key,
             answered_at=now,
+            decision=answer.decision,
+            effect=answer.effect,
         )
+
+    def requester(self) -> str:
+        return self.root_requester
+
+    def standing(self, interrupt_id: str) -> Standing:
+        stored = self.standings.get(interrupt_id)
+        return Standing.load(stored) if stored else Standing()
+
+    def put_standing(self, interrupt_id: str, standing: Standing) -> None:
+        self.standings[interrupt_id] = pack_copy(standing.dump())
+
+    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+        return self.voters.get((interrupt_id, principal)) or {}
+
+    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+        self.voters[interrupt_id, principal] = pack_copy(dict(part))
+
+    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+        numbered = self.votes.setdefault(interrupt_id, {})
+        if vote is None:
+            numbered.pop(number, None)
+        else:
+            numbered[number] = pack_copy(dict(vote))
 
     def remind(self, interrupt_id: str) -> int:
         question = self.questions[interrupt_id]

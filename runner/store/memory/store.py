@@ -7,12 +7,13 @@ The Redis store is held equal to this one by a contract and a property test.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
 from runner.records import budgets
+from runner.records.ballots import Ballot, Standing
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
@@ -183,6 +184,29 @@ class MemoryStore:
             receipts, reply = requests.answer(self._database, answers, nonce)
             self._changed.notify_all()
             return receipts, reply
+
+    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+        with self._changed:
+            receipt, reply = requests.vote(self._database, ballot, nonce)
+            self._changed.notify_all()
+            return receipt, reply
+
+    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+        with self._changed:
+            run = requests.asking(self._database, interrupt_id)
+            numbered = run.votes.get(interrupt_id, {}) if run else {}
+            return [pack_copy(numbered[number]) for number in sorted(numbered)]
+
+    def standings(self, ids: Sequence[str]) -> list[Standing]:
+        with self._changed:
+            runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
+            return [run.standing(name) if run else Standing() for run, name in zip(runs, ids, strict=True)]
+
+    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            root = self._database.runs.get(run.record.root) if run else None
+            return pack_copy(root.start.requester) if root else None
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         return self._do(requests.withdraw, interrupt_id, reason, reask=reask)

@@ -6,9 +6,11 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.definition.policies import QueuePosition
+from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration
@@ -314,6 +316,40 @@ class DraftedRun:
         decided = f"answered {now} {nonce} ".encode() + text
         questions.close(self.draft, self.record, answer.interrupt_id, decided)
         self.draft.grow(self.record.root, len(text))
+
+    def requester(self) -> str:
+        stored = self.draft.peek(run_key(self.record.root), "requester")
+        return str(load(stored)["principal"]) if stored else ""
+
+    def standing(self, interrupt_id: str) -> Standing:
+        return questions.standing(self.draft.get(self.key, questions.votes_field(interrupt_id)))
+
+    def put_standing(self, interrupt_id: str, standing: Standing) -> None:
+        self._replace(questions.votes_field(interrupt_id), dump(standing.dump()))
+
+    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+        stored = self.draft.get(self.key, questions.votes_field(interrupt_id, principal))
+        return load(stored) if stored else {}
+
+    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+        self._replace(questions.votes_field(interrupt_id, principal), dump(dict(part)))
+
+    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+        name = questions.votes_field(interrupt_id, str(number))
+        if vote is None:
+            self.draft.grow(self.record.root, -len(self.draft.get(self.key, name) or b""))
+            self.draft.drop(self.key, name)
+            return
+        # The standing says which number is free.
+        text = dump(dict(vote))
+        self.draft.put(self.key, name, text)
+        self.draft.grow(self.record.root, len(text))
+
+    def _replace(self, name: str, text: bytes) -> None:
+        """Write a field whose bytes count in the run's size."""
+        had = len(self.draft.get(self.key, name) or b"")
+        self.draft.put(self.key, name, text)
+        self.draft.grow(self.record.root, len(text) - had)
 
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
         text, (_, decided) = dump(withdrawal), script_values.question_fields(interrupt_id)

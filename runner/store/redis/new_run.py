@@ -40,6 +40,7 @@ def write(draft: Draft, record: RunRecord, start: Start) -> None:
         "idem": idem and draft.settings.prefix + idem,
         "on_end": record.on_end,
         "trace": record.trace,
+        "requester": dump(dict(start.requester)).decode() if start.requester and not start.parent else "",
     }
     fields: dict[str, Argument] = {
         "v": FORM,

@@ -14,10 +14,11 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.records.ballots import Ballot, Standing
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -297,6 +298,26 @@ class PartitionedStore:
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
         return self._of_question(interrupt_id).keep_early(interrupt_id, door, message, seconds)
+
+    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+        partition = self._of_question(ballot.interrupt_id)
+        receipt, reply = partition.vote(ballot, nonce)
+        return receipt, self._rung(partition, reply)
+
+    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+        return self._of_question(interrupt_id).votes(interrupt_id)
+
+    def standings(self, ids: Sequence[str]) -> list[Standing]:
+        by_partition: dict[RedisStore, list[str]] = defaultdict(list)
+        for name in dict.fromkeys(ids):
+            by_partition[self._of_question(name)].append(name)
+        standings: dict[str, Standing] = {}
+        for partition, own in by_partition.items():
+            standings |= zip(own, partition.standings(own), strict=True)
+        return [standings[name] for name in ids]
+
+    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+        return self._of(run_id).requester(run_id)
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         partition = self._of_question(interrupt_id)

@@ -6,7 +6,8 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 from __future__ import annotations
 
 from runner.definition.model import map_of
-from runner.records.interrupts import Interrupt, address_of, as_asked
+from runner.records.ballots import Standing
+from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked
 from runner.records.listings import outermost
 from runner.records.run import RunRecord
 from runner.store.encoding import dump, load
@@ -40,6 +41,18 @@ def document(draft: Draft, key: str, interrupt_id: str) -> bytes:
     asked, _ = question_fields(interrupt_id)
     _, brace, text = (draft.peek(key, asked) or b"").partition(b"{")
     return brace + text
+
+
+def votes_field(interrupt_id: str, whose: str = "") -> str:
+    """Name the field of a run that has how the votes of a question stand, a vote by its number, or what is
+    kept of a voter.
+    """
+    name = interrupt_id.partition(SEPARATOR)[2]
+    return f"v:{name}|{whose}" if whose else f"v:{name}"
+
+
+def standing(stored: bytes | None) -> Standing:
+    return Standing.load(load(stored)) if stored else Standing()
 
 
 def size(question: Interrupt, write: Write) -> int:

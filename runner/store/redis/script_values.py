@@ -125,6 +125,7 @@ def decision(answer: Answer) -> bytes:
             "response": answer.response,
             "responder": answer.responder,
             "idempotency_key": answer.idempotency_key,
+            **({"decision": answer.decision, "effect": answer.effect} if answer.decision else {}),
         }
     )
 

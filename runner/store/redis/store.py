@@ -18,9 +18,10 @@ from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, Topology, item_id
 from runner.errors import StoreError
 from runner.records import budgets
+from runner.records.ballots import Ballot, Standing
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, address_of
+from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, address_of
 from runner.records.listings import (
     InterruptQuery,
     Page,
@@ -38,7 +39,7 @@ from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
 from runner.store import encoding, interface, requests
-from runner.store.encoding import CHUNK, doorbells_of, dump, reply_of, topology_of
+from runner.store.encoding import CHUNK, doorbells_of, dump, load, reply_of, topology_of
 from runner.store.interface import (
     Claim,
     Doorbell,
@@ -59,6 +60,7 @@ from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
 from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import LargeValues
+from runner.store.redis.questions import standing, votes_field
 from runner.store.redis.script_values import claimed, fetched, question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
@@ -472,6 +474,42 @@ class RedisStore:
         record, _ = encoding.node_record(stored)
         first = due - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
+
+    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+        receipts: list[Receipt] = []
+
+        def plan(step: Transaction) -> Reply:
+            receipt, reply = requests.vote(step, ballot, nonce)
+            receipts[:] = [receipt]
+            return reply
+
+        name = ballot.interrupt_id
+        address = address_of(name)
+        wants: list[tuple[str, str]] = []
+        if address is not None:
+            own = (votes_field(name), votes_field(name, ballot.voter.principal.key))
+            wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
+        reply = self._transactions.run("vote", plan, wants)
+        return receipts[0], reply
+
+    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+        key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
+        with self._redis.translated():
+            count = standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
+            names = [votes_field(interrupt_id, str(number)) for number in range(1, count + 1)]
+            return [load(text) for text in self._redis.client.hmget(key, names) if text] if names else []
+
+    def standings(self, ids: Sequence[str]) -> list[Standing]:
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            for name in ids:
+                pipe.hget(self._keys.run(name.partition(SEPARATOR)[0]), votes_field(name))
+            return [standing(stored) for stored in pipe.execute()]
+
+    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+        with self._redis.translated():
+            root = self._redis.client.hget(self._keys.run(run_id), "root")
+            stored = self._redis.client.hget(self._keys.run(root.decode() if root else run_id), "requester")
+            return load(stored) if stored else None
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
         address = address_of(interrupt_id)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from runner import scheduler
 from runner.errors import StoreError
 from runner.records.codec import JSON
-from runner.records.run import NOTICES, OF_RUNS, EventKind, RunRecord
+from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
 from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
@@ -135,9 +135,10 @@ class Transaction:
             name = f"\1{record.run_id}:{number}"
             about = ("node", node, "visit", visit, "detail", detail, "at", now)
             body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
+            more = ("data", text) if kind in OF_VOTES else ()
             self.draft.command(
                 *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
-                *("id", name, "kind", str(kind), "run_id", record.run_id, *about, *body),
+                *("id", name, "kind", str(kind), "run_id", record.run_id, *about, *body, *more),
             )
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:

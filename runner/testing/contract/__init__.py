@@ -38,6 +38,7 @@ from runner.testing.contract.reading import ReadingContract
 from runner.testing.contract.recovery import RecoveryContract
 from runner.testing.contract.runs import RunContract
 from runner.testing.contract.timing import TimingContract
+from runner.testing.contract.voting import VotingContract
 from runner.testing.in_process import ManualClock
 
 __all__ = ["ManualWorker", "StoreContract"]
@@ -52,6 +53,7 @@ class StoreContract(
     BudgetContract,
     RecoveryContract,
     ReadingContract,
+    VotingContract,
 ):
     """The promises of `runner.store.interface.Store`, one test each."""
 

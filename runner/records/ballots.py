@@ -1,0 +1,174 @@
+"""Votes on a question with a rule: as they come in, as they are stored, and what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from runner.records import approvals, digests
+from runner.records.approvals import Count, Decision, Facts, Rule, Tally, Voter
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One vote as it comes in, judged as far as its question alone decides.
+
+    `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
+    node, the principals who answered what the rule excludes. `body` is the message as it was signed.
+    """
+
+    interrupt_id: str
+    voter: Voter
+    decision: Decision
+    response: JSON = None
+    effect: str = ""
+    digest: str | None = None
+    comment: str = ""
+    idempotency_key: str | None = None
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the votes of a question stand: the tally, and what people did to the question besides.
+
+    `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
+    (ms). `lent` has by the key of who may vote in place of another that other's key. `escalated` counts the
+    steps of escalation that have come.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    votes: int = 0
+    claim: str = ""
+    claimed_until: int = 0
+    lent: Mapping[str, str] = field(default_factory=dict)
+    escalated: int = 0
+    comments: int = 0
+
+    def dump(self) -> dict[str, JSON]:
+        """Return it as it is stored."""
+        return {"v": 1, **asdict(self)}
+
+    @classmethod
+    def load(cls, stored: Mapping[str, Any]) -> Standing:
+        """Read what `dump` has written."""
+        fields = {name: value for name, value in stored.items() if name != "v"}
+        return cls(**{**fields, "tally": Tally(**fields["tally"])})
+
+
+def approved(question: Interrupt) -> str:
+    """Return the effect of approving a question as it was shown; "" where it shows no action."""
+    return "" if question.action is None else digests.digest("action", question.action)
+
+
+def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
+    """Return what a vote is for: the digest of the call or of the answer; "" for a rejection.
+
+    Raises:
+        UnstorableError: the response has values that other languages would read as others.
+    """
+    if decision == "reject":
+        return ""
+    if question.action is None or decision == "respond":
+        return digests.digest("effect", {"question": question.id, "response": response}, "the response")
+    action = question.action if response is True else {**question.action, "args": response}
+    return digests.digest("action", action, "the new arguments")
+
+
+def decision_of(question: Interrupt, count: Count) -> str:
+    """Name the decision that an accepted vote has made."""
+    if count.decision in {"reject", "respond"} or question.action is None:
+        return str(count.decision)
+    return "approve" if count.effect == approved(question) else "edit"
+
+
+def facts(
+    question: Interrupt, ballot: Ballot, standing: Standing, rule: Rule, part: Mapping[str, Any]
+) -> Facts:
+    """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
+    escalated = [form for _, more in rule.escalate[: standing.escalated] for form in more]
+    lent = ballot.voter.principal.key in standing.lent
+    original = approved(question)
+    return Facts(question.requester, ballot.answered, escalated, lent, original, part.get("round"))
+
+
+def receipt(
+    ballot: Ballot,
+    status: ReceiptStatus,
+    detail: str = "",
+    numbers: Sequence[int] = (),
+) -> Receipt:
+    """Write what became of a vote; the numbers are have, need and against."""
+    address = address_of(ballot.interrupt_id)
+    run_id = address.run_id if address else None
+    return Receipt(status, ballot.interrupt_id, run_id, detail, *numbers)
+
+
+def counted(ballot: Ballot, count: Count) -> Receipt:
+    """Write the receipt of a vote that was taken or refused by its rule."""
+    numbers = (count.have, count.need, count.tally.against) if count.word in {"counted", "accepted"} else ()
+    return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
+
+
+def part_of(
+    ballot: Ballot, part: Mapping[str, Any], vote: Mapping[str, Any], given: Receipt, nonce: str
+) -> dict[str, JSON]:
+    """Return what is kept of a voter's part: which vote is theirs, and its receipt for a repeat."""
+    return {
+        **part,
+        "n": vote["n"],
+        # A vote that counts nothing leaves its voter the one that does.
+        "round": vote["round"] if vote["weight"] else None,
+        "nonce": nonce,
+        "key": ballot.idempotency_key,
+        "receipt": [str(given.status), given.have, given.need, given.against],
+    }
+
+
+def voted(ballot: Ballot, vote: Mapping[str, Any], given: Receipt) -> dict[str, JSON]:
+    """Return the data of the event that a vote leaves."""
+    data = {name: vote[name] for name in ("by", "decision", "effect", "weight", "selector", "stage", "level")}
+    numbers = {"have": given.have, "need": given.need, "against": given.against}
+    return {**data, **numbers, **({"comment": ballot.comment} if ballot.comment else {})}
+
+
+def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
+    """Return the answer that an accepted vote gives to its question."""
+    decision = decision_of(question, count)
+    rejected: dict[str, JSON] = {"rejected": ballot.comment}
+    return Answer(
+        ballot.interrupt_id,
+        rejected if decision == "reject" else ballot.response,
+        approvals.plain_name(ballot.voter.principal.key),
+        ballot.idempotency_key,
+        ballot.digest,
+        decision,
+        count.effect,
+    )
+
+
+def stored_vote(
+    ballot: Ballot, vote: approvals.Vote, number: int, place: tuple[str, int, int], now: int
+) -> dict[str, JSON]:
+    """Return a vote as it is stored: `place` is the selector that it used, its stage and its round."""
+    voter, (selector, stage, round_) = ballot.voter, place
+    return {
+        "v": 1,
+        "n": number,
+        "by": voter.principal.key,
+        "name": voter.principal.name,
+        "decision": vote.decision,
+        "effect": vote.effect,
+        "weight": vote.weight,
+        "selector": selector,
+        "stage": stage,
+        "round": round_,
+        "comment": ballot.comment,
+        "at": now,
+        "level": voter.level,
+        "body": dict(ballot.body),
+    }

@@ -1,0 +1,214 @@
+"""The contract of votes: questions with a rule, what counts, what decides, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.records import ballots
+from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
+from runner.records.ballots import Ballot
+from runner.records.digests import Action
+from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
+from runner.records.run import EventKind
+from runner.store.interface import Store
+from runner.testing.contract.manual_worker import ManualWorker, rung
+
+REFUND = Action("runner", "tool", "refund", {"order": "7", "amount": "10"})
+
+TWO = Rule(eligible=["group:finance"], need=2)
+
+
+class Voting:
+    """People who vote on one question of a store."""
+
+    def __init__(self, worker: ManualWorker, question: Interrupt) -> None:
+        self.worker, self.store, self.question = worker, worker.store, question
+        self.reply: Any = None
+
+    def vote(
+        self,
+        who: str | Principal,
+        decision: Decision = "approve",
+        response: Any = True,  # noqa: FBT002 - what is approved
+        *,
+        groups: tuple[str, ...] = ("finance",),
+        nonce: str = "",
+        level: int = 0,
+        **options: Any,
+    ) -> Receipt:
+        """Vote, as a door does that knows the voter's groups."""
+        principal = Principal(who) if isinstance(who, str) else who
+        voter = Voter(principal, frozenset(groups), level=level)
+        effect = ballots.effect_of(self.question, decision, response)
+        ballot = Ballot(self.question.id, voter, decision, response, effect, **options)
+        receipt, self.reply = self.store.vote(ballot, nonce or self.worker.nonce())
+        return receipt
+
+    def words(self, *votes: tuple[Any, ...]) -> list[str]:
+        """Vote several times; name what became of each."""
+        return [str(self.vote(*vote).status) for vote in votes]
+
+    @property
+    def now(self) -> Interrupt:
+        """The question as it is stored now."""
+        (stored,) = self.store.interrupts([self.question.id])
+        assert stored is not None
+        return stored
+
+
+def voting(worker: ManualWorker, rule: Rule, **options: Any) -> Voting:
+    """Ask a question with a rule, of a node that waits for it."""
+    options = {"action": REFUND, **options}
+    _, asked = worker.asking("a", rule=rule, **options)
+    (question,) = worker.store.interrupts([asked.id])
+    assert question is not None
+    return Voting(worker, question)
+
+
+def edited(amount: str) -> dict[str, str]:
+    """Return other arguments of the call."""
+    return {**REFUND.args, "amount": amount}
+
+
+class VotingContract:
+    """Questions that are decided by a rule."""
+
+    def test_the_vote_that_meets_the_rule_decides(self, worker: ManualWorker, store: Store) -> None:
+        """Votes for one effect add up; that which makes them enough answers the question."""
+        people = voting(worker, TWO)
+        run_id = people.question.run_id
+
+        first = people.vote("ana", comment="fine")
+        assert (first.status, first.have, first.need, first.against) == ("counted", 1, 2, 0)
+        assert (rung(people.reply), people.now.is_open) == ([], True)
+        last = people.vote("ben")
+
+        assert (last.status, last.have, last.need) == ("accepted", 2, 2)
+        assert rung(people.reply) == ["a.1.1"]
+        decided = people.now
+        assert (decided.status, decided.response, decided.decision) == ("answered", True, "approve")
+        assert (decided.responder, decided.effect) == ("ben", REFUND.digest())
+        (answer,) = worker.claim(run_id, "a").answers
+        assert answer == decided
+        assert [(vote["n"], vote["by"], vote["comment"]) for vote in store.votes(people.question.id)] == [
+            (1, "human:|ana", "fine"),
+            (2, "human:|ben", ""),
+        ]
+        kinds = [kind for kind in worker.kinds(run_id) if kind.startswith("interrupt.")]
+        assert kinds == [f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")]
+
+    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(self, worker: ManualWorker) -> None:
+        """It covers the rule, the call, and the run's graph, which the store adds as it asks."""
+        people = voting(worker, TWO, risk="high", expires_in=60)
+        question = people.question
+
+        assert (question.digest_v, question.risk, question.action) == (2, "high", REFUND.preimage())
+        assert question.place is not None
+        assert question.place["root"] == question.run_id
+        other = voting(worker, replace(TWO, need=1), risk="high", expires_in=60).question
+        assert other.digest.startswith("sha256:")
+        assert other.digest != question.digest
+
+    def test_a_person_counts_once(self, worker: ManualWorker) -> None:
+        """Another vote of the same principal is a duplicate; a repeat of one gets its receipt again."""
+        people = voting(worker, TWO)
+        first = people.vote("ana", nonce="n", idempotency_key="key")
+
+        assert people.vote("ana", nonce="n") == first
+        assert people.vote("ana", idempotency_key="key") == first
+        assert people.words(("ana",), ("ana", "reject")) == ["duplicate", "duplicate"]
+        assert people.words(("ben",), ("cid",)) == ["accepted", "duplicate"]
+
+    def test_who_may_not_vote_is_refused(self, worker: ManualWorker, store: Store) -> None:
+        """Strangers, agents, the excluded and the unproved are forbidden, which is an event of the run."""
+        rule = replace(TWO, exclude=["ben"], auth=Auth(level=2))
+        people = voting(worker, rule)
+        agent = Principal("bot", kind="agent")
+
+        refused = [
+            people.vote("eve", groups=(), level=2),
+            people.vote("ben", level=2),
+            people.vote(agent, level=2),
+            people.vote("ana", level=1),
+        ]
+
+        assert {str(receipt.status) for receipt in refused} == {"forbidden"}
+        assert all(receipt.detail for receipt in refused)
+        assert store.votes(people.question.id) == []
+        events = store.events(people.question.run_id)
+        assert [event.kind for event in events].count(EventKind.INTERRUPT_REFUSED) == 4
+
+    def test_the_requester_does_not_decide(self, worker: ManualWorker, store: Store) -> None:
+        """Who started the run is known to the store, and frozen into its questions."""
+        requester = {"principal": "human:|ana"}
+        run_id = worker.start("a", requester=requester)
+        (asked,) = worker.park(run_id, "a", rule=replace(TWO, exclude=["requester"]), action=REFUND)
+        (question,) = store.interrupts([asked.id])
+        assert question is not None
+        people = Voting(worker, question)
+
+        assert (question.requester, store.requester(run_id)) == ("human:|ana", requester)
+        assert people.words(("ana",), ("ben",), ("cid",)) == ["forbidden", "counted", "accepted"]
+
+    def test_an_edit_voids_earlier_votes(self, worker: ManualWorker) -> None:
+        """Votes are for one effect: who approved other arguments has to vote again."""
+        people = voting(worker, TWO)
+
+        words = people.words(
+            ("ana",),
+            ("ben", "edit", edited("5")),
+            ("cid",),
+            ("ana", "approve", edited("5")),
+        )
+
+        assert words == ["counted", "counted", "counted", "accepted"]
+        assert (people.now.decision, people.now.response) == ("edit", edited("5"))
+        assert people.now.effect == ballots.effect_of(people.question, "edit", edited("5"))
+
+    def test_an_edit_may_keep_earlier_votes(self, worker: ManualWorker) -> None:
+        """With edit="keeps" the votes for what was shown still stand beside those for another call."""
+        people = voting(worker, replace(TWO, edit="keeps"))
+
+        assert people.words(("ana",), ("ben", "edit", edited("5")), ("cid",)) == [
+            "counted",
+            "counted",
+            "accepted",
+        ]
+        assert (people.now.decision, people.now.response) == ("approve", True)
+
+    def test_a_veto_ends_it(self, worker: ManualWorker) -> None:
+        """A rejection is a decision as soon as the veto is met, and only what came before it can win."""
+        people = voting(worker, replace(TWO, veto=2))
+
+        assert people.words(("ana", "reject"), ("ben",)) == ["counted", "counted"]
+        assert people.vote("cid", "reject", comment="too much").status == "accepted"
+        assert (people.now.decision, people.now.response) == ("reject", {"rejected": "too much"})
+        assert people.words(("dan",)) == ["duplicate"]
+
+    def test_stages_open_one_after_another(self, worker: ManualWorker) -> None:
+        """A vote outside of the open stage is forbidden; the last stage decides."""
+        rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
+        people = voting(worker, rule)
+
+        assert people.vote("cleo", groups=("board",)).status == "forbidden"
+        assert people.vote("ana").status == "counted"
+        assert people.vote("ben").status == "forbidden"
+        assert people.vote("cleo", groups=("board",)).status == "accepted"
+
+    def test_a_question_that_is_over_takes_no_votes(self, worker: ManualWorker, store: Store) -> None:
+        """Expired, withdrawn, another digest, no rule, never asked: each has its receipt."""
+        people = voting(worker, TWO, expires_in=60)
+        assert people.vote("ana", digest="sha256:other").status == "rejected"
+        assert people.vote("ana", digest=people.question.digest).status == "counted"
+        worker.clock.advance(60)
+        assert people.vote("ben").status == "expired"
+        worker.sweep()
+        assert people.vote("ben").status == "expired"
+        gone = voting(worker, TWO)
+        store.withdraw(gone.question.id, "", reask=False)
+        assert gone.vote("ana").status == "superseded"
+        assert gone.now.status is InterruptStatus.WITHDRAWN
+        plain = Voting(worker, worker.asking("a")[1])
+        assert plain.vote("ana").status == "unknown"
+        assert Voting(worker, replace(people.question, id="00none.a.1.x")).vote("ana").status == "unknown"
