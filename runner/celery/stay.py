@@ -21,6 +21,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import wraps
 from typing import Any
+from urllib.parse import quote, unquote
 
 from celery import bootsteps
 from celery.worker import state
@@ -61,7 +62,8 @@ class Next:
     __slots__ = ("_text",)
 
     def __init__(self, claim: Claim) -> None:
-        self._text = f"{MARK} {claim.record.nonce} {claim.token.fence} {_task_id(claim)}"
+        rung_by = quote(claim.rung_by, safe="") or "-"
+        self._text = f"{MARK} {claim.record.nonce} {claim.token.fence} {rung_by} {_task_id(claim)}"
 
     def __repr__(self) -> str:
         return self._text
@@ -166,30 +168,35 @@ def _then_next(on_success: Callable[..., Any]) -> Callable[..., Any]:
         if failed or not str(value).startswith(MARK):
             on_success(self, result, **options)
             return
-        _, nonce, fence, task_id = value.split(" ", 3)
+        _, nonce, fence, rung_by, task_id = value.split(" ", 4)
         consumer = getattr(self.message, CONSUMER)
-        enter = not self.acknowledged and _takes_tasks(consumer)
+        enter = not self.acknowledged and _takes_tasks(consumer, self.delivery_info["routing_key"])
         self.acknowledged |= enter  # the next one does it, or the last in the row
         on_success(self, (failed, "None", runtime), **options)
         if enter:
-            _enter(consumer, self, task_id, (nonce, int(fence)))
+            parent = self.id if rung_by == "-" else unquote(rung_by)
+            _enter(consumer, self, task_id, (nonce, int(fence)), parent)
         else:
             _unused.append(_token(task_id, int(fence)))
 
     return then_next
 
 
-def _takes_tasks(consumer: Any) -> bool:
-    """Return whether a task would start at once: the worker goes on, and no rate limit delays nodes."""
+def _takes_tasks(consumer: Any, queue: str) -> bool:
+    """Return whether a task would start at once: its queue is served, and no rate limit delays nodes."""
     if stopping() or consumer.blueprint.state != bootsteps.RUN or not consumer.pool.active:
+        return False
+    if not consumer.task_consumer.consuming_from(queue):
         return False
     return consumer.disable_rate_limits or consumer.task_buckets[NODE_TASK] is None
 
 
-def _enter(consumer: Any, before: StayingRequest, task_id: str, claimed: tuple[str, int]) -> None:
+def _enter(
+    consumer: Any, before: StayingRequest, task_id: str, claimed: tuple[str, int], parent: str
+) -> None:
     """Hand Celery the message of a node that stays, with the delivery of the task before."""
     message = copy(before.message)
-    message.headers = _headers(before, task_id, claimed)
+    message.headers = {**_headers(before, task_id, claimed), "parent_id": parent}
     try:
         handle = consumer.strategies[NODE_TASK]
         handle(message, None, before.on_ack, before.on_reject, consumer.on_task_message)
@@ -200,7 +207,7 @@ def _enter(consumer: Any, before: StayingRequest, task_id: str, claimed: tuple[s
 
 
 def _headers(before: StayingRequest, task_id: str, claimed: tuple[str, int]) -> dict[str, Any]:
-    """Return the headers of the doorbell that the task before would have rung."""
+    """Return the headers of the doorbell of a node that stays, but for the task that rang it."""
     headers, (_, node_before, *_), (_, node, visit, attempt) = (
         before.message.headers,
         visit_of(before.id),
@@ -210,7 +217,6 @@ def _headers(before: StayingRequest, task_id: str, claimed: tuple[str, int]) -> 
     return {
         **headers,
         "id": task_id,
-        "parent_id": before.id,
         "shadow": f"{headers['shadow'].removesuffix(node_before)}{node}",
         "argsrepr": f"visit={visit} attempt={attempt}",
         STAY: (left - 1, until),

@@ -114,7 +114,8 @@ class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
     `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
-    `map` counts a map's items, `report` is an external task's result.
+    `map` counts a map's items, `report` is an external task's result. `rung_by` is the task that rang a
+    doorbell which a settle has taken.
     """
 
     token: Token
@@ -131,6 +132,7 @@ class Claim:
     child: RunSnapshot | None = None
     map: MapRecord | None = None
     report: JSON = None
+    rung_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ class Settlement:
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
     is refused as "changed" locks the run for a short time. `session` is written with it. With `stay` the
     node that it makes ready may be claimed for this worker instead of rung for, where it is the only one and
-    `scheduler.may_follow` allows it.
+    `scheduler.may_follow` allows it. Where it makes none ready, a store that rings itself may claim the one
+    whose doorbell is next in the node's queue.
     """
 
     status: Status

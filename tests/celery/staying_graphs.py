@@ -46,6 +46,12 @@ def line():
     return build(*pairwise(names), **dict.fromkeys(names[1:], note), n0=gated)
 
 
+@graph("wide")
+def wide():
+    names = [f"w{number}" for number in range(LENGTH)]
+    return build(*(("first", name) for name in names), first=note, **dict.fromkeys(names, note))
+
+
 @graph("short")
 def short():
     return build("ab", a=note, b=note)

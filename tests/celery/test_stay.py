@@ -164,6 +164,26 @@ def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
     }
 
 
+def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
+    """Each begins where one ends; for monitors it is a task that the one before the fan has rung, as ever."""
+    with following(place, Recording) as state:
+        run = place.client.start("wide", "go")
+        assert run.wait(60).status is Status.COMPLETED
+        ids = [f"{run.id}.w{number}.1.1" for number in range(LENGTH)]
+        wait_until(lambda: all(("task-succeeded", task) in state.seen for task in ids), "all events came")
+        shown = [state.tasks[task] for task in ids]
+    came = dict(tasks(place, run))
+    assert len(came) == LENGTH + 1
+    assert "stayed" in came.values()
+    if on_solo(place):
+        assert [came[f"w{number}"] for number in range(LENGTH)] == [
+            "stayed" if number % ROW else "fetched" for number in range(LENGTH)
+        ]
+    assert {(task.parent_id, task.args, task.name[:6]) for task in shown} == {
+        (f"{run.id}.first.1.1", "visit=1 attempt=1", "wide/w")
+    }
+
+
 def test_the_queue_has_its_turn_after_a_row(staying_sites):
     """What waits in the queue comes before the ninth node of a run that came earlier."""
     site = staying_sites["solo"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+import redis
 
-from runner.definition.model import Topology
+from runner.definition.model import MapSpec, Topology
 from runner.definition.policies import Limit
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
+from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, rung, shape
@@ -172,3 +175,160 @@ def test_a_loop_goes_on_in_its_later_rounds(worker):
         reply = settle(worker, claim.token, edges="10", output=f"b{round_}")
         token = reply.claim.token if reply.claim else worker.token(run_id, "a", round_ + 1)
     assert worker.read(run_id).nodes["a"].visit == 3
+
+
+# The next doorbell of the queue, where no node follows: only a store that rings itself can take it.
+
+QUEUE = "runner/g\x06\x163"
+
+BELL = DoorbellTemplate(
+    ['{"task":"runner.node","id":"', "id", '","parent_id":', "parent_id", ',"tag":"', "delivery_tag",
+     '","q":"', "queue", '","p":', "priority", ',"s":"', "shadow", '","a":"', "argsrepr", '"}'],
+    {5: "\x06\x163"},
+    "runner/",
+)  # fmt: skip
+
+
+@pytest.fixture
+def client(redis_url):
+    return redis.Redis.from_url(redis_url)
+
+
+@pytest.fixture
+def ringing(redis_url):
+    """A worker by hand on a store whose scripts ring."""
+    clock = ManualClock()
+    store = RedisStore(redis_url, clock=clock, lease=30)
+    store.install_doorbell(BELL)
+    yield ManualWorker(store, clock)
+    store.close()
+
+
+def rings(client):
+    """Name the nodes whose doorbells are in the queue, the oldest first."""
+    bells = [json.loads(bell) for bell in reversed(client.lrange(QUEUE, 0, -1))]
+    return [".".join(bell["id"].split(".")[1:]) for bell in bells]
+
+
+def fanned(worker, client, graph="a>b a>c a>d", **options):
+    """Begin a run whose first node has made the others ready, and take the doorbell of the next one."""
+    run_id, token = worker.begin(graph, **options)
+    client.delete(QUEUE)
+    assert settle(worker, token, edges="111").claim is None
+    client.rpop(QUEUE)
+    return run_id, worker.token(run_id, "b")
+
+
+def test_a_settle_takes_the_next_doorbell_of_its_queue(ringing, client):
+    """The claim is what a claim of its own returns, and the doorbell is gone."""
+    run_id, token = fanned(ringing, client)
+    reply = settle(ringing, token, "n", edges="")
+
+    assert reply.word == "settled"
+    assert replace(reply.claim, rung_by="") == ringing.store.claim(run_id, "c", 1, 1, "n")
+    assert reply.claim.rung_by == f"{run_id}.a.1.1"
+    assert list(reply.claim.inputs) == [("a", 1, "out")]
+    assert rings(client) == ["d.1.1"]
+    assert ringing.statuses(run_id) == "executing: a completed, b completed, c running, d ready"
+    kinds = [(event.kind, event.node) for event in ringing.store.events(run_id)]
+    assert kinds[-2:] == [("node.completed", "b"), ("node.started", "c")]
+    last = settle(ringing, reply.claim.token, edges="").claim
+    assert settle(ringing, last.token, edges="").claim is None
+    assert ringing.read(run_id).record.status is Status.COMPLETED
+
+
+def test_a_doorbell_that_was_taken_is_lost_with_its_worker(ringing, client):
+    """The lease of the claim ends, and the node comes as its next attempt."""
+    run_id, token = fanned(ringing, client)
+    lost = settle(ringing, token, edges="").claim
+    client.delete(QUEUE)
+
+    ringing.sweep(after=31)
+
+    assert "c.1.2" in rings(client)
+    assert isinstance(ringing.store.claim(run_id, "c", 1, 2, "again"), Claim)
+    assert settle(ringing, lost.token, edges="").word == "stale"
+
+
+def test_an_item_is_taken_with_its_value(ringing, client):
+    """An item of a map gets itself as its task."""
+    graph = shape("a", maps={"a": MapSpec("function", None)})
+    run_id, token = ringing.begin(graph)
+    client.delete(QUEUE)
+    ringing.store.expand(token, ["one", "two", "three"])
+    client.rpop(QUEUE)
+
+    reply = settle(ringing, ringing.token(run_id, "a[0]"), edges="")
+
+    assert (reply.claim.token.node, reply.claim.task) == ("a[1]", "two")
+    assert rings(client) == ["a[2].1.1"]
+
+
+def test_a_join_reads_what_other_sources_left(ringing, client):
+    """Of what the settled node has read, only what cannot change is used again."""
+    run_id = ringing.start("a>c b>c d")
+    client.delete(QUEUE)
+    ringing.settle(ringing.token(run_id, "a"), "one")
+    ringing.settle(ringing.token(run_id, "b"), "two")
+    assert rings(client) == ["c.1.1"]
+
+    claim = settle(ringing, ringing.token(run_id, "d"), edges="").claim
+
+    assert list(claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
+
+
+def unwanted(kind, worker, client, run_id):
+    """Put something in the queue that a settle has to leave there; return the run that it is for."""
+    client.delete(QUEUE)
+    match kind:
+        case "other run":
+            worker.start("a>b a>c a>d")
+        case "foreign":
+            client.lpush(
+                QUEUE, json.dumps({"task": "theirs", "id": f"{run_id}.c.1.1"}, separators=(",", ":"))
+            )
+        case "malformed":
+            client.lpush(QUEUE, f'"runner.node" "id":"{run_id}.')
+        case "lost lease":
+            worker.token(run_id, "c")
+            worker.sweep(after=31)
+            client.ltrim(QUEUE, 0, 0) if rings(client)[-1] == "c.1.2" else client.ltrim(QUEUE, -1, -1)
+        case "answered":
+            (question,) = worker.park(run_id, "c")
+            worker.answer(question)
+        case "stale":
+            worker.run(run_id, "c")
+            client.delete(QUEUE)
+            client.lpush(QUEUE, f'{{"task":"runner.node","id":"{run_id}.c.1.1","parent_id":null}}')
+
+
+@pytest.mark.parametrize("kind", ["other run", "foreign", "malformed", "lost lease", "answered", "stale"])
+def test_what_is_not_a_plain_doorbell_of_the_run_stays_in_the_queue(ringing, client, kind):
+    """It is read by what fetches from the queue, as ever."""
+    run_id, token = fanned(ringing, client)
+    unwanted(kind, ringing, client, run_id)
+    before = client.lrange(QUEUE, 0, -1)
+    if kind == "lost lease":
+        token = ringing.token(run_id, "b", attempt=2)
+
+    reply = settle(ringing, token, edges="")
+
+    assert (reply.word, reply.claim) == ("settled", None)
+    assert client.lrange(QUEUE, 0, -1) == before != []
+
+
+def test_where_nodes_have_limits_no_doorbell_is_taken(ringing, client):
+    """A limit is judged by the script of claims."""
+    graph = shape("a>b a>c a>d", limits={"d": [Limit("few", concurrency=1)]})
+    _, token = fanned(ringing, client, graph)
+
+    assert settle(ringing, token, edges="").claim is None
+    assert rings(client) == ["c.1.1", "d.1.1"]
+
+
+def test_without_the_wish_no_doorbell_is_taken(ringing, client):
+    """A worker that stops, or whose row is long, leaves it to others."""
+    _, token = fanned(ringing, client)
+
+    assert settle(ringing, token, edges="", stay=False).claim is None
+    assert rings(client) == ["c.1.1", "d.1.1"]

@@ -5,13 +5,15 @@
 --   (size) and its :e.
 -- Arguments: 6 run, 7 graph, 8 task that ends with this ("": none), 9 bytes by which the run grows, 10 numbers (see
 --   `_HEAD` in store/redis/plans.py), 11 "" or the maximum of executions, 12 "" or, to claim the node that follows:
---   by how much its fence grows, and the nonce; then: fields that must have a value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
+--   by how much its fence grows, the nonce, and priority and queue whose next doorbell may be taken where none
+--   follows (see `fetch`); then: fields that must have a value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
 --   (numbers, see `_ARRIVAL`; node or map; record with which a node begins; count where there is none yet);
 --   queues, with priority; fields to write, with value; results, which begin with the number of the
 --   first event; timers to drop; timers to set, with ms from now; events (kind, visit, node, detail, data);
 --   doorbells (queue by number, node, visit, attempt).
 -- Words: "applied"; "outdated" when it was applied, but another template of a doorbell is stored; "follows" with node,
 --   record and number of active nodes, where the only node that begins is claimed for the worker that calls this;
+--   "fetched" with the same of a node whose doorbell was taken, the task that rang it and, of an item, the item;
 --   "other" when nothing was written: something has changed, or more follows than a plan has.
 -- include: doorbells
 -- include: echo
@@ -107,11 +109,37 @@ if follows and follows.ran then
   local kept = redis.call('HMGET', key, 'k:' .. follows.name, 'q:' .. follows.name)
   if kept[1] or kept[2] then follows = nil end
 end
+local step, nonce, priority, queue = ARGV[12]:match('^(%d+) (%S+) ?(%d*) ?(.*)$')
+local function running(record)
+  local before, fence, middle, rest = record:match('^ready (%d+ %d+) (%d+) (%d+ %S+) %S+ (.*)$')
+  return 'running ' .. before .. ' ' .. fence + step .. ' ' .. middle .. ' ' .. nonce .. ' ' .. rest
+end
 if follows then
-  local step, nonce = ARGV[12]:match('^(%d+) (.*)$')
-  local before, fence, middle, rest = follows.record:match('^ready (%d+ %d+) (%d+) (%d+ %S+) %S+ (.*)$')
-  follows.record = 'running ' .. before .. ' ' .. fence + step .. ' ' .. middle .. ' ' .. nonce .. ' ' .. rest
+  follows.record = running(follows.record)
   fields[follows.place] = follows.record
+end
+
+-- Where nothing begins, the oldest doorbell of the queue is taken as Celery would fetch it, if it rings for a
+-- node of this run to which nothing unusual has happened; the worker has said that none there has limits.
+local function fetch()
+  local list = QUEUES_BEGIN .. queue .. (QUEUES_END[tonumber(priority)] or '')
+  local bell = redis.call('RPOP', list)
+  if not bell then return end
+  local _, at = bell:find('"id":"' .. run .. '.', 1, true)
+  local name, visit, attempt = bell:match('^([^"\\]+)%.(%d+)%.(%d+)"', (at or #bell) + 1)
+  local owner, index = (name or ''):match('^(.*)%[(%d+)%]$')
+  local found = name and name:byte() ~= 64 and bell:find('"task":"runner.node"', 1, true)
+    and redis.call('HMGET', key, 'n:' .. name, 'q:' .. name, 'k:' .. name, 'm:' .. (owner or ''))
+  -- A record that ends here has no questions, lost leases or anything else that only the script of claims reads.
+  local fresh = found and found[1] and not (found[2] or found[3])
+    and found[1]:find('^ready ' .. visit .. ' ' .. attempt .. ' %d+ %d+ %S+ %S+ $')
+  if not fresh or (owner and not (found[4] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ')) then
+    redis.call('RPUSH', list, bell)
+    return
+  end
+  local item = owner and redis.call('HGET', key .. ':f', owner .. '.' .. visit .. '.' .. index)
+  local task = bell:match('"parent_id":"([^"\\]*)"', at) or ''
+  return {name = name, visit = visit, attempt = attempt, record = running(found[1]), task = task, item = item}
 end
 
 at = first_queue + 2 * (q1 * 256 + q2)
@@ -139,9 +167,16 @@ for _ = 1, e1 * 256 + e2 do
   end
   at = at + 5
 end
-if follows then
+local fetched = queue and queue ~= '' and #bells == 0 and b1 + b2 == 0 and push and DOORBELL and fetch()
+if fetched then
+  fields[last + 1], fields[last + 2], last = 'n:' .. fetched.name, fetched.record, last + 2
+  due[#due + 1], due[#due + 2] = now + lease, 'node|' .. run .. '|' .. fetched.name
+end
+local claimed = follows or fetched
+if claimed then
   event = event + 1
-  local begun = {kind = 'node.started', letter = 's', visit = follows.visit, node = follows.name, detail = '1'}
+  local detail = claimed.attempt or '1'
+  local begun = {kind = 'node.started', letter = 's', visit = claimed.visit, node = claimed.name, detail = detail}
   write_event(key, event, begun, begun.node)
   if child == 1 then echo(root_of(key), begun) end
 end
@@ -156,6 +191,7 @@ if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
 redis.call('HSET', key, unpack(fields))
 if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
 if follows then return {'follows', follows.name, follows.record, active} end
+if fetched then return {'fetched', fetched.name, fetched.record, active, fetched.task, fetched.item or false} end
 if #bells == 0 then return {'applied'} end
 if ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
 -- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.

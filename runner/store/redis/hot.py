@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import scheduler
@@ -159,6 +159,7 @@ class Hot:
         ]
         seen.texts |= {name: values[name] or b"" for name in graph.guards(node)}
         seen.kept = len(document or b""), [len(message) for message in messages]
+        seen.final = _final(graph.topology, node, values)
         return Claim(
             token=Token(run_id, node, record.visit, record.fence, seen),
             graph_id=graph.topology.graph_id,
@@ -233,6 +234,8 @@ class Hot:
         self, token: Token, settlement: Settlement, nonce: str, output: bytes, entry: bytes
     ) -> Reply | None:
         """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
+        if settlement.stay and not self._read_doorbell_at:
+            self._read_doorbell()
         seen = token.seen
         unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
         if not isinstance(seen, Seen) or settlement.status is not Status.COMPLETED or unusual:
@@ -242,7 +245,7 @@ class Hot:
         except Unplanned:
             return None
         reply = self._call("apply", *arguments, verb="settle", constants=self._doorbell)
-        if reply[0] == b"follows":
+        if reply[0] in {b"follows", b"fetched"}:
             written = {f"n:{token.node}": text, f"o:{token.node}.{token.visit}": output}
             return Reply("settled", claim=self._following(seen, reply[1:], written))
         if reply[0] == b"outdated":
@@ -257,20 +260,25 @@ class Hot:
             fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
             self._doorbell = doorbell_template.constants(fields)
 
-    def _following(self, before: Seen, reply: Sequence[Any], written: Mapping[str, bytes]) -> Claim | None:
+    def _following(
+        self, before: Seen, reply: Sequence[Any], written: Mapping[str, bytes | None]
+    ) -> Claim | None:
         """Read the visit that a settle has claimed, and what it needs beside what the settle wrote."""
-        name, text, active = reply
+        name, text, active, *fetched = reply
         run_id, graph, node = before.run_id, before.graph, name.decode()
         run = self._runs.get(run_id)
         known = run.values if run else None
         fields = graph.fields(node) if known else (*graph.fields(node), "task", "state")
+        written = {**before.final, **written}
         missing = [field for field in fields if field not in written]
         try:
             values = dict(zip(missing, self._read(run_id, missing), strict=True)) if missing else {}
         except StoreError:
             return None  # the settle is done; the lease of the claim runs out
         seen = Seen(run_id, graph, before.is_child, active == 1, {f"n:{node}": text})
-        return self._claimed(node, seen, {**values, **written}, known)
+        task, item = (fetched[0].decode(), fetched[1]) if fetched else ("", None)
+        own = (item, None, None, None, None)
+        return replace(self._claimed(node, seen, {**values, **written}, known, own), rung_by=task)
 
     def claim_again(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""
@@ -326,7 +334,7 @@ class Hot:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
-        claims = f"{next_fence(0, nonce)} {nonce}" if settlement.stay else ""
+        claims = f"{next_fence(0, nonce)} {nonce} {seen.graph.next_from(node)}" if settlement.stay else ""
         arguments = plans.arguments(seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims)
         return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
 
@@ -344,6 +352,16 @@ class Hot:
         if planned is None:
             raise Unplanned(token)
         return planned
+
+
+def _final(topology: Topology, node: str, values: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:
+    """Choose what was read of a node's sources that have completed: without loops that stays as it is."""
+    final: dict[str, bytes | None] = {}
+    for edge in () if topology.loops else topology.incoming[shape_name(node)]:
+        text = values.get(f"n:{edge.source}")
+        if text is not None and text.startswith(b"completed 1 "):
+            final |= {f"n:{edge.source}": text, f"o:{edge.source}.1": values[f"o:{edge.source}.1"]}
+    return final
 
 
 def _bytes(text: Argument) -> bytes:

@@ -62,11 +62,25 @@ class KnownGraph:
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
+        self._next_from: dict[str, str] = {}
 
     def is_plain(self, node: str) -> bool:
         """Whether a plan has all that a node needs; one with limits shares those with other runs."""
         shape = self.topology.nodes.get(shape_name(node))
         return shape is not None and not shape.limits and node[:1] != "@"
+
+    def next_from(self, node: str) -> str:
+        """Name the queue whose next doorbell a worker may take when it settles a node: priority, then name.
+
+        It is the node's own, which the worker serves; "" where nodes with limits ring there, too.
+        """
+        name = shape_name(node)
+        if name not in self._next_from:
+            nodes, own = self.topology.nodes.values(), self.topology.nodes[name]
+            place = (own.queue, own.priority)
+            limited = any(shape.limits for shape in nodes if (shape.queue, shape.priority) == place)
+            self._next_from[name] = "" if limited else f"{own.priority} {own.queue}"
+        return self._next_from[name]
 
     def fields(self, node: str) -> tuple[str, ...]:
         """Name the fields of the run that a claim needs: for an item its map, otherwise sources, with their
@@ -130,7 +144,7 @@ class Seen:
     """What a claim has read of its run, as texts: what plans of that visit are made of, and their guards.
 
     `is_alone` says that no other node was active; `kept` are the bytes of the document and of each
-    message that the node keeps.
+    message that the node keeps. `final` are fields that no longer change as long as the run goes on.
     """
 
     run_id: str
@@ -139,6 +153,7 @@ class Seen:
     is_alone: bool
     texts: dict[str, bytes]
     kept: tuple[int, Sequence[int]] = (0, ())
+    final: Mapping[str, bytes | None] = field(default_factory=dict)
 
     def known(self) -> Known:
         """Read the texts, for a plan."""
@@ -313,7 +328,7 @@ def arguments(
     """Write a plan as the arguments of `apply` from the sixth on.
 
     `guards` are fields that must have the text that was seen; `task_id` is the task that ends with it,
-    `grows` the bytes by which the run grows, `claims` how the node that follows is claimed.
+    `grows` the bytes by which the run grows, `claims` how the next node is claimed.
     """
     arguments: list[Argument] = [seen.run_id, seen.graph.topology.graph_id, task_id, grows]
     arguments += (*shared.head, claims, *guards, *shared.counted, *[seen.texts[guard] for guard in guards])
