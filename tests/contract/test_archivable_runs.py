@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runner.records.run import NodeRecord, Records, Rewrite, Status
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys, declared
 from runner.testing.contract.manual_worker import ManualWorker, shape
@@ -159,6 +160,21 @@ def test_runs_of_an_archive_that_is_gone_expire(worker, store, client, clock, re
     assert expires(client, run_id)
     assert expires(client, ended(worker))
     assert DeadLetters(redis_url).all()[0].run_id == run_id
+
+
+def test_a_run_that_goes_on_when_the_archive_ends_stays(worker, store, client, clock):
+    """A run that was continued before the archive had it does not expire when there is none any more."""
+    take(store)
+    run_id = worker.start(shape("a"))
+    worker.fail(worker.claim(run_id, "a").token)
+    again = Records({"a": NodeRecord(Status.READY, 1, 2)}, {}, {})
+    assert store.rewrite([Rewrite(run_id, store.read(run_id).events, again)], "again").word == "reopened"
+    clock.advance(HOLD + 1)
+
+    store.sweep()
+
+    assert client.exists(KEYS.archive) == 0
+    assert not expires(client, run_id)
 
 
 def test_archiving_goes_on_in_a_full_store(worker, store, client):

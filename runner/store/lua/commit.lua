@@ -7,7 +7,7 @@
 -- Arguments: from 6, each list after how many there are:
 --   guards: key, fields (a list, then their values, "" for none); forms: key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
---   timers that must be due as they were: member, ms; the time (ms) before which it must be, or 0;
+--   sorted sets: key, member, its score; the time (ms) before which it must be, or 0;
 --   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
 --     is new), what it
 --     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
@@ -29,7 +29,7 @@
 -- include: echo
 -- include: offers
 -- include: room
-local timers, place, changed, present = prefix .. 'timers', 6, false, {}
+local place, changed, present = 6, false, {}
 
 local function take()
   place = place + 1
@@ -60,8 +60,8 @@ for _ = 1, number() do
   if not see(value):find(pattern) then changed = true end
 end
 for _ = 1, number() do
-  local member, due = take(), number()
-  if tonumber(redis.call('ZSCORE', timers, member) or 0) ~= due then changed = true end
+  local key, member, score = prefix .. take(), take(), number()
+  if tonumber(redis.call('ZSCORE', key, member) or 0) ~= score then changed = true end
 end
 local before = number()
 if before > 0 and now >= before then changed = true end
@@ -145,7 +145,7 @@ end
 for _, command in ipairs({'ZADD', 'ZREM'}) do
   local members = {}
   for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = filled(take()) end
-  many(command, timers, members)
+  many(command, prefix .. 'timers', members)
 end
 for _ = 1, number() do
   local count, command, key, arguments = number(), take(), prefix .. take(), {}

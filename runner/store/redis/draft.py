@@ -204,7 +204,7 @@ class Draft:
         self.reads, self.settings = reads, settings
         self.guards: dict[str, dict[str, str | bytes]] = {}
         self.forms: dict[tuple[str, str], str] = {}
-        self.timer_guards: dict[str, str] = {}
+        self.scores: dict[tuple[str, str], Argument] = {}
         self.new: set[str] = set()
         self.before = 0
         self.lines: dict[str, Line] = {}
@@ -335,9 +335,9 @@ class Draft:
         yield len(self.forms)
         for (key, name), form in self.forms.items():
             yield from (key, name, form)
-        yield len(self.timer_guards)
-        for member, due in self.timer_guards.items():
-            yield from (member, due)
+        yield len(self.scores)
+        for (key, member), score in self.scores.items():
+            yield from (key, member, score)
         yield self.before
         yield len(self.lines)
         for line in self.lines.values():

@@ -70,6 +70,8 @@ def questions(run_id: str) -> list[Command]:
 def outlived(draft: Draft, parent: str) -> bool:
     """Whether a run's parent has ended: a child stays as long as its parent, which may still read it."""
     line = draft.peek(run_key(parent), "run")
+    # Its status must stay: what expires would be gone when it goes on.
+    draft.forms[run_key(parent), "run"] = f"^{line.split(b' ')[0].decode()} " if line else "^$"
     return line is None or Status(line.partition(b" ")[0].decode()) in FINAL
 
 

@@ -52,7 +52,7 @@ from runner.store.interface import (
     Start,
     Token,
 )
-from runner.store.redis import measurements, retention, script_values, sweeping
+from runner.store.redis import measurements, retention, script_values, sweeping, unarchived
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.draft import Command, Reads, Settings, Topologies
@@ -634,13 +634,22 @@ class RedisStore:
         expires unarchived, with a dead letter. As long, runs that end are kept for the archive at `place`.
         `problem` is why the caller's last ones could not be archived.
         """
-        times = (round(seconds * 1000) for seconds in (pause, mine, hold))
-        _, *runs = self._call("archivable", limit, *times, place, problem)
-        return [run.decode() for run in runs]
+        search = unarchived.Search(
+            place, limit, round(pause * 1000), round(mine * 1000), round(hold * 1000), problem
+        )
+        runs: list[str] = []
+
+        def plan(step: Transaction) -> Reply:
+            return unarchived.take(step, search, runs)
+
+        self._transactions.run("archivable", plan, asks=[search.oldest], room=True)
+        return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
         """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
-        self._call("archived", *(part for run in runs.items() for part in run))
+        self._transactions.run(
+            "archived", lambda step: unarchived.let_expire(step, runs), *unarchived.reads(runs), room=True
+        )
 
     # Time
 

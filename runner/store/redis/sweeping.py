@@ -7,22 +7,22 @@ from runner.errors import CorruptDocument
 from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
-from runner.store.redis import early, retention
+from runner.store.redis import early, retention, unarchived
 from runner.store.redis.transaction import Transaction
 
 LONGEST_DELAY_MS, FAILURES = 300_000, 5
 """How long a timer that fails is put off at most, and how often it fails before there is a dead letter."""
 
-FAILING = "failing"
+TIMERS, FAILING = "timers", "failing"
 
 
 def ring(step: Transaction, member: str, moved: str, *, failed: bool) -> Reply:
     """Do what a timer says that was moved to `moved` meanwhile; one that is not there any more was done."""
     draft = step.draft
-    at: bytes | None = draft.reads.reply("ZSCORE", "timers", member)
+    at: bytes | None = draft.reads.reply("ZSCORE", TIMERS, member)
     if at is None or float(at) != float(moved):
         return Reply("stale")
-    draft.timer_guards[member] = moved
+    draft.scores[TIMERS, member] = moved
     kind, run_id, key = member.split("|", 2)
     if kind not in DUE and kind not in set(TimerKind):
         # One that a newer version set is left to its workers.
@@ -54,24 +54,7 @@ def _hand_early(step: Transaction, run_id: str, key: str) -> Reply:
     return Reply("handed")
 
 
-def _end_archive(step: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
-    """Give up runs that wait for an archive to which no worker has written for long."""
-    draft = step.draft
-    draft.command("DEL", retention.ARCHIVE)
-    waiting: list[bytes] = draft.reads.reply("ZRANGE", retention.UNARCHIVED, 0, 99)
-    for name in waiting:
-        draft.command("ZREM", retention.UNARCHIVED, name)
-        run = retention.read_record(draft, name.decode())
-        if run is not None:
-            why = "the run expires and is not in the archive: no worker writes to an archive any more"
-            step.write_dead_letter(run.run_id, "", 0, why)
-            retention.retire(draft, run)
-    if waiting:
-        draft.timer("archive||", step.clock())
-    return Reply("ended")
-
-
-DUE = {"early": _hand_early, "archive": _end_archive}
+DUE = {"early": _hand_early, "archive": unarchived.end}
 
 
 def let_expire(step: Transaction, limit: int) -> Reply:

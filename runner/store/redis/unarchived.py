@@ -1,0 +1,121 @@
+"""Ended runs that wait for an archive: who writes which of them, and when they expire without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.store.encoding import RECORD
+from runner.store.interface import Reply
+from runner.store.redis import retention
+from runner.store.redis.draft import Command
+from runner.store.redis.keys import run_key
+from runner.store.redis.retention import ARCHIVE, UNARCHIVED
+from runner.store.redis.transaction import Transaction
+
+TIMER = "archive||"
+"""The timer that is due when no worker has looked for runs to archive for long."""
+
+LONGEST_DELAY_MS = 3_600_000
+"""How long a run that could not be archived waits at most for the next try."""
+
+AT_ONCE = 100
+"""Runs that are given up in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a worker says that looks for runs to archive; see `RedisStore.archivable`. Times are in ms."""
+
+    place: str
+    limit: int
+    pause: int
+    mine: int
+    hold: int
+    problem: str
+
+    @property
+    def oldest(self) -> Command:
+        """The command that reads the runs that come first, each with the time from which it may be taken."""
+        return ("ZRANGE", UNARCHIVED, 0, self.limit - 1, "WITHSCORES")
+
+
+def take(step: Transaction, search: Search, runs: list[str]) -> Reply:
+    """Put the runs into a list that their caller is to archive; no other gets them for a while.
+
+    It also notes that there is an archive, for which ended runs are kept from now on.
+    """
+    draft, now = step.draft, step.clock()
+    oldest = draft.reads.reply(*search.oldest)
+    times = {run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)}
+    due = {run_id: at for run_id, at in times.items() if at <= now}
+    runs.clear()
+    for name, value in (("place", search.place), ("at", now), ("problem", search.problem)):
+        draft.put(ARCHIVE, name, value)
+    draft.timer(TIMER, now + search.hold)
+    if len(due) < search.limit and (not due or min(due.values()) + search.pause > now):
+        return Reply("archivable")
+    for run_id in due:
+        draft.reads.want(run_key(run_id), ("ended",))
+    for run_id, at in due.items():
+        draft.scores[UNARCHIVED, run_id] = at
+        waited = now - int(draft.peek(run_key(run_id), "ended") or now)
+        if waited > search.hold:
+            _give_up(step, run_id, "it could not be written")
+        else:
+            # One that fails is tried again later and later.
+            wait = min(max(search.mine, waited // 8), LONGEST_DELAY_MS)
+            draft.command("ZADD", UNARCHIVED, now + wait, run_id)
+            runs.append(run_id)
+    return Reply("archivable")
+
+
+def reads(runs: Mapping[str, int]) -> tuple[Sequence[tuple[str, str]], Sequence[Command]]:
+    """Name what `let_expire` reads: fields, each with its key, and commands."""
+    names = (*RECORD, "ended", "idem", "tags")
+    fields = [(run_key(run_id), name) for run_id in runs for name in names]
+    asks: list[Command] = [("ZSCORE", UNARCHIVED, run_id) for run_id in runs]
+    return fields, asks + [("LRANGE", f"{run_key(run_id)}:c", 0, -1) for run_id in runs]
+
+
+def let_expire(step: Transaction, runs: Mapping[str, int]) -> Reply:
+    """Let runs expire that the archive has: run -> when it had ended.
+
+    One that goes on again since, or has ended again, does not; nor does it wait for the archive while it
+    goes on, since its end puts it back.
+    """
+    draft = step.draft
+    for run_id, ended_at in runs.items():
+        run, ended = retention.read_record(draft, run_id), draft.get(run_key(run_id), "ended")
+        is_final = run is not None and run.is_final
+        if is_final and int(ended or 0) != ended_at:
+            continue
+        if draft.reads.reply("ZSCORE", UNARCHIVED, run_id) is None:
+            continue
+        draft.command("ZREM", UNARCHIVED, run_id)
+        if run is not None and is_final:
+            retention.retire(draft, run)
+    return Reply("archived")
+
+
+def end(step: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
+    """Give up all runs, some at a time: there is no archive any more."""
+    draft = step.draft
+    draft.command("DEL", ARCHIVE)
+    waiting: list[bytes] = draft.reads.reply("ZRANGE", UNARCHIVED, 0, AT_ONCE - 1)
+    for name in waiting:
+        _give_up(step, name.decode(), "no worker writes to an archive any more")
+    if waiting:
+        draft.timer(TIMER, step.clock())
+    return Reply("ended")
+
+
+def _give_up(step: Transaction, run_id: str, why: str) -> None:
+    """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
+    draft = step.draft
+    draft.command("ZREM", UNARCHIVED, run_id)
+    run, ended = retention.read_record(draft, run_id), draft.get(run_key(run_id), "ended")
+    if run is not None and ended is not None:
+        reason = f"the run expires and is not in the archive: {why}"
+        step.write_dead_letter(run_id, "", 0, reason)
+        retention.retire(draft, run)
