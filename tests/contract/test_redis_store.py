@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import threading
@@ -483,6 +484,24 @@ def test_an_outage_is_a_store_error_and_then_over():
         server.restart()
         worker.run(run_id, "a")
         assert worker.statuses(run_id) == "completed: a completed"
+        store.close()
+
+
+@pytest.mark.parametrize("patience", [30, 0])
+def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
+    """What a node has done is written when the store is back; control: without patience it is refused."""
+    with embedded_store(appendonly=True) as server:
+        store = RedisStore(server.url, push=False, retry_for=patience)
+        worker = ManualWorker(store)
+        run_id = worker.start(shape("a>b"))
+        token = worker.claim(run_id, "a").token
+        server.kill()
+        back = threading.Timer(0.5, server.restart)
+        back.start()
+        failed = Settlement(Status.FAILED, "", None, {"error": {"type": "x:Error", "message": "no"}})
+        with contextlib.nullcontext() if patience else pytest.raises(StoreError):
+            assert store.settle(token, failed, "n").word == "settled"
+        back.join()
         store.close()
 
 

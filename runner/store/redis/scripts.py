@@ -24,6 +24,9 @@ INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 ROOM = files("runner.store") / "lua"
 
 
+LOOK = "look"
+"""The script that only reads for a request: another one does it."""
+
 NOTHING_DONE = frozenset({b"changed", b"other"})
 """Words after which the request is made in another way."""
 
@@ -105,7 +108,7 @@ class Scripts:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        then = self._confirmation(verb or name)
+        then = self._confirmation(verb or name) if name != LOOK else None
         return run_on(self._redis, name, (self._prefix,), *arguments, then=then, constants=constants)
 
     def confirm(self, name: str) -> None:

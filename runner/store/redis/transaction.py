@@ -230,19 +230,19 @@ class Transactions:
         if self._settings.push:
             reads.ask("EXISTS", TEMPLATE)
         if not reads.is_presumed:
-            self._look(reads)
+            self._look(reads, verb)
         while conflicts < TRIES:
             draft = Draft(reads, self._settings, makes_room=room)
             reply = self._draft(draft, plan, calm=conflicts >= PATIENT)
             if reads.is_incomplete:
-                self._look(reads)
+                self._look(reads, verb)
             elif not draft.is_empty:
                 answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
                 if answer[0] != b"changed":
                     return self._done(reply, answer)
                 if reads.is_presumed:
                     reads.again()
-                    self._look(reads)
+                    self._look(reads, verb)
                     continue
                 reads.renew(int(answer[1]), draft.seen(answer[2]))
                 conflicts += 1
@@ -251,7 +251,7 @@ class Transactions:
             elif reads.times > 1 or reads.is_presumed:
                 # What is refused must be so at one moment.
                 reads.again()
-                self._look(reads)
+                self._look(reads, verb)
             else:
                 self._confirm(verb)
                 return reply
@@ -271,10 +271,10 @@ class Transactions:
             return Reply("unread")
         return reply
 
-    def _look(self, reads: Reads) -> None:
+    def _look(self, reads: Reads, verb: str) -> None:
         commands, hashes = reads.questions()
         arguments = (part for command in commands for part in (len(command), *command))
-        reads.take(self._call("look", *arguments), hashes)
+        reads.take(self._call("look", *arguments, verb=verb), hashes)
 
     def _done(self, reply: Reply, answer: list[Any]) -> Reply:
         """Return the doorbells that were not pushed, and ring for nodes that were offered a place."""
