@@ -12,13 +12,16 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from runner.errors import RunnerError, UsageError
+from runner.server import api, pages
 from runner.server.access import Allow, caller
-from runner.server.api import ROUTERS
 from runner.server.auth import Local
 from runner.server.browser import FormTokens, SecurityHeaders, check_form
+from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
 from runner.server.services import Services
 from runner.settings import Settings
+
+ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
 
 DESCRIPTION = """Runs, their questions and what they wait for, over HTTP.
 
@@ -52,6 +55,7 @@ def create_app(
     app.state.services = Services(settings)
     app.state.auth = auth or Local()
     app.state.form_tokens = FormTokens(settings.server_secret)
+    app.state.error_page = error_page
     app.add_middleware(SecurityHeaders)
     for kind in (
         Problem,

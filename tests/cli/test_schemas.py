@@ -13,8 +13,8 @@ from runner.store.redis.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
-SILENT = {"keeper", "worker"}
-"""Commands without a document: a worker and a keeper write their logs."""
+SILENT = {"keeper", "server", "worker"}
+"""Commands without a document: a worker, a keeper and a server write their logs."""
 
 
 def commands(group, path=()):

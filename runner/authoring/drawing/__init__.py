@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.authoring.drawing import mermaid, svg, text
-from runner.authoring.drawing.diagram import diagram
-from runner.definition.model import Definition
+from runner.authoring.drawing.diagram import diagram, shape
+from runner.definition.model import Definition, Topology
 from runner.errors import UsageError
 
 FORMATS = {"text": text.draw, "svg": svg.draw, "mermaid": mermaid.draw}
@@ -24,3 +24,8 @@ def draw(definition: Definition, form: str = "text", states: Mapping[str, str] |
     if form not in FORMATS:
         raise UsageError(f"a graph is drawn as {', '.join(FORMATS)}, not as {form!r}.")
     return FORMATS[form](diagram(definition, states))
+
+
+def outline(topology: Topology, states: Mapping[str, str]) -> str:
+    """Draw the shape of a graph as SVG where its code is not at hand: nodes and edges, without conditions."""
+    return svg.draw(shape(topology, states))

@@ -10,7 +10,15 @@ from typing import Any
 
 from runner.authoring import sources
 from runner.definition import cycles
-from runner.definition.model import BEFORE_GRAPH, HIDDEN, Definition, NodeSpec
+from runner.definition.model import (
+    BEFORE_GRAPH,
+    BRACKETS,
+    HIDDEN,
+    Definition,
+    EdgeKind,
+    NodeSpec,
+    Topology,
+)
 from runner.definition.registry import PATH, inner
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
@@ -103,6 +111,22 @@ def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> 
         for index, edge in enumerate(edges)
     ]
     return Diagram(definition.id, tuple(boxes), tuple(arrows))
+
+
+def shape(topology: Topology, states: Mapping[str, str]) -> Diagram:
+    """Collect what the stored shape of a graph shows: no conditions, and nothing of the graphs inside it."""
+    names = [name for name in topology.nodes if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))]
+    boxes = tuple(
+        Box(name, topology.nodes[name].kind or "node", topology.nodes[name].kind, states.get(name, "pending"))
+        for name in names
+    )
+    arrows = tuple(
+        Arrow(name, edge.target, "its question expires" if edge.on_expire else "", edge.kind is EdgeKind.BACK)
+        for name in names
+        for edge in topology.outgoing.get(name, ())
+        if not edge.target.startswith(HIDDEN)
+    )
+    return Diagram(topology.graph_id, boxes, arrows)
 
 
 def entries(definition: Definition) -> list[str]:

@@ -49,12 +49,12 @@ def page_document(page: Page[Any], view: Any = document) -> dict[str, Any]:
 
 def run_document(run: RunView, person: Person | None) -> Any:
     """Return a run as JSON; without payloads for who may not read them."""
-    return document(run if _reads(person) else _bare_run(run))
+    return document(run if _reads(person) else without_payloads(run))
 
 
 def question_document(question: Question, person: Person | None) -> Any:
     """Return a question as JSON; without payloads for who may not read them."""
-    return document(question if _reads(person) else _bare_question(question))
+    return document(question if _reads(person) else bare_question(question))
 
 
 def event_document(event: Any, person: Person | None) -> Any:
@@ -66,13 +66,14 @@ def _reads(person: Person | None) -> bool:
     return person is not None and person.may("read")
 
 
-def _bare_run(run: RunView) -> RunView:
+def without_payloads(run: RunView) -> RunView:
+    """Return a run without what users and agents have written."""
     return replace(
         run,
         task=None,
         reason="",
         nodes=tuple(map(_bare_node, run.nodes)),
-        interrupts=tuple(map(_bare_question, run.interrupts)),
+        interrupts=tuple(map(bare_question, run.interrupts)),
     )
 
 
@@ -83,12 +84,13 @@ def _bare_node(node: NodeView) -> NodeView:
         output=None,
         error=error,
         progress="",
-        run=node.run and _bare_run(node.run),
+        run=node.run and without_payloads(node.run),
         items=tuple(map(_bare_node, node.items)),
     )
 
 
-def _bare_question(question: Question) -> Question:
+def bare_question(question: Question) -> Question:
+    """Return a question without what users and agents have written."""
     return replace(question, reason=None, response=None, on_expire=None, response_schema=None)
 
 

@@ -1,0 +1,51 @@
+"""`runner server`: the HTTP API and the pages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from runner.cli.context import CommandContext, with_context
+from runner.cli.exits import CommandError, Exit
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port.")
+@click.option(
+    "--auth",
+    default="local",
+    show_default=True,
+    metavar="WAY",
+    help="Who calls: local (everybody on this machine), proxy (headers of a proxy), or MODULE:OBJECT.",
+)
+@click.option(
+    "--trusted",
+    multiple=True,
+    metavar="NETWORK",
+    help="Where the proxy is, such as 10.0.0.0/8; may be repeated (default: this machine).",
+)
+@click.option("--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none).")
+@click.option("--new-key", metavar="NAME", help="Print a new API key for a program, and its entry in FILE.")
+@click.option("--role", multiple=True, help="What the new key may do; may be repeated.")
+@with_context
+def server(context: CommandContext, **options: Any) -> None:
+    """Serve the HTTP API and the pages: inbox, runs, graphs, workers.
+
+    Needs the extra `server`: pip install 'celery-graph-runner[server]'. /openapi.json describes the API. To
+    serve it from an application of your own, mount `runner.server.create_app()`.
+    """
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        raise CommandError(
+            Exit.USAGE, "The server is not installed.", "pip install 'celery-graph-runner[server]'"
+        )
+    os.environ.update(context.environment())
+    command = [sys.executable, "-m", "runner.server"]
+    for name, value in options.items():
+        for one in value if isinstance(value, tuple) else [value]:
+            command += [] if one is None else [f"--{name.replace('_', '-')}", str(one)]
+    os.execv(command[0], command)  # noqa: S606 - a list, and no shell

@@ -1,0 +1,5 @@
+"""The pages: a module for each, made on the server, whole without JavaScript."""
+
+from runner.server.pages import home, inbox, runs, static, system
+
+ROUTERS = (static.router, home.router, inbox.router, runs.router, system.router)

@@ -1,0 +1,177 @@
+"""How pages are made: the templates, what they may call, and text that hides nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nh3
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from runner.records.validation import escaped
+from runner.server.access import Person
+from runner.server.browser import TOKEN
+from runner.server.problems import Problem
+
+FOLDER = Path(__file__).parent.parent
+STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.is_file()}
+HASHES = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in STATIC.items()}
+
+TAGS = {
+    "p",
+    "em",
+    "strong",
+    "code",
+    "pre",
+    "ul",
+    "ol",
+    "li",
+    "blockquote",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "hr",
+    "br",
+}
+"""What agents' text may be made of; no links, since people follow them, and no images, since they load."""
+
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+
+STATES = {
+    "completed": "✓",
+    "accepted": "✓",
+    "alive": "✓",
+    "answered": "✓",
+    "failed": "✕",
+    "gone": "✕",
+    "hangs": "✕",
+    "waiting": "?",
+    "interrupted": "?",
+    "open": "?",
+    "needs_migration": "!",
+    "held": "!",
+    "stopping": "!",
+    "running": "▶",
+    "executing": "▶",
+    "retrying": "↻",
+    "ready": "○",
+    "pending": "○",
+    "skipped": "-",
+    "cancelled": "-",
+    "expired": "-",
+    "withdrawn": "-",
+}
+"""A sign for each state beside its word and its colour."""
+
+
+def visible(value: Any) -> Any:
+    """Write control, direction and zero-width characters as escapes, in everything that a page shows."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(char if char in "\n\t" else escaped(char) for char in value)
+
+
+def pretty(value: Any) -> str:
+    """Return JSON data as indented text; text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def markdown(text: str) -> Markup:
+    """Return what an agent wrote as HTML without anything that acts or loads."""
+    return Markup(nh3.clean(MARKDOWN.render(visible(text)), tags=TAGS, attributes={}))  # noqa: S704 - cleaned
+
+
+def moment(milliseconds: int | None) -> Markup:
+    """Return a time as words, with the exact one beside it."""
+    if not milliseconds:
+        return Markup("-")
+    exact = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    shown = exact.replace("T", " ").replace("+00:00", " UTC")
+    words = ago(milliseconds, round(time.time() * 1000))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, shown, words)
+
+
+def ago(milliseconds: int, now: int) -> str:
+    """Return how long ago, or in how long, a time is."""
+    distance = abs(now - milliseconds)
+    if distance < 10_000:
+        return "just now" if milliseconds <= now else "in a moment"
+    words = rough(distance)
+    return f"{words} ago" if milliseconds < now else f"in {words}"
+
+
+def rough(milliseconds: float) -> str:
+    """Return a duration in its largest unit: 3 hours."""
+    seconds = milliseconds / 1000
+    for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            number = round(seconds / length)
+            return f"{number} {name}{'s' if number > 1 else ''}"
+    return f"{int(seconds)} seconds"
+
+
+def span(milliseconds: float) -> str:
+    """Return a duration for a table: 240 ms, 1.2 s, 3 min 05 s."""
+    seconds = max(0.0, milliseconds / 1000)
+    if seconds < 1:
+        return f"{round(milliseconds)} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else rough(milliseconds)
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER / "templates"),
+    autoescape=select_autoescape(default=True),
+    undefined=StrictUndefined,
+    finalize=visible,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"pretty": pretty, "markdown": markdown, "moment": moment, "span": span, "rough": rough}
+TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}
+
+
+def prefix(request: Request) -> str:
+    """Return the path below which the application is mounted, without the last slash."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def page(
+    request: Request, name: str, person: Person | None, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """Render a template as a page."""
+    base = prefix(request)
+    text = TEMPLATES.get_template(name).render(
+        person=person,
+        here=request.url.path.removeprefix(base) or "/",
+        url=lambda path: base + path,
+        static=lambda file: f"{base}/static/{file}?v={HASHES[file]}",
+        query=request.query_params,
+        form_token=request.app.state.form_tokens.issue(person),
+        title_of_site=request.app.title,
+        **values,
+    )
+    return HTMLResponse(text, status)
+
+
+def back(request: Request, path: str) -> RedirectResponse:
+    """Send the browser to a page after its form was carried out."""
+    return RedirectResponse(prefix(request) + path, 303)
+
+
+def error_page(request: Request, problem: Problem) -> HTMLResponse:
+    """Show why a page can't be shown, and what to do."""
+    return page(
+        request, "error.html", getattr(request.state, "person", None), problem.status, problem=problem
+    )

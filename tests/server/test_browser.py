@@ -1,0 +1,240 @@
+"""The pages in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from tests.ports import free_port
+from tests.server.conftest import GRAPHS, Served, Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    '"><script>alert(1)</script>',
+    "'-alert(1)-'",
+    "javascript:alert(1)",
+    "[x](javascript:alert(1))",
+    "![x](https://evil.example/a.png)",
+    "<iframe src=https://evil.example>",
+    "<a href=https://evil.example>x</a>",
+    "{{7*7}}{% raw %}",
+    "</textarea><script>alert(1)</script>",
+    "</title><script>alert(1)</script>",
+    "<style>@import 'https://evil.example/a.css'</style>",
+    "<link rel=stylesheet href=https://evil.example/a.css>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<form action=https://evil.example><button>x",
+    "<base href=https://evil.example/>",
+    "<math><mi//xlink:href='data:x,<script>alert(1)</script>'>",
+    "`${alert(1)}`",
+]
+"""Texts that act where a page forgets what they are; five forms of each make a hundred."""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(browser, served):
+    """A page of the application, which fails the test on an error of its own."""
+    context = browser.new_context(base_url=served.url)
+    page = context.new_page()
+    page.problems = []
+    page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("dialog", lambda dialog: (page.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    yield page
+    context.close()
+
+
+def pages_of(site):
+    """Every page, of a site with something on each."""
+    run, failed = site.start("approval", {"a": 1}), site.start("broken")
+    (question,) = run.interrupts()
+    names = ("/", "/inbox", "/runs", "/graphs", "/workers", "/dead")
+    return [*names, f"/runs/{run.id}", f"/runs/{failed.id}", f"/q/{question.id}", "/runs/0none"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(site, served, browser, scheme):
+    """Axe has nothing to say, and at 320 pixels nothing is wider than the page."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    context = browser.new_context(
+        base_url=served.url, color_scheme=scheme, viewport={"width": 320, "height": 800}, bypass_csp=True
+    )
+    page = context.new_page()
+    for path in pages_of(site):
+        page.goto(path)
+        found = Axe().run(page).response["violations"]
+        assert not found, (path, [(item["id"], [node["html"] for node in item["nodes"]]) for item in found])
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    context.close()
+
+
+def test_an_answer_with_the_keyboard_alone(site, tab):
+    """From the inbox to the decision without a pointer."""
+    run = site.start("approval")
+    tab.goto("/inbox")
+
+    tab.keyboard.press("j")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/q/*")
+    tab.locator("input[name='f.ok']").first.focus()
+    tab.keyboard.press("Space")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("[data-result=accepted]")
+    site.work()
+
+    assert run.result().results["approve"].output == {"ok": True}
+    assert tab.problems == []
+
+
+def test_an_answer_without_javascript(site, served, browser):
+    """Pages are whole, forms are forms."""
+    run = site.start("approval")
+    context = browser.new_context(base_url=served.url, java_script_enabled=False)
+    page = context.new_page()
+
+    page.goto("/inbox")
+    page.click("table a")
+    page.check("input[name='f.ok'][value='true']")
+    page.click("text=Send the answer")
+    assert "accepted" in page.inner_text("main")
+    site.work()
+
+    assert str(run.status) == "completed"
+    context.close()
+
+
+def test_the_graph_is_live(site, tab):
+    """What happens to the run is on the page without loading it again."""
+    run = site.start("approval")
+    tab.goto(f"/runs/{run.id}")
+    assert tab.get_attribute("[data-node=approve]", "data-state") == "waiting"
+
+    site.client.respond(run.interrupts()[0].id, {"ok": True})
+    site.work()
+
+    tab.wait_for_selector("[data-node=pay][data-state=completed]")
+    tab.wait_for_selector("#head [data-state=completed]")
+    assert tab.problems == []
+
+
+def test_two_people_on_one_question(site, tab, served, browser):
+    """The one who is late learns who was first; what they typed stays until then."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+    tab.goto(f"/q/{question.id}")
+    tab.check("input[name='f.ok'][value='false']")
+
+    site.client.respond(question.id, {"ok": True}, responder="ben")
+    site.work()
+    tab.wait_for_selector("#head [data-state=answered]")
+    assert tab.is_checked("input[name='f.ok'][value='false']")
+    tab.click("text=Send the answer")
+
+    assert "already answered by ben" in tab.inner_text(".callout")
+
+
+def test_a_cut_stream_comes_back(site, served, browser):
+    """The server goes and comes back: the page goes on, and what was typed is still there."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+    port = free_port()
+    context = browser.new_context()
+    page = context.new_page()
+    with Served(site.app, port) as first:
+        page.goto(f"{first.url}/q/{question.id}")
+        page.check("input[name='f.ok'][value='false']")
+    with Served(site.app, port):
+        site.client.respond(question.id, {"ok": True}, responder="ben")
+        page.wait_for_selector("#head [data-state=answered]", timeout=30_000)
+        assert page.is_checked("input[name='f.ok'][value='false']")
+    context.close()
+
+
+def forms_of(text):
+    return [text, text.upper(), f"x{text}y", {"k": text}, {text: [text]}]
+
+
+def test_hostile_text_does_nothing(redis_url, browser):
+    """A hundred payloads wherever agents and users write: no dialog, no report, no request elsewhere."""
+    from tests.graphs import wired
+
+    payloads = [form for text in HOSTILE for form in forms_of(text)]
+    name = HOSTILE[1]
+
+    def ask(ctx):
+        return [ctx.interrupt(f"{text}", reason=text) for text in payloads]
+
+    def fail(ctx):
+        raise ValueError(f"{payloads}")
+
+    def echo(ctx):
+        return payloads
+
+    site = Site(redis_url, {name: lambda: wired({"ask": ask, "fail": fail, "echo": echo}).build(), **GRAPHS})
+    run = site.start(name, payloads, tags={"t": name})
+    site.client.engine.store.emit(run.id, "progress", "ask", 1, {"fraction": 0.5, "note": name})
+    questions = run.interrupts()
+    with Served(site.app, free_port()) as served:
+        context = browser.new_context(base_url=served.url)
+        page = context.new_page()
+        problems, requests = [], []
+        page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+        page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}"]
+        for path in [*paths, *(f"/q/{question.id}" for question in questions[:1])]:
+            page.goto(path)
+            page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        for question in questions:
+            page.goto(f"/q/{question.id}")
+        context.close()
+
+    assert problems == []
+    assert {re.match(r"\w+://[^/]+", url)[0] for url in requests} == {served.url}
+
+
+def test_a_form_of_another_origin_changes_nothing(site, served, browser):
+    """A page of another port of this machine, which shares its cookies, can't send our forms."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+
+    async def other(scope, receive, send):
+        page = (
+            f"<form method=post action='{served.url}/q/{question.id}'><input name=f.ok value=true></form>"
+            "<script>document.forms[0].submit()</script>"
+        )
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]}
+        )
+        await send({"type": "http.response.body", "body": page.encode()})
+
+    with Served(other, free_port()) as elsewhere:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(elsewhere.url)
+        page.wait_for_url(f"{served.url}/**")
+        assert "another site" in page.inner_text("body")
+        context.close()
+    assert run.interrupts()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from runner.server.forms import answer_of, fields_of
+
+
+class Address(BaseModel):
+    street: str
+
+
+class Answer(BaseModel):
+    decision: Literal["approve", "reject"]
+    urgent: bool
+    amount: float = Field(ge=0, le=100)
+    count: int | None = None
+    comment: str = Field("", description="stored")
+    code: str = Field("", max_length=8)
+    due: str = Field("", json_schema_extra={"format": "date"})
+    address: Address | None = None
+    tags: list[str] = []
+
+
+SCHEMA = Answer.model_json_schema()
+
+
+def test_each_field_has_its_control():
+    """Choices are radio buttons, numbers have their bounds, what has no control is JSON."""
+    fields = {part.name: part for part in fields_of(SCHEMA)}
+
+    kinds = {name: part.kind for name, part in fields.items()}
+    assert kinds == {
+        "decision": "choice",
+        "urgent": "choice",
+        "amount": "number",
+        "count": "number",
+        "comment": "long",
+        "code": "text",
+        "due": "date",
+        "address": "json",
+        "tags": "json",
+    }
+    assert fields["amount"].bounds == {"min": 0, "max": 100, "step": "any"}
+    assert [choice.label for choice in fields["urgent"].choices] == ["Yes", "No"]
+    assert [name for name, part in fields.items() if part.required] == ["decision", "urgent", "amount"]
+
+
+def test_a_form_gives_the_answer_that_was_meant():
+    """Texts stay texts, the rest becomes what the schema says; empty optional fields are left out."""
+    sent = {
+        "decision": '"approve"',
+        "urgent": "false",
+        "amount": "12.5",
+        "comment": "12",
+        "tags": '["a"]',
+        "count": "",
+    }
+
+    answer, problems = answer_of(SCHEMA, sent)
+
+    assert problems == {}
+    assert answer == {"decision": "approve", "urgent": False, "amount": 12.5, "comment": "12", "tags": ["a"]}
+    assert Answer.model_validate(answer)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("decision", '"maybe"'),
+        ("amount", "101"),
+        ("amount", "many"),
+        ("urgent", ""),
+        ("address", "{}"),
+        ("tags", "a"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_field(field, value):
+    """The page can put each problem where it is."""
+    sent = {"decision": '"approve"', "urgent": "true", "amount": "1", field: value}
+
+    _, problems = answer_of(SCHEMA, sent)
+
+    assert list(problems) == [field]
+
+
+def test_what_was_typed_comes_back():
+    """A refused form shows what was in it, the chosen choice included."""
+    fields = {part.name: part for part in fields_of(SCHEMA, {"decision": '"reject"', "amount": "101"})}
+
+    assert [choice.checked for choice in fields["decision"].choices] == [False, True]
+    assert fields["amount"].value == "101"
+
+
+def test_an_answer_without_fields_is_json():
+    """A question without a schema, or with one of no object, has one field."""
+    assert [part.kind for part in fields_of(None)] == ["json"]
+    assert answer_of(None, {"answer": '{"a": 1}'}) == ({"a": 1}, {})
+    assert answer_of(None, {"answer": "plain words"}) == ("plain words", {})
+    assert answer_of({"type": "string"}, {"answer": "7"}) == ("7", {})
+    assert answer_of(None, {"answer": ""})[1]
+    assert answer_of(None, {"answer": "null"})[1]

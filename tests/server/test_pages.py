@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from markupsafe import escape
+
+from runner.server.pages.rendering import ago, rough, visible
+
+HTML = {"Accept": "text/html"}
+
+
+def token(site):
+    return {"form_token": site.app.state.form_tokens.issue(site.person)}
+
+
+def send(site, path, **fields):
+    """Send a form as a browser does from one of the pages."""
+    headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin", **HTML}
+    return site.http.post(path, data={**token(site), **fields}, headers=headers, follow_redirects=False)
+
+
+def test_pages_are_whole_html(site):
+    """Each page has its title, one heading, the way around and no script of its own."""
+    run, failed = site.start("approval", {"a": 1}), site.start("broken")
+    for path in (
+        "/",
+        "/inbox",
+        "/runs",
+        "/graphs",
+        "/workers",
+        "/dead",
+        f"/runs/{run.id}",
+        f"/runs/{failed.id}",
+        f"/q/{run.interrupts()[0].id}",
+    ):
+        text = site.http.get(path, headers=HTML).text
+        assert text.count("<h1") == 1, path
+        assert 'aria-label="Main"' in text
+        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), path
+
+
+def test_an_answer_is_sent_with_a_form(site):
+    """Without JavaScript: open the question, choose, send; the run goes on, and the page says so."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+
+    shown = site.http.get(f"/q/{question.id}", headers=HTML).text
+    sent = send(site, f"/q/{question.id}", digest=question.digest, **{"f.ok": "true"})
+    site.work()
+
+    assert 'name="f.ok" value="true"' in shown
+    assert (sent.status_code, "accepted" in sent.text) == (200, True)
+    assert run.result().results["approve"].output == {"ok": True}
+    assert site.client.interrupt(question.id).responder == "ana"
+
+
+def test_an_answer_that_lost_the_race_says_who_won(site):
+    """The second person learns that the first was quicker, and who that was."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+    site.client.respond(question.id, {"ok": False}, responder="ben")
+
+    late = send(site, f"/q/{question.id}", digest=question.digest, **{"f.ok": "true"})
+
+    assert late.status_code == 409
+    assert "already answered by ben" in late.text
+    assert site.client.interrupt(question.id).response == {"ok": False}
+
+
+def test_a_bad_answer_is_shown_again_with_its_problem(site):
+    """What was typed stays, the problem stands at its field, and the question is still open."""
+    run = site.start("approval")
+    (question,) = run.interrupts()
+
+    refused = send(site, f"/q/{question.id}", digest=question.digest, **{"f.ok": '"maybe"'})
+
+    assert refused.status_code == 422
+    assert 'role="alert"' in refused.text
+    assert run.interrupts()
+
+
+def test_an_answer_to_an_older_text_is_refused(site):
+    """The digest of the page is that of the question, or nothing is answered."""
+    (question,) = site.start("approval").interrupts()
+
+    sent = send(site, f"/q/{question.id}", digest="sha256:other", **{"f.ok": "true"})
+
+    assert sent.status_code == 409
+    assert site.client.interrupt(question.id).is_open
+
+
+def test_runs_are_started_and_changed_with_forms(site):
+    """Start, cancel, retry, fork and again lead to the page of the run they are about."""
+    started = send(site, "/runs", graph="approval", task='{"a": 1}')
+    site.work()
+    assert (started.status_code, started.headers["location"][:6]) == (303, "/runs/")
+    path = started.headers["location"]
+
+    assert send(site, f"{path}/cancel", reason="no").status_code == 303
+    assert send(site, f"{path}/cancel", reason="no").status_code == 409
+    assert send(site, f"{path}/fork", node="look_up").headers["location"] != path
+    assert send(site, f"{path}/again").headers["location"] != path
+    assert send(site, "/runs", graph="approval", task="{").status_code == 422
+
+
+def test_who_may_not_act_sees_no_form(site):
+    """A page offers what its reader may do, and no more."""
+    run = site.start("approval", "secret")
+    question = run.interrupts()[0].id
+    site.as_role("reader")
+
+    assert '<form method="post"' not in site.http.get(f"/runs/{run.id}", headers=HTML).text
+    assert "Send the answer" not in site.http.get(f"/q/{question}", headers=HTML).text
+    site.as_role("viewer")
+    assert "secret" not in site.http.get(f"/runs/{run.id}", headers=HTML).text
+    assert "late" not in site.http.get(f"/q/{question}", headers=HTML).text
+    assert "late" not in site.http.get("/inbox", headers=HTML).text
+
+
+def test_an_error_is_a_page_in_words(site):
+    """People get a page with what happened and where to go; nothing of the program's inside."""
+    missing = site.http.get("/runs/0none", headers=HTML)
+
+    assert missing.status_code == 404
+    assert "Not found" in missing.text
+    assert "Traceback" not in missing.text
+
+
+@pytest.mark.parametrize("root", ["", "/some/where"])
+def test_links_stay_below_the_prefix(redis_url, root):
+    """Mounted below a path, every link and form of every page leads below it."""
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    from tests.server.conftest import GRAPHS, Site
+
+    site = Site(redis_url, GRAPHS)
+    run = site.start("approval")
+    outer = FastAPI()
+    outer.mount(root or "/", site.app)
+    http = TestClient(outer, base_url="https://runner.example")
+
+    for path in (
+        "/",
+        "/inbox",
+        "/runs",
+        f"/runs/{run.id}",
+        f"/q/{run.interrupts()[0].id}",
+        "/graphs",
+        "/dead",
+    ):
+        text = http.get(root + path, headers=HTML).text
+        links = re.findall(r'(?:href|src|action|data-stream)="(/[^"]*)"', text)
+        assert links
+        assert all(link.startswith(f"{root}/") for link in links), path
+        for link in set(links):
+            if (
+                "/cancel" not in link
+                and "/again" not in link
+                and "/fork" not in link
+                and "/events" not in link
+            ):
+                assert http.get(link.replace("&amp;", "&"), headers=HTML).status_code == 200, link
+
+
+def test_nothing_that_is_shown_is_hidden():
+    """Control and direction characters are escapes; line ends stay."""
+    assert visible("a\u202eb\x1b[31m\nc\u200b") == "a\\u202eb\\x1b[31m\nc\\u200b"
+    assert escape(visible("<b>")) == "&lt;b&gt;"
+
+
+@pytest.mark.parametrize(
+    ("distance", "words"),
+    [(5_000, "5 seconds"), (60_000, "1 minute"), (7_200_000, "2 hours"), (3 * 86_400_000 - 9, "3 days")],
+)
+def test_times_are_words(distance, words):
+    """A reader gets the largest unit; the exact time is in the title."""
+    assert rough(distance) == words
+    assert ago(10**12 - distance - 10_000, 10**12).endswith(" ago")
