@@ -83,7 +83,7 @@ def test_compose_has_one_image_for_all_programs(compose):
     """All run the same code: one image, which is built once."""
     images = [service["image"] for service in compose["services"].values() if "build" in service]
 
-    assert len(images) == 5
+    assert len(images) == 6
     assert len(set(images)) == 1
 
 
