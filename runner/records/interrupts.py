@@ -614,13 +614,6 @@ def next_reminder(question: Interrupt, now: int) -> int:
     return next((time for time in due if time > now), 0)
 
 
-def reminder_schedule(question: Interrupt) -> str:
-    """Write the times of reminders for the store's scripts: "every <ms>", "after <ms> <ms> …" or ""."""
-    kind = "after" if question.remind_after else "every"
-    times = _reminder_times(question)
-    return " ".join([kind, *map(str, times)]) if times else ""
-
-
 def _reminder_times(question: Interrupt) -> list[int]:
     delays = question.remind_after or ([] if question.remind_every is None else [question.remind_every])
     return [max(1, round(seconds * 1000)) for seconds in delays]

@@ -6,8 +6,9 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 from __future__ import annotations
 
 from runner.definition.model import map_of
+from runner.records import interrupts
 from runner.records.ballots import Standing
-from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked
+from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked, route
 from runner.records.listings import outermost
 from runner.records.run import RunRecord
 from runner.store.encoding import dump, load
@@ -55,28 +56,21 @@ def standing(stored: bytes | None) -> Standing:
     return Standing.load(load(stored)) if stored else Standing()
 
 
-def size(question: Interrupt, write: Write) -> int:
-    """Return the bytes of a question as it is stored; `write` writes what may be large."""
-    return len(question_document(as_asked(question))) + len(script_values.timed(question, write))
-
-
 def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Write) -> None:
     """Write a question, whose event comes next; `write` writes what may be large."""
     key, name = run_key(run.run_id), question.id
-    text, timed = question_document(as_asked(question)), script_values.timed(question, write)
+    text = question_document(as_asked(question))
     # A node that a migration gives its old name back asks what it asked there.
-    was = len(document(draft, key, name)) + len(draft.peek(key, f"w:{name}") or b"")
-    draft.grow(run.root, len(text) + len(timed) - was)
+    draft.grow(run.root, len(text) - len(document(draft, key, name)))
+    if route(question):
+        # What its expiry leaves may be large: there is room for it now.
+        write(interrupts.expired_output(question))
     lifetime = question.expires_in
     expires = 0 if lifetime is None else question.asked_at + max(1, round(lifetime * 1000))
     head = f"\1{draft.event_number(run.run_id)} {question.asked_at} {expires} "
     asked, decided = question_fields(name)
     draft.put(key, asked, head.encode() + text)
     draft.drop(key, decided)
-    if timed:
-        draft.put(key, f"w:{name}", timed)
-    else:
-        draft.drop(key, f"w:{name}")
     for each in _lists(run, name, text):
         draft.command("ZADD", each, question.asked_at, name)
     early.hand(draft, run.run_id, name)

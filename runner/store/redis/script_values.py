@@ -12,19 +12,16 @@ from dataclasses import asdict, astuple, fields, replace
 from typing import Any, NamedTuple
 
 from runner.definition.model import ROOT
-from runner.records import codec, interrupts
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     SEPARATOR,
     Answer,
     Interrupt,
     InterruptStatus,
-    ends_node,
-    reminder_schedule,
-    route,
 )
 from runner.records.run import LoopRecord, MapRecord, NodeRecord
-from runner.store import encoding, event_payloads
+from runner.store import encoding
 from runner.store.encoding import dump, load
 from runner.store.interface import Claim, Fetched, RunSnapshot, Token
 from runner.store.redis.large_values import LargeValues
@@ -102,20 +99,6 @@ def question_number(data: bytes) -> int:
 def winner(decided: bytes | None) -> str:
     """Read the nonce of the request that answered a question; "" when none did."""
     return decided.split(b" ", 3)[2].decode() if decided else ""
-
-
-def timed(question: Interrupt, write: Write) -> bytes:
-    """Write what time does to a question, in lines: reminders, how its node ends, and the node's result.
-
-    Nothing for a question that neither reminds nor ends its node.
-    """
-    reminders, target = reminder_schedule(question).encode(), route(question).encode()
-    if target:
-        return b"\n".join([reminders, b"route", target, write(interrupts.expired_output(question))])
-    if ends_node(question):
-        entry = interrupts.expired_entry(question, "")
-        return b"\n".join([reminders, b"fail", dump(entry), dump(event_payloads.error(entry))])
-    return reminders and reminders + b"\n"
 
 
 def decision(answer: Answer) -> bytes:

@@ -303,7 +303,7 @@ class RedisStore:
             return reply
 
         fields = [field for question in interrupts for field in question_fields(question.id)]
-        fields += [f"q:{token.node}", *(f"w:{question.id}" for question in interrupts)]
+        fields.append(f"q:{token.node}")
         wants, asks = _saved_wants(token, saved)
         wants += [*_wants(token, *fields), *(("early", f"?{question.id}") for question in interrupts)]
         return self._transactions.run(verb, plan, wants, asks, room=verb == "park")
