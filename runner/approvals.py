@@ -1,8 +1,20 @@
 """Rules of approvals: who may decide a question, how many, and how sure it must be who they are."""
 
 from runner.definition.calendars import add_calendar
+from runner.execution.decision_keys import SigningKey
 from runner.operations.directory import Directory
-from runner.records.approvals import DAY, HOUR, Auth, Principal, Rule
+from runner.records.approvals import DAY, HOUR, Approval, Auth, Principal, Rule
 from runner.records.calendars import Calendar
 
-__all__ = ["DAY", "HOUR", "Auth", "Calendar", "Directory", "Principal", "Rule", "add_calendar"]
+__all__ = [
+    "DAY",
+    "HOUR",
+    "Approval",
+    "Auth",
+    "Calendar",
+    "Directory",
+    "Principal",
+    "Rule",
+    "SigningKey",
+    "add_calendar",
+]

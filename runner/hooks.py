@@ -269,8 +269,9 @@ async def fire(
     """
     for callback in callbacks:
         await _call(callback, event, turn)
-        if event.asker is not None and event.asker.refused is not None:
-            raise event.asker.refused
+        refused = event.asker and (event.asker.mismatch or event.asker.refused)
+        if refused:
+            raise refused
     return [] if event.asker is None else event.asker.asked
 
 

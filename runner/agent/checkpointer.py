@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from runner import async_loop
 from runner.records import budgets
+from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt
@@ -30,6 +31,9 @@ class Checkpointer(Protocol):
 
     async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
         """Store a checkpoint and publish questions."""
+
+    async def use(self, use: Use, saved: Saved) -> None:
+        """Store a checkpoint, and that a decision is used."""
 
     async def check(self) -> None:
         """Raise when this work must stop."""
@@ -63,6 +67,9 @@ class VisitCheckpointer:
 
     async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
         await async_loop.in_thread(self._visit.ask, questions, saved)
+
+    async def use(self, use: Use, saved: Saved) -> None:
+        await async_loop.in_thread(self._visit.use, use, saved)
 
     async def check(self) -> None:
         await async_loop.in_thread(self._visit.check)
@@ -104,6 +111,11 @@ class DirectCheckpointer:
     async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
         """Store a checkpoint; the questions are shown when the call returns."""
         del questions
+        await self.save(saved)
+
+    async def use(self, use: Use, saved: Saved) -> None:
+        """Store a checkpoint: a direct call has no question with a rule."""
+        del use
         await self.save(saved)
 
     async def check(self) -> None:

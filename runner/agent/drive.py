@@ -32,6 +32,7 @@ from runner.agent.machine.protocol import (
     MachineEvent,
     ModelReplied,
     PublishQuestions,
+    RecordUse,
     RedactMessage,
     RunTool,
     SaveCheckpoint,
@@ -41,6 +42,7 @@ from runner.agent.machine.protocol import (
 from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
 from runner.records import codec
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Saved
@@ -200,6 +202,8 @@ class Drive:
             case PublishQuestions():
                 self._unpublished.extend(command.questions)
                 self._emit({"interrupts": command.questions})
+            case RecordUse():
+                await self._record_use(command.use)
             case Wait():
                 self._begin(self._effects.wait(command.seconds))
             case Finish():
@@ -240,6 +244,14 @@ class Drive:
             await self._checkpointer.ask(questions, saved)
         else:
             await self._checkpointer.save(saved)
+        self._stored = saved.keep + len(saved.messages)
+
+    async def _record_use(self, use: Use) -> None:
+        if self._unpublished:
+            await self._store()
+        saved = self._saved()
+        self._dirty = False
+        await self._checkpointer.use(use, saved)
         self._stored = saved.keep + len(saved.messages)
 
     # -- what runs beside the machine -------------------------------------------------------------

@@ -17,6 +17,7 @@ from runner.agent.config import AgentConfig
 from runner.agent.context import AgentView, ToolContext
 from runner.agent.hook_events import HookEvents
 from runner.agent.machine.protocol import (
+    ApprovalUsed,
     CallbackFailed,
     CallModel,
     Cancelled,
@@ -33,10 +34,20 @@ from runner.agent.machine.state import AgentState, ModelReply, add_usage
 from runner.agent.machine.tool_calls import error_result
 from runner.agent.models.port import AgentMetadata, Assembly, is_overflow, is_throttled, own_ids, prepared
 from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
-from runner.errors import ApprovalMismatch, ConflictError, InterruptRaised, UsageError
+from runner.errors import (
+    ApprovalMismatch,
+    ConflictError,
+    InterruptExpired,
+    InterruptRaised,
+    InterruptWithdrawn,
+    UsageError,
+)
 from runner.records import codec, failures
+from runner.records.approvals import Approval, Rule
 from runner.records.asking import Asker
+from runner.records.ballots import Use
 from runner.records.codec import JSON
+from runner.records.digests import Action
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
@@ -310,7 +321,10 @@ class ToolExecution:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
         self.emit({"type": "tool_start", "tool_use": self.command.use})
-        if isinstance(self.tool, StatefulTool):
+        outcome = await self._gate()
+        if outcome is not None:
+            pass
+        elif isinstance(self.tool, StatefulTool):
             outcome = await self.tool.run_in(self)
         else:
             outcome = await self._run()
@@ -319,6 +333,76 @@ class ToolExecution:
             status = outcome.result["status"]
         self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
         return outcome
+
+    # Calls that people approve
+
+    async def _gate(self) -> ToolOutcome | None:
+        """Ask whether the call may begin, where its tool has a rule; None where it may, and now does.
+
+        All hooks have run. What was approved is compared with what is about to be called, and then nothing
+        comes in between: the arguments are copies that no other code has.
+        """
+        rule: Rule | None = getattr(self.tool, "approval", None)
+        scope, number = f"approval:{self.id}", self.command.attempt
+        if rule is None:
+            self._check_ungated(scope, number)
+            return None
+        address, answers = self.checkpointer.address, self.questions
+        asker = Asker(address, scope, number, answers)
+        agent, tool = self.effects.config.name, self.tool.tool_name
+        reason = f"{agent} asks to call {tool}."
+        try:
+            call = self._action(self.command.use["input"])
+            approval, recorded = asker.decide(tool, reason, rule=rule, action=call)
+        except InterruptRaised:
+            return ToolAsked(self.id, asker.asked)
+        except UsageError as error:
+            return CallbackFailed("tool", self.id, self.effects.record(error))
+        except (InterruptExpired, InterruptWithdrawn) as error:
+            return self.failed(error, self.effects.record(error))
+        match approval.decision:
+            case "reject":
+                said = approval.response["rejected"]
+                text = f"{recorded.responder} rejected this call, so it was not made{said and ': '}{said}"
+                return ToolEnded(self.id, error_result(self.id, text))
+            case "respond" | "expired":
+                return self._returned(approval.response, 0.0)
+            case "edit":
+                self._take_over(approval.response)
+        await self._use(recorded, approval)
+        # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
+        self._take_over(self.command.use["input"])
+        if self._action(self.command.use["input"]).digest() != approval.effect:
+            raise ApprovalMismatch(
+                f"the call of {tool!r} that was about to begin is not the one that was approved; it was not "
+                "made."
+            )
+        return None
+
+    def _action(self, args: Any) -> Action:
+        judge = self.checkpointer.address.judge
+        schema = self.tool.tool_spec.get("inputSchema", {}).get("json")
+        return Action(judge.tenant if judge else "", "tool", self.tool.tool_name, args, schema)
+
+    def _take_over(self, args: Any) -> None:
+        own = codec.unpack(codec.pack(args, "the arguments"))
+        self.command = replace(self.command, use={**self.command.use, "input": own})
+
+    async def _use(self, recorded: Interrupt, approval: Approval) -> None:
+        """Store that the approval is used, with the checkpoint from which this call begins."""
+        if (recorded.used or {}).get("key") != self.idempotency_key:
+            use = Use(recorded.id, approval.effect, self.idempotency_key)
+            await self.effects.post(ApprovalUsed(self.id, use))
+
+    def _check_ungated(self, scope: str, number: int) -> None:
+        """Refuse a call that was asked about and is now to another tool, which nobody is asked about."""
+        scope = self.checkpointer.address.within + scope
+        for question in self.questions.values():
+            if question.scope == scope and question.number == number and question.rule is not None:
+                raise ApprovalMismatch(
+                    f"{question.name!r} was to be called once it is approved, and nobody approves "
+                    f"{self.tool.tool_name!r}, which was about to be called in its place; it was not."
+                )
 
     async def _run(self) -> ToolOutcome:
         scope = f"tool:{self.id}"
@@ -335,6 +419,8 @@ class ToolExecution:
             if async_loop.is_cancelled():
                 raise
             outcome = self.failed(error, self.effects.record(error), time.monotonic() - started)
+        if asker.mismatch is not None:
+            raise asker.mismatch
         # A question counts even where the tool swallowed its exception, and so does a refused one.
         if asker.refused is not None:
             return CallbackFailed("tool", self.id, self.effects.record(asker.refused))

@@ -10,10 +10,11 @@ from runner.agent.config import AgentConfig
 from runner.agent.conversation import as_messages, begin, past_state
 from runner.agent.drive import Drive, Ending
 from runner.agent.effects import SubagentEvent, ToolExecution, ToolOutcome
-from runner.agent.machine.protocol import SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
+from runner.agent.machine.protocol import ApprovalUsed, SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
 from runner.agent.machine.state import SubagentState, open_questions
 from runner.errors import UsageError
 from runner.records import codec, failures
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Saved
@@ -117,6 +118,9 @@ class SubagentCheckpointer:
 
     async def save(self, saved: Saved) -> None:
         await self._post(SubagentSaved(self._key, self.state_with(saved)))
+
+    async def use(self, use: Use, saved: Saved) -> None:
+        await self._post(ApprovalUsed(self._key, use, self.state_with(saved)))
 
     async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
         await self._post(SubagentAsked(self._key, list(questions), self.state_with(saved)))

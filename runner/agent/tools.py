@@ -33,6 +33,7 @@ from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec
+from runner.records.approvals import Rule
 from runner.records.codec import JSON
 
 CONTEXT_PARAMETER = "tool_context"
@@ -75,13 +76,16 @@ class FunctionTool(Generic[Parameters, Returned]):
         *,
         context: bool | str = False,
         schema: Mapping[str, Any] | None = None,
+        approval: Rule | None = None,
     ) -> None:
-        """Read the function's signature and docstring.
+        """Read the function's signature and docstring. With `approval` people approve each call by that rule.
 
         Raises:
             DefinitionError: the name or a parameter can't be given to a model.
         """
-        self.function = function
+        if not (approval is None or isinstance(approval, Rule)):
+            raise DefinitionError(f"approval of a tool must be a Rule, not {approval!r:.80}.")
+        self.function, self.approval = function, approval
         self.tool_name = name or function.__name__
         if not TOOL_NAME.fullmatch(self.tool_name):
             raise DefinitionError(f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -.")
@@ -174,6 +178,7 @@ def tool(
     description: str | None = None,
     context: bool | str = False,
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - the name of the format's field
+    approval: Rule | None = None,
 ) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -183,18 +188,22 @@ def tool(
     description: str | None = None,
     context: bool | str = False,
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - as above
+    approval: Rule | None = None,
 ) -> Any:
     """Make a function a tool that agents can be given; it stays callable as before.
 
     The input schema comes from type hints and the docstring, unless `inputSchema` is given. With
-    `context=True` the function gets a ToolContext as `tool_context`; a string names the parameter.
+    `context=True` the function gets a ToolContext as `tool_context`; a string names the parameter. With
+    `approval` people are asked before each call, by that rule, and shown the exact call.
 
     Raises:
         DefinitionError: the function or its name can't be given to a model.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
-        return FunctionTool(wrapped, name, description, context=context, schema=inputSchema)
+        return FunctionTool(
+            wrapped, name, description, context=context, schema=inputSchema, approval=approval
+        )
 
     return wrap(function) if function is not None else wrap
 

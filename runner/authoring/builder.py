@@ -25,6 +25,7 @@ from runner.execution.functions import function_node
 from runner.execution.nodes import with_events
 from runner.hooks import HookProvider
 from runner.local import Graph
+from runner.records.approvals import Rule
 from runner.store.interface import Store
 
 MAX_ID = 128  # characters; ids stand in keys, paths and log lines
@@ -88,6 +89,7 @@ class GraphBuilder:
         version: str = "",
         limits: Sequence[Limit] = (),
         task: Callable[..., object] | None = None,
+        approval: Rule | None = None,
     ) -> NodeSpec:
         """Add a node: an Agent, a Graph, a function, or an adapter.
 
@@ -95,7 +97,8 @@ class GraphBuilder:
         every answer instead of at the last; `limits` bound its executions. Change `version` when runs
         that wait in this node must not continue with the new code. A Graph's task is the output of the node
         before it, outputs by node id where there are several, otherwise the run's task; `task` is a function
-        of a NodeContext, or a typed one, that returns another.
+        of a NodeContext, or a typed one, that returns another. With `approval` each visit is asked about
+        before the node runs, and people see what it would work on; it can't be edited.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -147,6 +150,7 @@ class GraphBuilder:
             version,
             limits=policies.check(f"node {name!r}", limits),
             task=to_task,
+            approval=_gate(name, approval),
         )
         return self._nodes[name]
 
@@ -369,6 +373,18 @@ def _name(executor: object) -> str | None:
         if isinstance(name, str) and name and name != "<lambda>":
             return name
     return None
+
+
+def _gate(name: str, rule: Rule | None) -> Rule | None:
+    """Return the rule by which a node is approved: nobody edits what it works on."""
+    if rule is None:
+        return None
+    if not isinstance(rule, Rule):
+        raise DefinitionError(f"node {name!r}: approval must be a Rule, not {rule!r:.80}.")
+    decisions = [decision for decision in rule.decisions if decision != "edit"]
+    if not decisions:
+        raise DefinitionError(f"node {name!r}: its rule allows only edits, and a node's input has none.")
+    return replace(rule, decisions=decisions)
 
 
 def _executor(executor: object) -> tuple[Any, str]:

@@ -30,7 +30,11 @@ from runner.cli.exits import CommandError, Exit
     help="Where the proxy is, such as 10.0.0.0/8; may be repeated (default: this machine).",
 )
 @click.option("--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none).")
-@click.option("--new-key", metavar="NAME", help="Print a new API key for a program, and its entry in FILE (default: serve).")
+@click.option(
+    "--new-key",
+    metavar="NAME",
+    help="Print a new API key for a program, and its entry in FILE (default: serve).",
+)
 @click.option("--role", multiple=True, help="What the new key may do; may be repeated.")
 @with_context
 def server(context: CommandContext, **options: Any) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.definition.policies import Limit, LimitShape, RetryPolicy
+from runner.records.approvals import Rule
 
 BRACKETS = "[]"
 """Part of the ids of map items; users' ids may not contain it."""
@@ -107,7 +108,8 @@ class FailurePolicy(enum.StrEnum):
 class NodeSpec:
     """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9.
 
-    `task` is the function that computes the task of a nested graph.
+    `task` is the function that computes the task of a nested graph, `approval` the rule by which people
+    approve each run of the node.
     """
 
     id: str
@@ -123,6 +125,7 @@ class NodeSpec:
     map: MapSpec | None = None
     limits: tuple[Limit, ...] = ()
     task: Any = None
+    approval: Rule | None = None
 
     def item(self) -> NodeSpec:
         """The declaration of a map's items: its executor as a node of its own kind."""

@@ -8,12 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, Unpack
 
 from runner.definition.model import HIDDEN
-from runner.errors import LeaseLost, StoreError
+from runner.errors import ApprovalMismatch, LeaseLost, StoreError
+from runner.execution import judging
+from runner.execution.decision_keys import DecisionKeys
+from runner.execution.judging import VisitJudge
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
+from runner.records.approvals import Approval, Rule
 from runner.records.asking import numbered_question
+from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
+from runner.records.digests import Action
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import (
     ExternalTaskState,
@@ -105,6 +111,64 @@ class ClaimedVisit:
         size_limits.check_questions(interrupts, self.store.max_bytes)
         self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
 
+    def use(self, use: Use, saved: Saved | None = None) -> None:
+        """Record that a decision is used, with the checkpoint that starts what it is for.
+
+        Raises:
+            ApprovalMismatch: it was used for something else.
+        """
+        if saved is None:
+            reply = self._request(lambda: self.store.use(self.claim.token, use, self.wrap_kept()))
+            self._check_owned(reply)
+        else:
+            wrapped = self.wrap(saved)
+            reply = self._write(lambda: self.store.use(self.claim.token, use, wrapped), saved)
+        if reply.word == "spent":
+            raise ApprovalMismatch(
+                f"the decision on {use.interrupt_id} was used for something else, and counts once."
+            )
+
+    def approved(
+        self,
+        name: str,
+        action: Mapping[str, Any] | None,
+        rule: Rule | None,
+        node: str | None,
+    ) -> tuple[Interrupt, Approval]:
+        """Return the newest decision on a question of an earlier node, if it approves this action.
+
+        Raises:
+            ApprovalMismatch: it does not, or there is none.
+        """
+        places = [(item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}]
+        if not places and node is not None:
+            ((record, _, _),) = self.fetch([node])
+            places = [(node, record.visit)]
+        addresses = [
+            replace(self.address, node_id=node, visit=visit, within="", routes=()) for node, visit in places
+        ]
+        question = self._request(lambda: judging.decided(self.store, addresses, name))
+        judge = self.address.judge
+        if question is None or judge is None:
+            nodes = ", ".join(node for node, _ in places) or "no node"
+            raise ApprovalMismatch(
+                f"nobody has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
+                "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
+            )
+        shown = rule.frozen() if rule else question.rule
+        approval = self._request(lambda: judge.approval(replace(question, rule=shown), question))
+        allowed = rule or Rule.thawed(question.rule or {})
+        if question.used is None and judge.is_stale(allowed, question):
+            raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
+        expected = None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
+        same = expected is None or expected.digest() == approval.effect
+        if approval.decision not in {"approve", "edit", "respond"} or not same:
+            raise ApprovalMismatch(
+                f"what this node is about to do is not what was approved as {name!r}: the decision is "
+                f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
+            )
+        return question, approval
+
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it."""
         return self._request(lambda: self.store.session(session_id))
@@ -174,7 +238,7 @@ class ClaimedVisit:
         document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace, self.first_name)
         return Saved(document.dump(), self._kept_messages)
 
-    def _write(self, write: Callable[[], Reply], saved: Saved) -> None:
+    def _write(self, write: Callable[[], Reply], saved: Saved) -> Reply:
         size = size_limits.check_saved(self.address.node_id, saved, self.store)
         if size >= size_limits.LARGE_STATE and not self._warned:
             self._warned = True
@@ -185,21 +249,31 @@ class ClaimedVisit:
                 f"{size:,}",
             )
         reply = self._request(write)
+        self._check_owned(reply)
+        self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
+        return reply
+
+    def _check_owned(self, reply: Reply) -> None:
         if reply.word == "stale":
             self.lease.state = "stale"
             raise LeaseLost(
                 f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
                 "worker; what this one wrote was refused."
             )
-        self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
 
 
 def claimed_visit(
-    claim: Claim, lease: Lease, store: Store, *, reset: bool, routes: Sequence[str] = ()
+    claim: Claim,
+    lease: Lease,
+    store: Store,
+    *,
+    reset: bool,
+    routes: Sequence[str] = (),
+    keys: DecisionKeys | None = None,
 ) -> ClaimedVisit:
     """Build the visit of a claim. With `reset` a new visit starts without the memory of older ones.
 
-    `routes` are the nodes to which edges for expired questions lead.
+    `routes` are the nodes to which edges for expired questions lead, `keys` check signed decisions.
     """
     token, record = claim.token, claim.record
     stored = load_document(claim.document)
@@ -209,7 +283,13 @@ def claimed_visit(
         claim=claim,
         store=store,
         lease=lease,
-        address=Address(token.run_id, token.node, token.visit, routes=tuple(routes)),
+        address=Address(
+            token.run_id,
+            token.node,
+            token.visit,
+            routes=tuple(routes),
+            judge=VisitJudge(store, keys or DecisionKeys(), claim.answers),
+        ),
         graph_id=claim.graph_id,
         attempt=record.attempt,
         task=codec.unpack(claim.task),

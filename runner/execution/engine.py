@@ -29,6 +29,7 @@ from runner.errors import (
 )
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit, never
+from runner.execution.decision_keys import DecisionKeys
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, call_on_end
@@ -87,6 +88,7 @@ class Engine:
     ) -> None:
         """`lease` is in seconds; without it the store's, which suits processes that may be lost."""
         self.store, self.registry = store, registry
+        self.decision_keys = DecisionKeys()
         self._dispatcher = dispatcher
         self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starter = RunStarter(store, registry)
@@ -329,6 +331,7 @@ class Engine:
             self.store,
             reset=plan.definition.reset_on_revisit,
             routes=plan.routes(claim.token.node),
+            keys=self.decision_keys,
         )
 
     def _commit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Any,
@@ -40,7 +40,9 @@ from runner.errors import (
     UsageError,
 )
 from runner.records import codec, failures
+from runner.records.approvals import Approval, Rule
 from runner.records.asking import Asker, typed_interrupt
+from runner.records.ballots import Use
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import (
     Failed,
@@ -399,12 +401,50 @@ class NodeContext:
         for that leads on). People are reminded every `remind_every` seconds, or when those in
         `remind_after` have passed since the question.
 
+        With a `rule` people vote, and an `Approval` is returned, also of a rejection. `action` is what is to
+        be approved (an object of JSON data): what the function then does must be that, or the new one of an
+        edit. `risk` is "low" or "high".
+
         Raises:
             UsageError: an argument can't be used. UnstorableError: the reason can't be stored.
-            InterruptExpired: no answer came in time.
+            InterruptExpired: no answer came in time. ApprovalMismatch: the question is not the one that was
+                decided, or the votes don't come to the decision; the node is held.
         """
         self.check()
-        return self._asker.ask(name, reason, response, **options)
+        answer, recorded = self._asker.decide(name, reason, response, **options)
+        if recorded.rule is not None:
+            self._use(recorded, answer)
+        return answer
+
+    def _use(self, recorded: Interrupt, approval: Approval, follows: str = "") -> None:
+        """Record what is done now by a decision, once for this visit."""
+        used = (recorded.used or {}).get("key") == self.idempotency_key
+        if approval.decision not in {"reject", "expired"} and not used:
+            use = Use(recorded.id, approval.effect, self.idempotency_key, follows)
+            self._visit.use(use, self.saved())
+
+    def approved(
+        self,
+        name: str,
+        action: Mapping[str, Any] | None = None,
+        *,
+        rule: Rule | None = None,
+        node: str | None = None,
+    ) -> Approval:
+        """Return the approval that an earlier node got for what this one is about to do, and use it up.
+
+        The question `name` was asked by the `node`, without it by one whose output comes to this node, with
+        the same `action`; after an edit, with the new one. Pass the `rule` that the code asks by: without it
+        that of the stored question counts, which whoever writes to the store can lower.
+
+        Raises:
+            ApprovalMismatch: nobody has approved just this, or it was used elsewhere; the node is held.
+        """
+        self.check()
+        question, approval = self._visit.approved(name, action, rule, node)
+        first = f"{self.run_id}.{question.node_id}.{question.visit}"
+        self._use(question, approval, first)
+        return approval
 
     def once(
         self, key: str, fn: Callable[[], Result], *, on_unknown: Literal["repeat", "raise"] = "repeat"
@@ -490,6 +530,11 @@ class NodeContext:
         self._visit.check()
 
     @property
+    def mismatch(self) -> ApprovalMismatch | None:
+        """Why a decision of this execution does not hold, also where the code went on without it."""
+        return self._asker.mismatch
+
+    @property
     def asked(self) -> list[Interrupt]:
         """Questions of this execution that have no answer yet."""
         return self._asker.asked
@@ -524,6 +569,8 @@ class FunctionNode:
             if not context.asked and not isinstance(error, Exception):
                 raise
             ended = Failed(failures.record(error))
+        if context.mismatch is not None:
+            raise context.mismatch
         # Code that swallows, wraps or replaces the exception of a question can't lose the question.
         return Interrupted(context.asked, context.saved()) if context.asked else ended
 

@@ -28,10 +28,14 @@ from runner.definition.registry import Plan
 from runner.errors import (
     ApprovalMismatch,
     CorruptDocument,
+    InterruptExpired,
+    InterruptRaised,
+    InterruptWithdrawn,
     LeaseLost,
     NodeFailed,
     PayloadTooLarge,
     RunStopped,
+    UsageError,
 )
 from runner.execution import map_nodes
 from runner.execution.context import ClaimedVisit, dump_outcome, load_outcome
@@ -47,6 +51,8 @@ from runner.hooks import (
 )
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
+from runner.records.ballots import Use
+from runner.records.digests import Action
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded, function_input
 from runner.records.run import FINAL, Status, VisitEntry, status_of
@@ -153,7 +159,43 @@ def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
     refused = _before(plan, hooks, visit)
     if isinstance(refused, str):
         refused = Failed(failures.record(NodeFailed(refused)))
-    return _after(plan, hooks, visit, refused or _body(plan, visit))
+    return _after(plan, hooks, visit, refused or _gate(plan, visit) or _body(plan, visit))
+
+
+GATE = "node"
+"""The scope of the question whether a node may run, and the kind of its action."""
+
+
+def _gate(plan: Plan, visit: ClaimedVisit) -> Outcome | None:
+    """Ask whether the node may run, where it has a rule; None where it may.
+
+    What it would work on is the action: its task and its inputs. A response takes the place of its result.
+    """
+    rule, address = plan.node(visit.address.node_id).approval, visit.address
+    if rule is None or visit.claim.child is not None or visit.external_task is not None:
+        return None
+    inputs = {item.node_id: codec.plain(item.output) for item in visit.inputs}
+    args = {"task": codec.plain(visit.task), "inputs": inputs}
+    action = Action(visit.store.namespace, GATE, address.node_id, args)
+    asker = Asker(address, GATE, answers=visit.answers)
+    try:
+        approval, recorded = asker.decide(address.node_id, rule=rule, action=action)
+    except InterruptRaised:
+        return Interrupted(asker.asked, keeps=True)
+    except (InterruptExpired, InterruptWithdrawn, UsageError) as error:
+        return Failed(failures.record(error))
+    match approval.decision:
+        case "reject":
+            said = f"{recorded.responder} rejected it: {approval.response['rejected']}"
+            return Failed(failures.record(NodeFailed(f"node {address.node_id!r} was not run: {said}")))
+        case "respond" | "expired":
+            packed = codec.pack(approval.response, "the response")
+            return Succeeded(packed, codec.plain(approval.response))
+    if approval.effect != action.digest():
+        raise ApprovalMismatch(f"node {address.node_id!r} would not run what was approved.")
+    if (recorded.used or {}).get("key") != visit.idempotency_key:
+        visit.use(Use(recorded.id, approval.effect, visit.idempotency_key))
+    return None
 
 
 def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:

@@ -247,13 +247,14 @@ class Approval:
     `decision` is how it was decided, "expired" where nobody did and the question named an answer for that.
     `response` is that of the decision: true for "approve", the new arguments for "edit", an object with
     `rejected` (what the last of those who rejected it said) for "reject". `votes` are as they are stored,
-    `action` is the preimage of what was shown.
+    `action` is the preimage of what was shown, `effect` the digest of what was decided.
     """
 
     decision: str
     response: Any = None
     votes: Sequence[Mapping[str, Any]] = ()
     action: Mapping[str, Any] | None = None
+    effect: str = ""
 
     @property
     def approved(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, Unpack, cast, overload
 
-from runner.errors import InterruptRaised, UsageError
+from runner.errors import ApprovalMismatch, InterruptRaised, UsageError
 from runner.records.codec import plain, unpack
 from runner.records.interrupts import (
     Address,
@@ -72,6 +72,7 @@ class Asker:
     ) -> None:
         self.asked: list[Interrupt] = []
         self.refused: UsageError | None = None
+        self.mismatch: ApprovalMismatch | None = None
         self._address, self._scope, self._number = address, scope, number
         self._answers = answers or {}
         self._repeat = repeat
@@ -86,20 +87,47 @@ class Asker:
             InterruptRaised: there is no answer yet.
             InterruptExpired: the question has expired. InterruptWithdrawn: an operator has withdrawn it.
             UsageError: an argument of the question is invalid.
+            ApprovalMismatch: it was decided by a rule, and the decision does not hold.
         """
+        return self.decide(name, reason, response, **options)[0]
+
+    def decide(
+        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+    ) -> tuple[Any, Interrupt]:
+        """Do the same, and also return the question as it was answered."""
         try:
             question = self._question(name, reason, options)
+            self._check_rule(question, response)
         except UsageError as error:
             self.refused = error
             raise
         recorded = self._answers.get(question.id)
         if recorded is not None and is_answered(recorded):
-            return answer_value(recorded, options.get("response_schema"))
+            return self._value(question, recorded, options.get("response_schema")), recorded
         if response is not None:
-            return response
+            return response, question
         if all(question.id != other.id for other in self.asked):
             self.asked.append(question)
         raise InterruptRaised(name)
+
+    def _check_rule(self, question: Interrupt, response: object) -> None:
+        if question.rule is not None and (response is not None or self._address.judge is None):
+            raise UsageError(
+                f"interrupt {question.name!r} has a rule, so votes decide it, in a run of a graph: it takes "
+                "no response in advance, and an agent that is called directly can't ask it."
+            )
+
+    def _value(self, question: Interrupt, recorded: Interrupt, schema: object) -> Any:
+        judge = self._address.judge
+        if judge is None or (question.rule is None and recorded.rule is None):
+            return answer_value(recorded, schema)
+        value = answer_value(recorded, schema)
+        try:
+            approval = judge.approval(question, recorded)
+        except ApprovalMismatch as error:
+            self.mismatch = error
+            raise
+        return replace(value, votes=approval.votes, effect=approval.effect)
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
         question = numbered_question(
@@ -150,16 +178,30 @@ def numbered_question(
     while True:
         question = address.ask(name, reason, scope=scope, number=number, reasked=reasked, **options)
         recorded = answers.get(question.id)
-        if recorded is None or not (is_asked_again(recorded) or is_outdated(recorded, question)):
+        if recorded is None or not (
+            is_asked_again(recorded)
+            or is_outdated(recorded, question)
+            or _is_stale(recorded, options, address)
+        ):
             break
         reasked, replaces = reasked + 1, "" if is_asked_again(recorded) else recorded.id
     return replace(question, replaces=replaces) if replaces else question
+
+
+def _is_stale(recorded: Interrupt, options: InterruptOptions, address: Address) -> bool:
+    """Whether a decision by a rule was not used in time: then it is asked for again."""
+    rule, judge = options.get("rule"), address.judge
+    if rule is None or judge is None or recorded.status is not InterruptStatus.ANSWERED:
+        return False
+    return recorded.used is None and judge.is_stale(rule, recorded)
 
 
 def is_outdated(recorded: Interrupt, question: Interrupt) -> bool:
     """Whether the answer, recorded under another schema, does not match the question's present schema."""
     if question.response_schema in (None, recorded.response_schema) or recorded.withdrawal is not None:
         return False
+    if recorded.rule is not None:
+        return False  # its votes are for what was asked: see `judge`
     answer = recorded.response
     if recorded.status is InterruptStatus.EXPIRED:
         answer = recorded.on_expire.get("response") if isinstance(recorded.on_expire, dict) else None

@@ -33,6 +33,23 @@ class Ballot:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What is about to be done by a decision: the effect's digest, under the key that every try of it has.
+
+    `follows` is the key under which the node that asked may have used it already, for a node after it.
+    """
+
+    interrupt_id: str
+    effect: str
+    key: str
+    follows: str = ""
+
+    def allowed(self, used: Mapping[str, Any] | None) -> bool:
+        """Whether the decision may be used so: for the first time, or once more in the same try."""
+        return used is None or (used["effect"] == self.effect and used["key"] in {self.key, self.follows})
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How the votes of a question stand: the tally, and what people did to the question besides.
 

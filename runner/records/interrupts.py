@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
@@ -63,7 +63,7 @@ class InterruptOptions(DeliveryOptions, total=False):
     response_schema: object
     rule: Rule | None
     risk: str
-    action: Action | None
+    action: Action | Mapping[str, Any] | None
 
 
 class InterruptStatus(enum.StrEnum):
@@ -90,7 +90,7 @@ class Interrupt:
     With a `rule` (as `Rule.frozen` writes it) it is decided by votes, and its digest has the form
     `digest_v` 2. `action` is the preimage of what would run, `requester` the principal who started the run,
     `place` the graph, fingerprint, root and path of its run when it was asked. `decision` and `effect` are
-    what the votes came to.
+    what the votes came to; `used` says what was done by it: the idempotency `key`, the `effect`, when (`at`).
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -129,6 +129,7 @@ class Interrupt:
     place: dict[str, str] | None = None
     decision: str = ""
     effect: str = ""
+    used: dict[str, Any] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -140,12 +141,29 @@ class Interrupt:
         return self.expires_in is not None and now >= self.asked_at + round(self.expires_in * 1000)
 
 
+class Judge(Protocol):
+    """What decides for a visit whether decisions by a rule hold; `tenant` is part of every action."""
+
+    tenant: str
+
+    def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
+        """Return the decision, if it holds for the question as it is asked now.
+
+        Raises:
+            ApprovalMismatch: it does not.
+        """
+
+    def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
+        """Whether it is too late to use a decision."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a question is asked: one visit of one node of one run.
 
     `within` is a prefix of every scope: it names the tool call in which a sub-agent runs. `routes` are the
-    targets of the node's edges for expired questions.
+    targets of the node's edges for expired questions. `judge` is there in a run: without it nothing can be
+    decided by a rule.
     """
 
     run_id: str
@@ -153,6 +171,7 @@ class Address:
     visit: int
     within: str = ""
     routes: tuple[str, ...] = ()
+    judge: Judge | None = field(default=None, compare=False, repr=False)
 
     def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
@@ -209,7 +228,7 @@ class Address:
             ),
             remind_every=every,
             remind_after=after,
-            **_ruled(options, field),
+            **_ruled(options, field, name, self.judge),
         )
         return replace(question, digest=digest(question))
 
@@ -223,6 +242,7 @@ OF_RULES = {
     "place": None,
     "decision": "",
     "effect": "",
+    "used": None,
 }
 """What the fields are that only questions with a rule have, in others: they are not stored there."""
 
@@ -260,6 +280,7 @@ def as_asked(question: Interrupt) -> Interrupt:
         reminded=0,
         decision="",
         effect="",
+        used=None,
     )
 
 
@@ -270,7 +291,7 @@ def _assignees(options: InterruptOptions, field: str) -> list[str]:
     return people_of(rule)
 
 
-def _ruled(options: InterruptOptions, field: str) -> dict[str, Any]:
+def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None) -> dict[str, Any]:
     """Return the fields of a question that is decided by a rule; none without one.
 
     Raises:
@@ -285,8 +306,10 @@ def _ruled(options: InterruptOptions, field: str) -> dict[str, Any]:
         raise UsageError(f"{field}: rule must be a Rule, which names who is eligible in place of assignees.")
     if risk not in RISKS:
         raise UsageError(f'{field}: risk must be "low" or "high", not {risk!r:.80}.')
+    if isinstance(action, Mapping):
+        action = Action(judge.tenant if judge else "", "function", name, codec.plain(action))
     if not (action is None or isinstance(action, Action)):
-        raise UsageError(f"{field}: action must be an Action, not a {type(action).__name__}.")
+        raise UsageError(f"{field}: action must be an object of JSON data, not a {type(action).__name__}.")
     shown = None if action is None else action.preimage()
     return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol, Unpack
 
 from runner.errors import CorruptDocument
 from runner.records import codec
+from runner.records.approvals import Approval, Rule
+from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
@@ -180,6 +182,18 @@ class Visit(Protocol):
 
     def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
         """Publish questions now, while other work of this node continues."""
+
+    def use(self, use: Use, saved: Saved) -> None:
+        """Record that a decision is used, with a checkpoint; raise ApprovalMismatch where it was before."""
+
+    def approved(
+        self,
+        name: str,
+        action: Mapping[str, Any] | None,
+        rule: Rule | None,
+        node: str | None,
+    ) -> tuple[Interrupt, Approval]:
+        """Return a decision on a question of another node that approves an action; see `NodeContext`."""
 
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it; an unknown one is empty."""

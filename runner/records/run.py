@@ -327,6 +327,7 @@ class EventKind(enum.StrEnum):
     INTERRUPT_DELEGATED = "interrupt.delegated"
     INTERRUPT_COMMENTED = "interrupt.commented"
     INTERRUPT_ESCALATED = "interrupt.escalated"
+    INTERRUPT_USED = "interrupt.used"
     RECEIPT = "receipt"
     PROGRESS = "progress"
     AGENT = "agent"
@@ -344,9 +345,10 @@ OF_VOTES = frozenset(
         EventKind.INTERRUPT_DELEGATED,
         EventKind.INTERRUPT_COMMENTED,
         EventKind.INTERRUPT_ESCALATED,
+        EventKind.INTERRUPT_USED,
     }
 )
-"""Events of questions with a rule: what people do to them before they are decided."""
+"""Events of questions with a rule: what people do to them before they are decided, and what is done by it."""
 
 NOTICES = frozenset(
     {
@@ -358,7 +360,7 @@ NOTICES = frozenset(
         EventKind.NODE_HELD,
         EventKind.RUN_ENDED,
         EventKind.RUN_MIGRATED,
-        *(OF_VOTES - {EventKind.INTERRUPT_REFUSED}),
+        *(OF_VOTES - {EventKind.INTERRUPT_REFUSED, EventKind.INTERRUPT_USED}),
     }
 )
 """Events that also go to the partition's notices, for approval services."""

@@ -7,12 +7,12 @@ first reply. All times are milliseconds of the store's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runner.definition.model import Topology
-from runner.records.ballots import Ballot, Standing
+from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
@@ -216,8 +216,12 @@ class Store(Bounded, Protocol):
     """Where runs are kept. Raises StoreError when it can't be reached; then nothing has changed.
 
     A method that returns a Reply names the words that the reply may have. A visit's `token` is "stale"
-    when another worker has taken the node over, or its run has gone on without it.
+    when another worker has taken the node over, or its run has gone on without it. `namespace` is that of
+    the environment. `clock` gives ms; without it the time is this machine's.
     """
+
+    namespace: str
+    clock: Callable[[], int] | None
 
     # Graphs
 
@@ -300,6 +304,12 @@ class Store(Bounded, Protocol):
 
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         """Count one vote on a question with a rule; the one that meets the rule answers the question."""
+
+    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
+        """Record that a decision is used, with the checkpoint that starts what it is for.
+
+        "used", "spent" when it was used for something else or is none, or "stale".
+        """
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         """Read the votes of a question that count or were voided, in order."""

@@ -9,9 +9,16 @@ from typing import Any
 from runner import scheduler
 from runner.records import approvals, ballots, failures
 from runner.records.approvals import Rule
-from runner.records.ballots import Ballot
+from runner.records.ballots import Ballot, Use
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import (
+    Answer,
+    Interrupt,
+    InterruptStatus,
+    Receipt,
+    ReceiptStatus,
+    address_of,
+)
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
@@ -255,6 +262,22 @@ def _refuse(book: Book[Kept], run: Kept, ballot: Ballot, receipt: Receipt) -> Re
         "level": ballot.voter.level,
     }
     return _note(book, run, EventKind.INTERRUPT_REFUSED, ballot.interrupt_id, data)
+
+
+def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
+    """Record what is about to be done by a decision, with the checkpoint that starts it."""
+    run = owned(book, token)
+    if run is None:
+        return Reply("stale")
+    question = run.question(use.interrupt_id)
+    if question is None or question.status is not InterruptStatus.ANSWERED or not use.allowed(question.used):
+        return Reply("spent")
+    run.keep(token.node, saved)
+    if question.used is None or question.used["key"] != use.key:
+        run.note_use(question, {"key": use.key, "effect": use.effect, "at": book.clock()})
+        data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
+        _note(book, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+    return Reply("used")
 
 
 def asking(book: Book[Kept], interrupt_id: str) -> Kept | None:

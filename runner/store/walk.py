@@ -125,6 +125,9 @@ class KeptRun(View, Protocol):
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         """Write a vote under its number, or delete it."""
 
+    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+        """Write what is done by the decision on a question."""
+
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
         """Write why an operator has withdrawn a question, and at which attempt of its node."""
 

@@ -22,9 +22,11 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from runner.errors import CorruptDocument, LeaseLost
+from runner.errors import ApprovalMismatch, CorruptDocument, LeaseLost
 from runner.records import codec, failures
+from runner.records.approvals import Approval, Rule
 from runner.records.asking import numbered_question
+from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt
@@ -460,6 +462,21 @@ class _StoredVisit:
         self.check()
         del session_id  # none was written
         return Session()
+
+    def use(self, use: Use, saved: Saved) -> None:
+        del use
+        self.save(saved)
+
+    def approved(
+        self, name: str, action: Mapping[str, Any] | None, rule: Rule | None, node: str | None
+    ) -> tuple[Interrupt, Approval]:
+        """Refuse: one visit alone has no earlier node.
+
+        Raises:
+            ApprovalMismatch: always.
+        """
+        del action, rule, node
+        raise ApprovalMismatch(f"nobody has decided {name!r}: no node came before this one.")
 
     def spend(self, tagged: Tagged | None, spending: Spending) -> str:
         del tagged, spending  # no bound is reached

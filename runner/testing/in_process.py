@@ -26,6 +26,7 @@ from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
 from runner.operations.answers import apply_answers
+from runner.records.ballots import Use
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
@@ -53,12 +54,16 @@ class ManualClock:
 class CrashPoint(enum.StrEnum):
     """When a worker dies.
 
-    `start`: before the node's code. `after_effect`: a function given to `once` has run, and its result
-    is not recorded. `after_record`: it is recorded. `before_commit`: the node's code has ended, and the
-    store does not know. `after_commit`: the store knows, and no doorbell was rung for the nodes behind.
+    `start`: before the node's code. `before_use`: an approval holds, and the store does not know that it is
+    used. `after_use`: it does, and the approved call has not begun. `after_effect`: a function given to
+    `once` has run, and its result is not recorded. `after_record`: it is recorded. `before_commit`: the
+    node's code has ended, and the store does not know. `after_commit`: the store knows, and no doorbell was
+    rung for the nodes behind.
     """
 
     START = "start"
+    BEFORE_USE = "before_use"
+    AFTER_USE = "after_use"
     AFTER_EFFECT = "after_effect"
     AFTER_RECORD = "after_record"
     BEFORE_COMMIT = "before_commit"
@@ -124,6 +129,14 @@ class CrashingStore(MemoryStore):
         self._reach(token, CrashPoint.AFTER_EFFECT)
         reply = super().save(token, saved)
         self._reach(token, CrashPoint.AFTER_RECORD)
+        return reply
+
+    @override
+    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
+        self._bury(token)
+        self._reach(token, CrashPoint.BEFORE_USE)
+        reply = super().use(token, use, saved)
+        self._reach(token, CrashPoint.AFTER_USE)
         return reply
 
     @override

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.agent.machine.state import ModelReply, SubagentState
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
@@ -98,6 +99,13 @@ class PublishQuestions:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordUse:
+    """Store that a decision is used, with a checkpoint; the call that it is for begins only then."""
+
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Pause before the next model call, after throttling; answered by Waited."""
 
@@ -119,6 +127,7 @@ Command = (
     | RunTool
     | SaveCheckpoint
     | PublishQuestions
+    | RecordUse
     | Wait
     | Finish
 )
@@ -202,6 +211,15 @@ class SubagentSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalUsed:
+    """A tool call is about to begin that was approved; of an agent that serves as a tool with its state."""
+
+    id: str
+    use: Use
+    subagent: SubagentState | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallbackFailed:
     """A callback raised, or a tool's question was refused: the invocation ends in this error."""
 
@@ -228,6 +246,7 @@ MachineEvent = (
     | ToolAsked
     | SubagentAsked
     | SubagentSaved
+    | ApprovalUsed
     | CallbackFailed
     | Waited
     | Cancelled

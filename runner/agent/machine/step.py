@@ -22,6 +22,7 @@ from dataclasses import replace
 from runner.agent.machine import invocation, tool_calls, turn
 from runner.agent.machine.protocol import (
     AgentDefinition,
+    ApprovalUsed,
     CallbackFailed,
     Cancelled,
     Command,
@@ -94,6 +95,8 @@ def _apply(transition: Transition, event: MachineEvent) -> None:
             tool_calls.subagent_asked(transition, event)
         case SubagentSaved():
             tool_calls.subagent_saved(transition, event)
+        case ApprovalUsed():
+            tool_calls.approval_used(transition, event)
         case CallbackFailed():
             _callback_failed(transition, event)
         case Cancelled():

@@ -15,8 +15,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from runner.agent.machine.protocol import (
+    ApprovalUsed,
     FireHook,
     HookFired,
+    RecordUse,
     RunTool,
     SaveCheckpoint,
     SubagentAsked,
@@ -202,6 +204,18 @@ def subagent_saved(transition: Transition, event: SubagentSaved) -> None:
     """Store the checkpoint of an agent that serves as a tool."""
     transition.put_call(event.id, subagent=event.subagent)
     transition.add(SaveCheckpoint(blocking=True))
+
+
+def approval_used(transition: Transition, event: ApprovalUsed) -> None:
+    """Store that the decision on a call is used, before it begins."""
+    if event.subagent is not None:
+        transition.put_call(event.id, subagent=event.subagent)
+    questions, use = transition.state.questions, event.use
+    if use.interrupt_id in questions:
+        used = {"key": use.key, "effect": use.effect}
+        question = replace(questions[use.interrupt_id], used=used)
+        transition.put(questions={**questions, question.id: question})
+    transition.add(RecordUse(use))
 
 
 def tool_ended(transition: Transition, event: ToolEnded) -> None:

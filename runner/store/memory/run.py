@@ -187,6 +187,9 @@ class StoredRun:
     def winner(self, interrupt_id: str) -> str:
         return self.winners.get(interrupt_id, "")
 
+    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+        self.questions[question.id] = replace(question, used=pack_copy(dict(used)))
+
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
         question = self.questions[interrupt_id]
         self.questions[interrupt_id] = replace(question, withdrawal={**withdrawal, "attempt": attempt})

@@ -13,7 +13,7 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
 from runner.records import budgets
-from runner.records.ballots import Ballot, Standing
+from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
@@ -33,6 +33,8 @@ from runner.store.memory.sessions import Sessions
 class MemoryStore:
     """Runs in this process's memory; they end with it. Thread-safe."""
 
+    namespace = "runner"
+
     def __init__(
         self,
         clock: Callable[[], int] = wall_clock,
@@ -45,6 +47,7 @@ class MemoryStore:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms, self.max_bytes, self.max_state = round(lease * 1000), max_bytes, max_state
         self._sessions = sessions or Sessions()
+        self.clock: Callable[[], int] | None = clock
         self._database = Database(clock, self.lease_ms, self._sessions)
         self._changed = threading.Condition(threading.RLock())
         self._sums: dict[str, dict[str, str]] = {}
@@ -190,6 +193,9 @@ class MemoryStore:
             receipt, reply = requests.vote(self._database, ballot, nonce)
             self._changed.notify_all()
             return receipt, reply
+
+    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
+        return self._do(requests.use, token, use, saved)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         with self._changed:

@@ -351,6 +351,11 @@ class DraftedRun:
         self.draft.put(self.key, name, text)
         self.draft.grow(self.record.root, len(text) - had)
 
+    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+        _, decided = script_values.question_fields(question.id)
+        head, brace, text = (self.draft.get(self.key, decided) or b"").partition(b"{")
+        self._replace(decided, head + dump({**load(brace + text), "used": dict(used)}))
+
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
         text, (_, decided) = dump(withdrawal), script_values.question_fields(interrupt_id)
         self.draft.put(self.key, decided, f"withdrawn {self.draft.reads.now} {attempt} ".encode() + text)

@@ -24,7 +24,21 @@ ASKS = {FSYNC: ("WAITAOF", 1, 0), REPLICA: ("WAIT", 1)}
 WHO = {FSYNC: "its disk did not confirm it", REPLICA: "no replica confirmed it"}
 
 WORKERS_OWN = frozenset(
-    {"claim", "shelve", "save", "ask", "park", "settle", "retry", "expand", "hold", "hand", "sent", "spend"}
+    {
+        "claim",
+        "shelve",
+        "save",
+        "ask",
+        "park",
+        "settle",
+        "retry",
+        "expand",
+        "hold",
+        "hand",
+        "sent",
+        "spend",
+        "use",
+    }
 )
 """The requests that a worker makes for a node that it has or takes."""
 

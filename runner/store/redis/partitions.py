@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.records.ballots import Ballot, Standing
+from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -116,6 +116,7 @@ class PartitionedStore:
         self._partitions, self._layout, self._relays = tuple(partitions), layout, relays
         self.lease_ms, self.max_bytes = first.lease_ms, first.max_bytes
         self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
+        self.namespace = first.namespace
         self._away: set[RedisStore] = set()
         self._turn = 0
 
@@ -303,6 +304,10 @@ class PartitionedStore:
         partition = self._of_question(ballot.interrupt_id)
         receipt, reply = partition.vote(ballot, nonce)
         return receipt, self._rung(partition, reply)
+
+    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
+        partition = self._of(token.run_id)
+        return self._rung(partition, partition.use(token, use, saved))
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         return self._of_question(interrupt_id).votes(interrupt_id)

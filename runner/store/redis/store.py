@@ -18,7 +18,7 @@ from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, Topology, item_id
 from runner.errors import StoreError
 from runner.records import budgets
-from runner.records.ballots import Ballot, Standing
+from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, address_of
@@ -160,7 +160,7 @@ class RedisStore:
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
         self.max_state, self.max_run = max_state, max_run
-        self.clock = clock
+        self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
@@ -491,6 +491,11 @@ class RedisStore:
             wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
         reply = self._transactions.run("vote", plan, wants)
         return receipts[0], reply
+
+    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
+        wants, asks = _saved_wants(token, saved)
+        wants += _wants(token, *question_fields(use.interrupt_id))
+        return self._transactions.run("use", lambda step: requests.use(step, token, use, saved), wants, asks)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])

@@ -1,0 +1,96 @@
+"""Judges decisions for one visit, with what its claim brought and the store keeps beside it.
+
+Votes are read once, when the visit is claimed, and only where a question with a rule was answered: a visit
+without one makes no request for this. Keys are read when a rule asks for identity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from runner.execution.decision_keys import DecisionKeys
+from runner.records import judgement
+from runner.records.approvals import Approval, Rule
+from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.records.judgement import Evidence
+from runner.store.interface import Store
+
+ANSWERED = "answered:"
+
+MOST_AGAIN = 100
+"""How often a question may have been asked again that a later node looks for."""
+
+
+class VisitJudge:
+    """Judges what was decided on the questions of one visit."""
+
+    def __init__(self, store: Store, keys: DecisionKeys, answers: Iterable[Interrupt]) -> None:
+        """Read the votes on those of the answers that were decided by a rule."""
+        self.tenant = store.namespace
+        self._store, self._keys = store, keys
+        self._evidence = {answer.id: self._read(answer) for answer in answers if answer.rule is not None}
+
+    def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
+        """Return the decision on a question, if it holds.
+
+        Raises:
+            ApprovalMismatch: it does not.
+        """
+        evidence = self._evidence.get(recorded.id) or self._read(recorded)
+        return judgement.judge(asked, recorded, evidence)
+
+    def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
+        """Whether it is too late to use a decision for the first time."""
+        clock = self._store.clock
+        return judgement.is_stale(rule, recorded, clock() if clock else time.time_ns() // 1_000_000)
+
+    def _read(self, answer: Interrupt) -> Evidence:
+        excluded = _excluded(answer.rule or {})
+        requester = self._store.requester(answer.run_id) if "requester" in excluded else None
+        nodes = [entry.removeprefix(ANSWERED) for entry in excluded if entry.startswith(ANSWERED)]
+        answered = self._answered(answer.run_id, nodes) if nodes else {}
+        return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read)
+
+    def _answered(self, run_id: str, nodes: list[str]) -> dict[str, frozenset[str]]:
+        """Return who answered the questions of nodes, by node."""
+        records = [record for record, _, _ in self._store.fetch(run_id, nodes)]
+        found: dict[str, frozenset[str]] = {}
+        for node, record in zip(nodes, records, strict=True):
+            asked = [one for one in self._store.interrupts(record.questions) if one is not None]
+            people = {question.responder for question in asked if question.status is InterruptStatus.ANSWERED}
+            voted = {
+                vote["by"] for question in asked if question.rule for vote in self._store.votes(question.id)
+            }
+            found[node] = frozenset({_key(person) for person in people if person} | voted)
+        return found
+
+
+SCOPES = ("function", "node")
+"""What asks a question whose decision a later node may look for."""
+
+
+def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt | None:
+    """Return the newest question of a name that one of some visits asked by a rule, if it is answered.
+
+    It may have been asked again: then the last one counts, whose id no other has.
+    """
+    newest: Interrupt | None = None
+    for address in addresses:
+        for scope in SCOPES:
+            for again in range(MOST_AGAIN):
+                (asked,) = store.interrupts([address.interrupt_id(scope, name, 1, again)])
+                if asked is None:
+                    break
+                if asked.rule is not None and asked.status is InterruptStatus.ANSWERED:
+                    newest = max(newest or asked, asked, key=lambda one: one.answered_at)
+    return newest
+
+
+def _key(name: str) -> str:
+    return name if "|" in name else f"human:|{name}"
+
+
+def _excluded(rule: Mapping[str, Any]) -> set[str]:
+    return {entry for step in (rule, *rule.get("stages", ())) for entry in step.get("exclude", ())}

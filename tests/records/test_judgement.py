@@ -1,0 +1,351 @@
+"""The judgement before an effect: what was decided by the rule in the code holds, and nothing else does."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.audit.checkpoint import public_bytes
+from runner.errors import ApprovalMismatch, CorruptDocument
+from runner.records import approvals, ballots, codec, interrupts
+from runner.records.approvals import Auth, Facts, Rule, Tally
+from runner.records.ballots import Ballot
+from runner.records.digests import Action
+from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.records.judgement import Evidence, is_stale, judge, response_of
+from runner.records.proofs import encoded, read_keys, sign, verify
+
+NOW = 1_790_000_000
+LOGIN = "https://login.example"
+DOOR = Ed25519PrivateKey.from_private_bytes(b"d" * 32)
+OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
+KEYS = read_keys(
+    json.dumps(
+        {
+            "keys": [
+                {
+                    "kty": "OKP",
+                    "crv": "Ed25519",
+                    "x": encoded(public_bytes(key.public_key())),
+                    "kid": kid,
+                    "level": 2,
+                }
+                for kid, key in (("door", DOOR), ("other", OTHER))
+            ]
+        }
+    )
+)
+CALL = Action("shop", "tool", "refund", {"order": "1042", "amount": 120}, {"type": "object"})
+RULE = Rule(
+    eligible=["group:finance", "role:cfo"],
+    need=2,
+    weights={"role:cfo": 2},
+    exclude=["requester"],
+    auth=Auth(level=2, max_age=900),
+)
+PLACE = {"root": "00r", "graph": "refunds", "fingerprint": "f", "path": ""}
+START = sign(
+    {"v": 2, "graph": "refunds", "task": "1042", "requester": f"human:{LOGIN}|rob"},
+    DOOR,
+    "door",
+    now=NOW - 60,
+    jti="start",
+)
+REQUESTER = {"principal": f"human:{LOGIN}|rob", "body": START}
+
+
+def asked(rule: Rule = RULE, action: Action | None = CALL, **more: object) -> Interrupt:
+    address = Address("00r", "pay", 1)
+    more = {"expires_in": 3600.0, **more}
+    return address.ask("refund", {"why": "broken"}, scope="tool:1", rule=rule, action=action, **more)
+
+
+def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR, kid: str = "door"):
+    """Decide a question as a store does: the question as it is stored then, and its votes."""
+    stored = replace(
+        question,
+        place=PLACE,
+        requester=f"human:{LOGIN}|rob",
+        asked_at=NOW * 1000,
+        status=InterruptStatus.OPEN,
+    )
+    stored = replace(stored, digest=interrupts.digest(stored))
+    tally, rounds, votes = Tally(), {}, []
+    for number, (name, decision, *rest) in enumerate(decisions, 1):
+        body = {"v": 2, "interrupt_id": stored.id, "decision": decision, "by": f"human:{LOGIN}|{name}"}
+        body |= {"digest": stored.digest, "comment": f"{decision} by {name}"}
+        body |= {"response": rest[0]} if rest else {}
+        known = {"auth_time": NOW + number - 60, "groups": ["finance"], "roles": ["cfo"] * (name == "cfo")}
+        body = sign(body, key, kid, now=NOW + number, jti=f"{name}{number}", login=known)
+        voter = verify(body, KEYS, now=NOW + number).voter()
+        response = response_of(body)
+        effect = ballots.effect_of(stored, decision, response)
+        ballot = Ballot(
+            stored.id, voter, decision, response, effect, stored.digest, body["comment"], body=body
+        )
+        facts = Facts(stored.requester, original=ballots.approved(stored))
+        stage = tally.stage
+        count, vote = approvals.cast(
+            rule,
+            tally,
+            voter,
+            approvals.Vote("", decision, effect),
+            replace(facts, voted_in=rounds.get(name)),
+        )
+        assert count.word in {"counted", "accepted"}, count
+        used = approvals.used_selector(rule, voter, facts, stage)
+        stage = 0 if count.tally.round > tally.round else stage
+        place = (used, stage, count.tally.round)
+        votes = [other for other in votes if other["by"] != voter.principal.key]  # one vote each is kept
+        votes.append(ballots.stored_vote(ballot, vote, number, place, (NOW + number) * 1000))
+        tally, rounds[name] = count.tally, count.tally.round
+        if count.word == "accepted":
+            answer = ballots.answer(stored, ballot, count)
+            stored = replace(
+                stored,
+                status=InterruptStatus.ANSWERED,
+                response=answer.response,
+                responder=answer.responder,
+                answered_at=(NOW + number) * 1000,
+                decision=answer.decision,
+                effect=answer.effect,
+            )
+    # As it comes back from the store: nothing of it is shared with the code that asks.
+    stored = codec.decode(Interrupt, codec.encode(stored))
+    return stored, json.loads(json.dumps(votes))
+
+
+TWO = [("ana", "approve"), ("ben", "approve")]
+EDITED = [
+    ("ana", "approve"),
+    ("ben", "edit", {"order": "1042", "amount": 20}),
+    ("ana", "approve", {"order": "1042", "amount": 20}),
+]
+
+
+def evidence(votes, **more) -> Evidence:
+    return Evidence(votes, **{"requester": REQUESTER, "keys": lambda: KEYS, **more})
+
+
+@pytest.mark.parametrize(
+    ("decisions", "decision", "response"),
+    [
+        (TWO, "approve", True),
+        ([("cfo", "approve")], "approve", True),
+        (EDITED, "edit", {"order": "1042", "amount": 20}),
+        ([("ana", "approve"), ("ben", "reject")], "reject", {"rejected": "reject by ben"}),
+        ([("ana", "respond", "by mail"), ("ben", "respond", "by mail")], "respond", "by mail"),
+    ],
+)
+def test_a_decision_holds_for_the_question_that_was_decided(decisions, decision, response):
+    """Approved, edited, rejected or answered: the votes come to the same again, by public keys alone."""
+    stored, votes = decided(asked(), *decisions)
+    held = judge(asked(), stored, evidence(votes))
+    assert (held.decision, held.response) == (decision, response)
+    args = response if decision == "edit" else dict(CALL.args)
+    if decision in {"approve", "edit"}:
+        assert held.effect == replace(CALL, args=args).digest()
+
+
+@pytest.mark.parametrize(
+    ("now", "part"),
+    [
+        (asked(replace(RULE, need=1)), "policy"),
+        (asked(replace(RULE, auth=Auth())), "policy"),
+        (asked(action=replace(CALL, args={"order": "1042", "amount": 1200})), "action"),
+        (asked(action=replace(CALL, schema={})), "action"),
+        (asked(action=None), "action"),
+        (asked(risk="high"), "policy"),
+        (asked(on_expire={"response": {"order": "1"}}), "policy"),
+        (Address("00r", "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL), "shown"),
+        (
+            Address("00r", "pay", 2).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
+            "visit",
+        ),
+        (
+            Address("00s", "pay", 1).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
+            "run",
+        ),
+    ],
+)
+def test_the_question_of_the_code_counts(now, part):
+    """Another rule, call, reason, visit or run than was decided: the decision is not used."""
+    stored, votes = decided(asked(), *TWO)
+    with pytest.raises(ApprovalMismatch, match=part):
+        judge(now, stored, evidence(votes))
+
+
+# What the judgement rests on, and what it doesn't: reminders, the name shown, the key of a repeat.
+DISPLAYED = {
+    "name",
+    "reminded",
+    "idempotency_key",
+    "remind_every",
+    "remind_after",
+    "assignees",
+    "replaces",
+    "withdrawal",
+    "reasked",
+    "used",
+}
+
+
+@st.composite
+def changes(draw, document: object):
+    """Draw a changed copy of a JSON document: one value anywhere in it is another, or is gone, or is new."""
+    changed = copy.deepcopy(document)
+    place = changed
+    while True:
+        names = list(place) if isinstance(place, dict) else list(range(len(place)))
+        inner = [name for name in names if isinstance(place[name], (dict, list)) and place[name]]
+        if not inner or draw(st.integers(0, 3)) == 0:
+            break
+        place = place[draw(st.sampled_from(inner))]
+    names = list(place) if isinstance(place, dict) else list(range(len(place)))
+    if not names or draw(st.integers(0, 9)) == 0:
+        place.update(more=1) if isinstance(place, dict) else place.append(1)
+        return changed
+    name = draw(st.sampled_from(names))
+    value = place[name]
+    match value:
+        case str() if value:
+            at = draw(st.integers(0, len(value) - 1))
+            place[name] = value[:at] + chr(ord(value[at]) ^ 1) + value[at + 1 :]
+        case bool():
+            place[name] = not value
+        case int():
+            place[name] = value + draw(st.sampled_from([-1, 1, 1000]))
+        case _:
+            place[name] = "x"
+    if draw(st.integers(0, 4)) == 0:
+        del place[name]
+    return changed
+
+
+CASES = [decided(asked(), *decisions) for decisions in (TWO, EDITED, [("cfo", "approve")])]
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_no_byte_of_question_or_decision_can_be_changed(data):
+    """One change of the stored question, its rule, call or decision: it is not used, or says the same."""
+    stored, votes = data.draw(st.sampled_from(CASES))
+    document = asdict(stored)
+    name = data.draw(st.sampled_from(sorted(set(document) - DISPLAYED | {"name"})))
+    part = data.draw(changes({name: document[name]}))
+    try:
+        changed = codec.decode(
+            Interrupt, codec.encode({**document, **part} if part.keys() == {name} else document)
+        )
+    except CorruptDocument:
+        return  # nothing that is stored as a question
+    if changed == stored:
+        return
+    with pytest.raises(ApprovalMismatch):
+        judge(asked(), changed, evidence(votes))
+
+
+def outer(vote: dict) -> dict:
+    """A vote without what nothing rests on: the name shown, its number, and when exactly it was stored."""
+    at = vote.get("at")
+    near = round(at / 10_000) if isinstance(at, int) else at
+    return {name: value for name, value in vote.items() if name not in {"name", "n", "more"}} | {"at": near}
+
+
+@settings(max_examples=600)
+@given(data=st.data())
+def test_no_byte_of_the_votes_can_be_changed(data):
+    """One change of one vote, in what is signed or beside it, one less, one more, another order."""
+    stored, votes = data.draw(st.sampled_from(CASES))
+    kind = data.draw(st.sampled_from(["change", "change", "change", "drop", "repeat", "swap"]))
+    changed = list(votes)
+    place = data.draw(st.integers(0, len(votes) - 1))
+    if kind == "change":
+        changed[place] = data.draw(changes(votes[place]))
+    elif kind == "drop":
+        del changed[place]
+    elif kind == "repeat":
+        changed.append(votes[place])
+    else:
+        changed = [votes[-1], *votes[:-1]]
+    if [outer(vote) for vote in changed] == [outer(vote) for vote in votes]:
+        return
+    with pytest.raises(ApprovalMismatch):
+        judge(asked(), stored, evidence(changed))
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_no_byte_of_who_asked_can_be_changed(data):
+    """The rule excludes who started the run: so the start must be signed, as it was."""
+    stored, votes = CASES[0]
+    body = data.draw(changes(START))
+    if body == START:
+        return
+    with pytest.raises(ApprovalMismatch):
+        judge(asked(), stored, evidence(votes, requester={**REQUESTER, "body": body}))
+
+
+def test_without_signatures_a_forged_vote_counts():
+    """The control of all of the above: at level 0 whoever writes to the store can approve."""
+    rule = Rule(need=2)
+    question = asked(rule)
+    stored, votes = decided(question, ("ana", "approve"), ("ben", "approve"), rule=rule)
+    for vote in votes:
+        vote["by"], vote["body"] = "human:|eve" + str(vote["n"]), {}
+    forged = replace(stored, responder="eve2")
+    assert judge(question, forged, Evidence(votes)).decision == "approve"
+
+
+@pytest.mark.parametrize("who", ["unknown key", "revoked key", "no proof", "no keys", "no start"])
+def test_only_known_keys_prove_anything(who):
+    """A vote that is signed by nobody whom the worker knows, or by a key revoked since, is none."""
+    stored, votes = CASES[0]
+    keys, requester = dict(KEYS), REQUESTER
+    match who:
+        case "unknown key":
+            del keys["door"]
+        case "revoked key":
+            keys["door"] = replace(keys["door"], revoked=NOW)
+        case "no proof":
+            votes = copy.deepcopy(votes)
+            del votes[0]["body"]["proof"]
+        case "no keys":
+            keys = {}
+        case "no start":
+            requester = None
+    with pytest.raises(ApprovalMismatch):
+        judge(asked(), stored, Evidence(votes, requester, keys=lambda: keys))
+
+
+def test_a_vote_voided_by_an_edit_is_not_counted_after_it():
+    """Who writes to the store can't take an approval from before an edit to behind it."""
+    first, second = ("ana", "approve"), ("cfo", "edit", {"order": "1042", "amount": 20})
+    rule = replace(RULE, weights={})
+    stored, votes = decided(asked(rule), first, second, ("eve", "approve"), ("ben", "approve"), rule=rule)
+    assert judge(asked(rule), stored, evidence(votes)).decision == "approve"
+    _, voided = decided(asked(rule), first, second, ("eve", "approve"), rule=rule)
+    moved = [voided[1], {**voided[0], "round": 1}, voided[2]]
+    answered = replace(stored, responder=f"human:{LOGIN}|eve", answered_at=moved[-1]["at"])
+    with pytest.raises(ApprovalMismatch, match="before the edit"):
+        judge(asked(rule), answered, evidence(moved))
+
+
+def test_a_decision_is_used_within_its_time():
+    """`use_within` counts from the deciding vote."""
+    stored, _ = CASES[0]
+    assert not is_stale(RULE, stored, stored.answered_at + 86_400_000)
+    assert is_stale(RULE, stored, stored.answered_at + 86_400_001)
+
+
+def test_an_open_question_has_no_decision():
+    """Whatever its votes are."""
+    stored, votes = decided(asked(), ("ana", "approve"))
+    with pytest.raises(ApprovalMismatch, match="nobody has decided"):
+        judge(asked(), stored, evidence(votes))
