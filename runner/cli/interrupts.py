@@ -31,6 +31,7 @@ from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from runner.operations.exports import Question
+    from runner.operations.questions import QuestionView
     from runner.records.interrupts import Receipt
 
 
@@ -73,10 +74,11 @@ def list_interrupts(
 ) -> None:
     """List open questions, oldest first.
 
-    Without a terminal: id, run id, node, name, people, time of asking (UTC) and reason, separated by
-    tabs. If there are more, stderr has the cursor of the next page.
+    Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
+    with a rule, its votes such as "1 of 2", separated by tabs. If there are more, stderr has the cursor of
+    the next page.
     """
-    from runner.operations.exports import question_of
+    from runner.operations.questions import read_questions
 
     client, output = context.client, context.output
     if run_id is not None:
@@ -90,7 +92,7 @@ def list_interrupts(
         limit,
         cursor,
     )
-    questions = [question_of(interrupt) for interrupt in page]
+    questions = read_questions(context.store, page)
     output.present(
         {"interrupts": questions, "next": page.next},
         lambda: _show_list(output, questions),
@@ -99,10 +101,20 @@ def list_interrupts(
     output.next_page(page.next)
 
 
-def _row(question: Question) -> tuple[object, ...]:
+def _votes(question: QuestionView) -> str:
+    """How the votes stand: "1 of 2", with the stage and the rejections where they matter."""
+    if not question.need:
+        return ""
+    stage = f"stage {question.stage + 1}: " if question.rule and question.rule["stages"] else ""
+    against = f", {question.against} against" if question.against else ""
+    return f"{stage}{question.have} of {question.need}{against}"
+
+
+def _row(question: QuestionView) -> tuple[object, ...]:
     people, asked_at = ",".join(question.assignees), stamp(question.asked_at)
     reason = compact(question.reason)
-    return question.id, question.run_id, question.node_id, question.name, people, asked_at, reason
+    row = question.id, question.run_id, question.node_id, question.name, people, asked_at, reason
+    return (*row, votes) if (votes := _votes(question)) else row
 
 
 @interrupts.command()
@@ -112,13 +124,15 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     """Show a question, the answers it accepts, and its answer.
 
     The digest is a hash of the question as it is shown. An answer with --digest is accepted only if the
-    question still has that digest. Without a terminal: name and value of each part, separated by a tab.
+    question still has that digest. A question with a rule also shows the rule in words, the exact call, and
+    the votes so far; with --json, `digests` has the objects that are hashed. Without a terminal: name and
+    value of each part, separated by a tab.
     """
-    from runner.operations.exports import question_of
+    from runner.operations.questions import read_question
 
-    question, output = question_of(context.client.interrupt(interrupt_id)), context.output
+    question, output = read_question(context.store, context.client.interrupt(interrupt_id)), context.output
     parts = document(question).items()
-    rows = ((name, compact(value)) for name, value in parts if value not in (None, "", []))
+    rows = ((name, compact(value)) for name, value in parts if value not in (None, "", [], {}, 0))
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
@@ -194,14 +208,26 @@ def respond(
 
 
 def _respond(context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]) -> Exit:
-    receipt, output = context.client.respond(interrupt_id, answer, **options), context.output
-    row = (receipt.status, receipt.interrupt_id, receipt.run_id or "", receipt.detail)
+    return _show_outcome(context, context.client.respond(interrupt_id, answer, **options), options["digest"])
+
+
+def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None) -> Exit:
+    """Write a receipt, and return its exit code."""
+    output, code, name = context.output, exit_of_receipt(receipt), receipt.interrupt_id
+    row = (receipt.status, name, receipt.run_id or "", _detail(receipt))
     output.present(receipt, lambda: _show_receipt(output, receipt), [row])
-    code, digest = exit_of_receipt(receipt), options["digest"]
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
-    if code is Exit.USAGE and digest is not None and context.client.interrupt(interrupt_id).digest != digest:
+    if code is Exit.USAGE and digest is not None and context.client.interrupt(name).digest != digest:
         return Exit.CONFLICT
     return code
+
+
+def _detail(receipt: Receipt) -> str:
+    """What a receipt says, with how the votes stand."""
+    if receipt.need is None:
+        return receipt.detail
+    against = f", {receipt.against} against" if receipt.against else ""
+    return "; ".join(part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +256,7 @@ def withdraw(context: CommandContext, interrupt_id: str, *, reason: str, reask: 
 # -- on a terminal -----------------------------------------------------------------------------------
 
 
-def _show_list(output: Output, questions: Sequence[Question]) -> None:
+def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
     """Draw a list of questions. The id has a line of its own: it is long, and it is copied."""
     from rich.text import Text
 
@@ -242,6 +268,7 @@ def _show_list(output: Output, questions: Sequence[Question]) -> None:
             (one_line(question.name), "bold yellow"), f"  asked by {one_line(question.node_id)}"
         )
         line.append(f" of {people(question)}, {span(now - question.asked_at)} ago")
+        line.append(f", votes {votes}" if (votes := _votes(question)) else "", style="bold")
         line.append(f", reminded {times(question.reminded)}" if question.reminded else "")
         line.append(f"\n  {short(question.reason, 90)}" if question.reason is not None else "")
         line.append(f"\n  {question.id}", style="dim")
@@ -250,7 +277,7 @@ def _show_list(output: Output, questions: Sequence[Question]) -> None:
         output.note("No open questions.")
 
 
-def _show_whole(output: Output, question: Question, *, hint: bool = True) -> None:
+def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) -> None:
     from rich.text import Text
 
     from runner.cli.run_tree import people
@@ -261,6 +288,7 @@ def _show_whole(output: Output, question: Question, *, hint: bool = True) -> Non
         f"{clock_time(question.asked_at)}, of {people(question)}\n",
         f"reminded {times(question.reminded)}\n" if question.reminded else "",
         _expiry(question),
+        *_ruled(question),
         ("reason\n", "bold"),
         block(question.reason) + "\n",
     ]
@@ -275,7 +303,39 @@ def _show_whole(output: Output, question: Question, *, hint: bool = True) -> Non
     parts += [(f"digest {question.digest}\n{question.id}", "dim")]
     output.show(Text.assemble(*parts))
     if question.is_open and hint:
-        output.note(f"Answer with: runner interrupts respond {question.id}")
+        way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
+        output.note(f"Answer with: runner interrupts {way}")
+
+
+def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
+    """Describe who may decide, the exact call, and the votes so far: whole, never cut."""
+    from runner.records.rule_words import person, who
+
+    if question.rule is None:
+        return []
+    parts: list[str | tuple[str, str]] = [("decided by  ", "bold"), f"{one_line(question.rule_words)}\n"]
+    if question.risk:
+        parts.append((f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold"))
+    if question.action is not None:
+        action = question.action
+        parts += [(f"the {action['kind']} {one_line(action['tool'])} will run with\n", "bold")]
+        parts += [block(action["args"]) + "\n"]
+    parts.append((f"votes  {_votes(question)}\n", "bold"))
+    for vote in question.votes:
+        name = f" ({one_line(vote.name)})" if vote.name else ""
+        comment = f": {one_line(vote.comment)}" if vote.comment else ""
+        parts.append(
+            f"  {one_line(person(vote.by))}{name} {vote.decision}, as {one_line(who(vote.selector))}, "
+            f"level {vote.level}, {clock_time(vote.at)}{comment}\n"
+        )
+    if question.claim:
+        until = clock_time(question.claim_ends_at)
+        parts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
+    for key, other in question.delegated.items():
+        parts.append(f"{one_line(person(key))} may vote instead of {one_line(person(other))}\n")
+    if question.decision:
+        parts.append((f"decided: {question.decision}\n", "bold"))
+    return parts
 
 
 def _expiry(question: Question) -> str:
@@ -289,7 +349,7 @@ def _show_receipt(output: Output, receipt: Receipt) -> None:
     from rich.text import Text
 
     line = Text(f"{receipt.status}  ", style=style(receipt.status))
-    line.append(one_line(receipt.detail), "default")
+    line.append(one_line(_detail(receipt)), "default")
     output.show(line.append(f"\n  {one_line(receipt.interrupt_id)}", "dim"))
 
 
@@ -310,10 +370,10 @@ def _respond_with_form(context: CommandContext, interrupt_id: str, options: dict
     return _respond(context, interrupt_id, answer, options)
 
 
-def _open_question(context: CommandContext, interrupt_id: str) -> Question:
-    from runner.operations.exports import question_of
+def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
+    from runner.operations.questions import read_question
 
-    question = question_of(context.client.interrupt(interrupt_id))
+    question = read_question(context.store, context.client.interrupt(interrupt_id))
     if not question.is_open:
         raise CommandError(
             Exit.CONFLICT,

@@ -12,8 +12,9 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
 from runner.cli.deploy_views import GraphCheck, MigratedRun
-from runner.operations.exports import Export, Question
+from runner.operations.exports import Export
 from runner.operations.keys import PublicKey
+from runner.operations.questions import QuestionView
 from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time
@@ -36,9 +37,9 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "graphs list": ("graphs", graphs.GraphLine),
     "graphs show": ("", graphs.GraphView),
     "init": ("", init.Project),
-    "interrupts list": ("interrupts", Question),
+    "interrupts list": ("interrupts", QuestionView),
     "interrupts respond": ("", Receipt),
-    "interrupts show": ("", Question),
+    "interrupts show": ("", QuestionView),
     "interrupts withdraw": ("", interrupts.Withdrawn),
     "keys list": ("keys", PublicKey),
     "keys new": ("", PublicKey),

@@ -27,7 +27,9 @@ def in_words(rule: Rule, requester: str = "") -> str:
 
 
 def who(form: str) -> str:
-    """Name one selector: `user:human:|ana` is ana, `group:finance` is group finance."""
+    """Name a selector, as that of a vote: `user:human:|ana` is ana, `group:finance` is group finance."""
+    if form == "delegated":
+        return "a delegate"
     form = selector(form)
     kind, _, rest = form.partition(":")
     if kind == "user":

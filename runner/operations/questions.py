@@ -1,0 +1,141 @@
+"""Questions with a rule as people see them: the rule in words, the votes so far, and what is hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from runner.errors import UsageError
+from runner.operations.exports import Question, plain, question_of
+from runner.records.approvals import Rule
+from runner.records.ballots import Standing
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt, preimages
+from runner.records.rule_words import in_words
+from runner.store.interface import Store
+
+
+@dataclass(frozen=True, slots=True)
+class VoteView:
+    """One vote: who, what for (a digest), with which weight, and how sure it is who it was.
+
+    `by` is the principal, `level` that of the proof, `at` is in ms.
+    """
+
+    by: str
+    name: str
+    decision: str
+    effect: str
+    weight: int
+    selector: str
+    stage: int
+    round: int
+    comment: str
+    level: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionView(Question):
+    """A question with all that was done to it.
+
+    `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval and of the
+    rejections in the open `stage`, which needs `need`. `delegated` has by the principal who may vote instead
+    of another that other one. `digests` has the objects that are hashed, by the kind of the digest. All of
+    that is empty for a question without a rule.
+    """
+
+    rule_words: str = ""
+    have: int = 0
+    need: int = 0
+    against: int = 0
+    stage: int = 0
+    votes: tuple[VoteView, ...] = ()
+    claim: str = ""
+    claim_ends_at: int = 0
+    delegated: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, JSON] = field(default_factory=dict)
+
+
+def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
+    """Read what was done to a question: nothing is read for one without a rule."""
+    view = _view(interrupt)
+    if interrupt.rule is None:
+        return view
+    votes = tuple(_vote(vote) for vote in store.votes(interrupt.id))
+    return replace(
+        _counted(view, store.standings([interrupt.id])[0]), votes=votes, digests=preimages(interrupt)
+    )
+
+
+def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[QuestionView]:
+    """Make the views of a list: how votes stand is read in one request, and only where there is a rule."""
+    interrupts = list(interrupts)
+    ruled = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
+    standings = dict(zip(ruled, store.standings(ruled) if ruled else (), strict=True))
+    views = [_view(interrupt) for interrupt in interrupts]
+    return [_counted(view, standings[view.id]) if view.id in standings else view for view in views]
+
+
+def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) -> None:
+    """Refuse to decide questions together that are not the same question to different runs.
+
+    Raises:
+        UsageError: there are none, one was never asked, a digest is missing, or graph, node, name or
+            schema differ.
+    """
+    questions = store.interrupts(ids)
+    missing = [name for name, question in zip(ids, questions, strict=True) if question is None]
+    if not ids or missing:
+        raise UsageError(
+            f"no question {missing[0]!r} was asked." if missing else "there is nothing to decide."
+        )
+    without = [name for name in ids if not digests.get(name)]
+    if without:
+        raise UsageError(f"the digest of the question {without[0]} is missing; nothing was done.")
+    asked = [question for question in questions if question is not None]
+    graphs = {run_id: _graph(store, run_id) for run_id in dict.fromkeys(one.run_id for one in asked)}
+    first = asked[0]
+    for one in asked[1:]:
+        parts = {
+            "graph": (graphs[one.run_id], graphs[first.run_id]),
+            "node": (one.node_id, first.node_id),
+            "name": (one.name, first.name),
+            "schema": (one.response_schema, first.response_schema),
+        }
+        differ = [part for part, (this, that) in parts.items() if this != that]
+        if differ:
+            raise UsageError(
+                f"the questions {first.id} and {one.id} differ in {' and '.join(differ)}, so they can't be "
+                "decided together; nothing was done."
+            )
+
+
+def _graph(store: Store, run_id: str) -> str:
+    run = store.peek(run_id)
+    return run.graph_id if run else ""
+
+
+def _view(interrupt: Interrupt) -> QuestionView:
+    question = question_of(interrupt)
+    return QuestionView(**{item.name: getattr(question, item.name) for item in fields(question)})
+
+
+def _counted(view: QuestionView, standing: Standing) -> QuestionView:
+    rule, tally = Rule.thawed(view.rule or {}), standing.tally
+    return replace(
+        view,
+        rule_words=in_words(rule, view.requester),
+        have=max(tally.effects.values(), default=0),
+        need=rule.steps[tally.stage].need,
+        against=tally.against,
+        stage=tally.stage,
+        claim=standing.claim,
+        claim_ends_at=standing.claimed_until,
+        delegated=dict(standing.lent),
+    )
+
+
+def _vote(stored: Mapping[str, Any]) -> VoteView:
+    return VoteView(**{name: plain(stored[name]) for name in VoteView.__slots__})

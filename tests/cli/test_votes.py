@@ -1,0 +1,120 @@
+"""Questions with a rule on the command line: the rule in words, the exact call, and the votes so far."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from runner.approvals import Rule
+from runner.cli.interrupts import _show_list, _show_whole
+from runner.cli.output import Output
+from runner.errors import UsageError
+from runner.operations.questions import check_alike, read_question, read_questions
+from runner.records import digests
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.manual_worker import ManualWorker
+from runner.testing.contract.voting import TWO, Voting, voting
+
+FOUR_EYES = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
+
+
+@pytest.fixture
+def store(fake_store):
+    return RedisStore(fake_store.url, push=False)
+
+
+@pytest.fixture
+def people(store) -> Voting:
+    people = voting(ManualWorker(store), FOUR_EYES, risk="high")
+    people.vote("ana")
+    return people
+
+
+@pytest.fixture
+def runner(call, fake_store):
+    return lambda *arguments: call(*arguments, url=fake_store.url)
+
+
+def drawn(show, *arguments) -> str:
+    output, written = Output(), io.StringIO()
+    output.console = Console(file=written, width=200)
+    show(output, *arguments)
+    return written.getvalue()
+
+
+def test_a_list_says_how_the_votes_stand(runner, people):
+    """As the last column of the questions with a rule, and of no others."""
+    _, plain = people.worker.asking("a")
+    lines = [line.split("\t") for line in runner("interrupts", "list").stdout.splitlines()]
+    rows = {cells[0]: cells for cells in lines}
+
+    assert rows[people.question.id][7:] == ["1 of 2"]
+    assert len(rows[plain.id]) == 7
+
+
+def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
+    """In words, whole, with who has voted as what and how sure that is."""
+    text = drawn(_show_whole, read_question(store, people.now))
+
+    assert "two of group finance; not who asked for it nor agents; one rejection ends it" in text
+    assert "high risk" in text
+    assert "the tool refund will run with" in text
+    assert '"amount": "10"' in text
+    assert "votes  1 of 2" in text
+    assert "ana approve, as group finance, level 0," in text
+    assert "votes 1 of 2" in drawn(_show_list, read_questions(store, [people.now]))
+
+
+def test_a_long_call_is_shown_whole(store):
+    """An approval is for all of it."""
+    from runner.records.digests import Action
+
+    long = "x" * 5_000 + " and the end"
+    people = voting(ManualWorker(store), TWO, action=Action("runner", "tool", "mail", {"text": long}))
+    text = drawn(_show_whole, read_question(store, people.question))
+
+    assert "".join(text.split()).count("x" * 5_000 + "andtheend") == 1
+
+
+def test_the_digests_can_be_computed_again(runner, people):
+    """`show --json` has each object that is hashed; the question's own digest is that of the first."""
+    shown = json.loads(runner("interrupts", "show", people.question.id, "--json").stdout)
+    question = shown["digests"]["question"]
+
+    assert digests.digest("question", question) == shown["digest"]
+    assert digests.digest("action", shown["digests"]["action"]) == question["action"]
+    assert digests.digest("policy", shown["digests"]["policy"]) == question["policy"]
+    assert shown["rule_words"].startswith("two of group finance")
+    assert [(vote["by"], vote["selector"]) for vote in shown["votes"]] == [("human:|ana", "group:finance")]
+
+
+def test_a_question_without_a_rule_is_read_as_before(store, monkeypatch):
+    """The control: nothing is read of votes where there are none."""
+    _, asked = ManualWorker(store).asking("a")
+    (question,) = store.interrupts([asked.id])
+    monkeypatch.setattr(RedisStore, "votes", lambda *_: pytest.fail("votes were read"))
+    monkeypatch.setattr(RedisStore, "standings", lambda *_: pytest.fail("votes were read"))
+
+    assert read_question(store, question).rule_words == ""
+    assert read_questions(store, [question])[0].need == 0
+
+
+def test_only_the_same_question_is_decided_for_several_runs(store):
+    """Same graph, node, name and schema, each with the digest that was shown."""
+    worker = ManualWorker(store)
+    first, second = (voting(worker, TWO).question for _ in range(2))
+    _, other = worker.asking("b", node="b")
+    known = {question.id: question.digest for question in (first, second, other)}
+
+    check_alike(store, [first.id, second.id], known)
+    with pytest.raises(UsageError, match="digest of the question"):
+        check_alike(store, [first.id, second.id], {first.id: first.digest})
+    with pytest.raises(UsageError, match=r"differ in .*node"):
+        check_alike(store, [first.id, other.id], known)
+    with pytest.raises(UsageError, match="was asked"):
+        check_alike(store, [first.id, f"{first.run_id}.a.1.0000000000000000"], known)
+    with pytest.raises(UsageError, match="nothing to decide"):
+        check_alike(store, [], known)
