@@ -5,10 +5,13 @@ from runner.execution.decision_keys import SigningKey
 from runner.operations.directory import Directory
 from runner.records.approvals import DAY, HOUR, Approval, Auth, Principal, Rule
 from runner.records.calendars import Calendar
+from runner.records.digests import Action
+from runner.records.messages import start_body, vote_body
 
 __all__ = [
     "DAY",
     "HOUR",
+    "Action",
     "Approval",
     "Auth",
     "Calendar",
@@ -17,4 +20,6 @@ __all__ = [
     "Rule",
     "SigningKey",
     "add_calendar",
+    "start_body",
+    "vote_body",
 ]

@@ -151,6 +151,7 @@ class AsyncClient(_Async[Client]):
     interrupts = _coroutine(Client.interrupts)
     interrupt = _coroutine(Client.interrupt)
     respond = _coroutine(Client.respond)
+    vote = _coroutine(Client.vote)
     withdraw = _coroutine(Client.withdraw)
     session = _coroutine(Client.session)
     forget_session = _coroutine(Client.forget_session)

@@ -14,13 +14,17 @@ from runner.errors import NotFoundError, ResponseError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations import migration, recovery
-from runner.operations.answers import apply_answers, check_run, withdraw
+from runner.operations.answers import apply_answers, apply_choice, check_run, withdraw
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.recovery import remove
+from runner.operations.votes import requester_of
 from runner.records import codec
+from runner.records.approvals import Principal
+from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
+from runner.records.messages import start_body, vote_body
 from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
@@ -278,17 +282,26 @@ class Client:
         idempotency_key: str | None = None,
         tags: Mapping[str, str] | None = None,
         on_end: str | None = None,
+        requester: Principal | str | None = None,
+        proof: Mapping[str, object] | None = None,
     ) -> Run:
         """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
         No worker has to run yet: the first one that has the graph takes it.
         `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
+        `requester` is who asks for it, whom a rule may exclude from deciding; `proof` is the signature of
+        `approvals.start_body`.
 
         Raises:
             NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be imported.
             UnstorableError: the task can't be stored. UsageError: a tag or `on_end` can't be used.
         """
         self._load_graphs(graph_id)
+        body: dict[str, Any] = {}
+        if requester is not None:
+            given = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
+            body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
+            body |= {} if proof is None else {"proof": codec.pack(proof, "proof")}
         try:
             run_id = self.engine.start(
                 graph_id,
@@ -297,6 +310,7 @@ class Client:
                 idempotency_key=idempotency_key,
                 tags=tags,
                 on_end=on_end or "",
+                requester=requester_of(self.engine, body) if body else None,
             )
         except NotFoundError as error:
             hint = "set RUNNER_GRAPHS" if self._uses_settings else "add it to the registry"
@@ -411,6 +425,44 @@ class Client:
         packed: Any = codec.pack(response, "response")
         answer = Answer(interrupt_id, packed, responder, idempotency_key, digest)
         return apply_answers(self.engine, [answer])[0]
+
+    def vote(
+        self,
+        interrupt_id: str,
+        decision: str,
+        *,
+        by: Principal | str,
+        response: object = None,
+        digest: str | None = None,
+        comment: str = "",
+        proof: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Decide on one question: "approve", "edit", "reject" or "respond".
+
+        `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
+        arguments that somebody else has edited. Votes add up for the same arguments only. `proof` is the
+        signature of `approvals.vote_body`, which a rule may ask for. A question without a rule takes
+        "approve" as true, "reject" as false, and "respond".
+
+        Raises:
+            UsageError: `by` is no principal. UnstorableError: the response can't be stored.
+            DirectoryError: who is in which group can't be looked up now; nothing was counted.
+        """
+        body = vote_body(
+            interrupt_id,
+            decision,
+            by,
+            response=response,
+            digest=digest,
+            comment=comment,
+            idempotency_key=idempotency_key,
+        )
+        signed = body if proof is None else {**body, "proof": codec.pack(proof, "proof")}
+        principal = by if isinstance(by, Principal) else Principal.read(by)
+        packed: Any = codec.pack(response, "response")
+        choice = Choice(interrupt_id, decision, principal, packed, digest, comment, idempotency_key, signed)
+        return apply_choice(self.engine, choice)
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.

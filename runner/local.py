@@ -258,7 +258,8 @@ class Graph:
         if not answers:
             engine.sweep()  # nothing sweeps between two calls
         receipts = apply_answers(engine, answers)
-        refused = [receipt for receipt in receipts if receipt.status is not ReceiptStatus.ACCEPTED]
+        taken = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+        refused = [receipt for receipt in receipts if receipt.status not in taken]
         if refused:
             reasons = "; ".join(f"{one.interrupt_id}: {one.status}: {one.detail}" for one in refused)
             raise ResponseError(f"{reasons}; no answer was applied.")

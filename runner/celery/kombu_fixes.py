@@ -377,6 +377,8 @@ def message_of(
         raise UsageError(f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments")
     # With the task's id as its key, a task that Celery delivers twice is one message.
     defaults = {"v": 1, "idempotency_key": task_id, **({"traceparent": traceparent} if traceparent else {})}
+    if named.get("proof") is not None:
+        defaults = {}  # what is signed says all of it, and counts once by its own number
     try:
         return pydantic_core.to_json({**defaults, **named})
     except pydantic_core.PydanticSerializationError as error:

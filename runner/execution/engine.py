@@ -83,6 +83,9 @@ class Engine:
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
 
+    directory: str | None = None
+    """The name of the directory that knows who is in which group; None: that of the settings."""
+
     def __init__(
         self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float | None = None
     ) -> None:
@@ -90,6 +93,7 @@ class Engine:
         self.store, self.registry = store, registry
         self.decision_keys = DecisionKeys()
         self._dispatcher = dispatcher
+        self.decision_keys = DecisionKeys()
         self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starter = RunStarter(store, registry)
         self._unserved = UnservedNodes(store)
@@ -109,10 +113,12 @@ class Engine:
         run_id: str | None = None,
         on_end: str = "",
         trace: str = "",
+        requester: Mapping[str, JSON] | None = None,
     ) -> str:
         """Start a run and return its id; the same idempotency key returns the same run.
 
-        `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here.
+        `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here;
+        for `requester` see `Start`.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
@@ -127,6 +133,7 @@ class Engine:
             tags=tags,
             on_end=on_end,
             trace=trace,
+            requester=requester,
         )
         return self.ring(reply).run_id
 

@@ -49,6 +49,7 @@ class RunStarter:
         tags: Mapping[str, str] | None,
         on_end: str = "",
         trace: str = "",
+        requester: Mapping[str, JSON] | None = None,
     ) -> Reply:
         """Start a run, under a new id unless there is one.
 
@@ -75,6 +76,7 @@ class RunStarter:
             idempotency_key=key,
             on_end=on_end,
             trace=trace or callers_trace(),
+            requester=requester,
         )
         reply = self._write(start, plan)
         if reply.word == "unknown_graph":

@@ -7,11 +7,15 @@ answer is refused with the place and the reason; its question stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError
+from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
+from runner.operations.votes import apply_vote, plain_answer
 from runner.records import codec, size_limits, validation
+from runner.records.approvals import Principal
+from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
 from runner.records.validation import mismatch
@@ -19,8 +23,66 @@ from runner.store.receipts import receipts_for
 
 
 def apply_answers(engine: Engine, answers: Sequence[Answer]) -> list[Receipt]:
-    """Apply a set of answers, all or none; each gets a receipt."""
+    """Apply a set of answers, all or none; each gets a receipt.
+
+    To a question with a rule an answer is a vote, by the responder: votes are counted one by one, after the
+    answers of the set, and only where those were accepted.
+    """
     questions = engine.store.interrupts([answer.interrupt_id for answer in answers])
+    asked = list(zip(answers, questions, strict=True))
+    votes = {
+        id(answer): (_choice(answer), question)
+        for answer, question in asked
+        if question is not None and question.rule is not None
+    }
+    if not votes and not any(answer.decision for answer in answers):
+        return _apply_set(engine, answers, questions)
+    plain = [
+        (plain_answer(_choice(answer)) if answer.decision else answer, question)
+        for answer, question in asked
+        if id(answer) not in votes
+    ]
+    receipts = (
+        _apply_set(engine, [each for each, _ in plain], [question for _, question in plain]) if plain else []
+    )
+    refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
+    of_answers = iter(receipts)
+    return [
+        next(of_answers)
+        if id(answer) not in votes
+        else _rejected(answer, "another answer of the same set was refused, so this vote was not counted")
+        if refused
+        else apply_vote(engine, *votes[id(answer)])
+        for answer in answers
+    ]
+
+
+def apply_choice(engine: Engine, choice: Choice) -> Receipt:
+    """Count one vote, or apply it as the answer that it means to a question without a rule.
+
+    Raises:
+        DirectoryError: who the voter is can't be looked up now; nothing was counted.
+    """
+    question = engine.store.interrupts([choice.interrupt_id])[0]
+    if question is not None and question.rule is not None:
+        return apply_vote(engine, choice, question)
+    return _apply_set(engine, [plain_answer(choice)], [question])[0]
+
+
+def _choice(answer: Answer) -> Choice:
+    """Read an answer as a vote: its responder decides."""
+    by = None
+    if answer.responder is not None:
+        with suppress(UsageError):
+            by = Principal.read(answer.responder)
+    key = answer.idempotency_key
+    decision = answer.decision or "respond"
+    return Choice(answer.interrupt_id, decision, by, answer.response, answer.digest, answer.comment, key)
+
+
+def _apply_set(
+    engine: Engine, answers: Sequence[Answer], questions: Sequence[Interrupt | None]
+) -> list[Receipt]:
     reasons = refusals(answers, questions, engine.store.max_bytes)
     if reasons:
         return refuse(answers, questions, reasons)

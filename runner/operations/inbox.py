@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 
 from runner.errors import NotFoundError, UsageError
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_answers, apply_choice
+from runner.operations.votes import requester_of
 from runner.records import messages, size_limits
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
-from runner.records.messages import AnswerMessage, ReceiptMessage, StartMessage, read
+from runner.records.messages import ReceiptMessage, RequestMessage, VoteMessage, read_answer, read_start
 from runner.records.run import EventKind
 
 MAX_EARLY_BYTES = 65_536
@@ -64,11 +65,13 @@ def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -
         StoreError: the store can't be reached; try again.
     """
     try:
-        message = read(AnswerMessage, _body(sent, size_limits.MAX_MESSAGE))
-        answer = message.answer(sent.key)
+        message, body = read_answer(_body(sent, size_limits.MAX_MESSAGE))
+        if isinstance(message, VoteMessage):
+            receipt = apply_choice(engine, message.choice(sent.key, body))
+        else:
+            receipt = apply_answers(engine, [message.answer(sent.key)])[0]
     except UsageError as error:
         return Verdict(Disposition.DEAD, reason=str(error))
-    receipt = apply_answers(engine, [answer])[0]
     unknown = receipt.status is ReceiptStatus.UNKNOWN
     small = len(sent.body or b"") <= MAX_EARLY_BYTES
     if unknown and keep is not None and small and _may_still_ask(engine, message.interrupt_id):
@@ -91,7 +94,7 @@ def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = (
         StoreError: the store can't be reached; try again.
     """
     try:
-        message = read(StartMessage, _body(sent, size_limits.MAX_MESSAGE + engine.store.max_bytes))
+        message, body = read_start(_body(sent, size_limits.MAX_MESSAGE + engine.store.max_bytes))
     except UsageError as error:
         return Verdict(Disposition.DEAD, reason=str(error))
     try:
@@ -104,6 +107,7 @@ def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = (
             tags=message.tags,
             on_end=message.on_end or "",
             trace=message.traceparent or sent.traceparent,
+            requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
         )
     except UsageError as error:
         status = ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED

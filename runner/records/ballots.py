@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from runner.errors import UsageError
 from runner.records import approvals, digests
-from runner.records.approvals import Count, Decision, Facts, Rule, Tally, Voter
+from runner.records.approvals import Count, Decision, Facts, Principal, Rule, Tally, Voter
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person sends: a decision on a question, before anything of it is judged.
+
+    `by` is None where the sender names nobody. `response` (packed) is the answer, or the whole new arguments
+    of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`.
+    """
+
+    interrupt_id: str
+    decision: str
+    by: Principal | None
+    response: JSON = None
+    digest: str | None = None
+    comment: str = ""
+    idempotency_key: str | None = None
+    body: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +185,25 @@ def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
         decision,
         count.effect,
     )
+
+
+def answerers(
+    asked: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
+) -> frozenset[str]:
+    """Return the keys of those who answered questions or voted on them; each has its votes beside it."""
+    keys = set[str]()
+    for question, votes in asked:
+        keys |= {vote["by"] for vote in votes}
+        if question.responder is not None and question.rule is None:
+            keys.add(_key_of(question.responder))
+    return frozenset(keys)
+
+
+def _key_of(responder: str) -> str:
+    try:
+        return Principal.read(responder).key
+    except UsageError:
+        return Principal(responder).key
 
 
 def stored_vote(

@@ -286,7 +286,7 @@ def as_asked(question: Interrupt) -> Interrupt:
 
 def _assignees(options: InterruptOptions, field: str) -> list[str]:
     rule, people = options.get("rule"), validation.people(options.get("assignees"), f"assignees of {field}")
-    if rule is None or people:
+    if people or not isinstance(rule, Rule):
         return people
     return people_of(rule)
 
@@ -380,7 +380,11 @@ def json_schema(schema: object) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One person's answer to one question; `response` is packed JSON data, never None."""
+    """One person's answer to one question; `response` is packed JSON data, never None.
+
+    `decision` and `comment` are those of a vote, which a question with a rule takes; `effect` is what the
+    votes came to.
+    """
 
     interrupt_id: str
     response: Any
@@ -389,6 +393,7 @@ class Answer:
     digest: str | None = None
     decision: str = ""
     effect: str = ""
+    comment: str = ""
 
 
 class ReceiptStatus(enum.StrEnum):
@@ -425,7 +430,8 @@ class Receipt:
 def answers_from(prompt: object) -> list[Answer]:
     """Parse answers in the Strands form: `[{"interruptResponse": {"interruptId", "response"}}]`.
 
-    An answer may name who gives it: `"responder"`, beside the response.
+    An answer may name who gives it, `"responder"`, beside the response. To a question with a rule it is a
+    vote: `"decision"` ("respond" without it), and perhaps a `"comment"`.
 
     Raises:
         ResponseError: the value is not such a list.
@@ -446,15 +452,22 @@ def _answer(block: object) -> Answer:
     interrupt_id, response = inner.get("interruptId"), inner.get("response")
     if not isinstance(interrupt_id, str):
         raise ResponseError("an interruptResponse needs an interruptId (text); nothing was applied.")
-    if response is None:
+    if response is None and inner.get("decision") not in {"approve", "reject"}:
         raise ResponseError(f"the answer to {interrupt_id} is None, which is no answer; nothing was applied.")
-    responder = inner.get("responder")
-    if not (responder is None or isinstance(responder, str)):
-        raise ResponseError(
-            f"the responder of the answer to {interrupt_id} is a {type(responder).__name__}, not a text; "
-            "nothing was applied."
-        )
-    return Answer(interrupt_id, codec.pack(response, "response"), responder)
+    texts = {name: inner.get(name) for name in ("responder", "decision", "comment")}
+    for name, text in texts.items():
+        if not (text is None or isinstance(text, str)):
+            raise ResponseError(
+                f"the {name} of the answer to {interrupt_id} is a {type(text).__name__}, not a text; "
+                "nothing was applied."
+            )
+    return Answer(
+        interrupt_id,
+        codec.pack(response, "response"),
+        texts["responder"],
+        decision=texts["decision"] or "",
+        comment=texts["comment"] or "",
+    )
 
 
 def is_answers(prompt: object) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,8 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runner.errors import CorruptDocument, UsageError
 from runner.records import codec
+from runner.records.approvals import Principal
+from runner.records.ballots import Choice
+from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Receipt
-from runner.records.validation import MAX_TEXT
+from runner.records.validation import MAX_REASON, MAX_TEXT
 
 TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """The form of a span's address in W3C Trace Context."""
@@ -67,6 +72,58 @@ class AnswerMessage(Message):
         return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
 
 
+Proof = Field(
+    default=None,
+    description="who vouches for it: `alg`, `kid`, `iat`, `exp`, `jti`, `sig` over all but `reply_to`, and "
+    "what a door knows of a login",
+)
+
+
+class VoteMessage(Message):
+    """A decision on one question, sent where answers go: an answer of version 2."""
+
+    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
+    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    decision: Literal["approve", "edit", "reject", "respond"]
+    by: str = Field(
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="who decides: `kind:issuer|subject` with a kind of human, service or agent, or a name",
+    )
+    response: Any = Field(
+        default=None,
+        description="any JSON value: the answer of `respond`, or the whole arguments that are approved in "
+        "place of those shown",
+    )
+    responder: str | None = Field(
+        default=None, max_length=MAX_TEXT, description="the name to show for who decides"
+    )
+    comment: str = Field(default="", max_length=MAX_REASON)
+    idempotency_key: str | None = Text
+    digest: str | None = Field(
+        default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
+    )
+    proof: dict[str, Any] | None = Proof
+    reply_to: str | None = ReplyTo
+
+    def choice(self, key: str, body: Mapping[str, JSON]) -> Choice:
+        """Return the vote; `key` names a message without an idempotency key, `body` is all of it.
+
+        Raises:
+            UsageError: `by` names nobody. UnstorableError: the response can't be stored.
+        """
+        return Choice(
+            self.interrupt_id,
+            self.decision,
+            replace(Principal.read(self.by), name=self.responder or ""),
+            codec.pack(self.response, "response"),
+            self.digest,
+            self.comment,
+            self.idempotency_key or key,
+            {name: part for name, part in body.items() if name != "reply_to"},
+        )
+
+
 class StartMessage(Message):
     """A run to start, sent to the stream runner:starts or the task runner.start."""
 
@@ -87,6 +144,66 @@ class StartMessage(Message):
         description="the span that the run belongs to, as the W3C header of that name has it",
     )
     reply_to: str | None = ReplyTo
+
+
+class RequestMessage(StartMessage):
+    """A run to start for somebody: a start of version 2."""
+
+    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
+    requester: str = Field(
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="who asks for the run: `kind:issuer|subject`, or a name",
+    )
+    proof: dict[str, Any] | None = Proof
+
+
+def vote_body(
+    interrupt_id: str,
+    decision: str,
+    by: Principal | str,
+    *,
+    response: object = None,
+    digest: str | None = None,
+    comment: str = "",
+    idempotency_key: str | None = None,
+) -> dict[str, JSON]:
+    """Return the message of a vote, as it is signed: what is not set is left out.
+
+    Raises:
+        UsageError: `by` names nobody. UnstorableError: the response can't be stored.
+    """
+    optional = {
+        "response": codec.plain(codec.pack(response, "response")),
+        "digest": digest,
+        "comment": comment or None,
+        "idempotency_key": idempotency_key,
+    }
+    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "decision": decision, "by": key_of(by)}
+    return body | {name: part for name, part in optional.items() if part is not None}
+
+
+def start_body(graph: str, task: object, requester: Principal | str, **optional: object) -> dict[str, JSON]:
+    """Return the message of a start for somebody, as it is signed: what is not set is left out.
+
+    `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end.
+
+    Raises:
+        UsageError: the requester is no principal. UnstorableError: the task can't be stored.
+    """
+    body: dict[str, JSON] = {"v": 2, "graph": graph, "task": codec.plain(codec.pack(task, "task"))}
+    body["requester"] = key_of(requester)
+    parts = {name: codec.plain(codec.pack(part, name)) for name, part in optional.items() if part is not None}
+    return body | parts
+
+
+def key_of(principal: Principal | str) -> str:
+    """Return a principal's key.
+
+    Raises:
+        UsageError: the text names nobody.
+    """
+    return (principal if isinstance(principal, Principal) else Principal.read(principal)).key
 
 
 class ReceiptMessage(Message):
@@ -127,10 +244,45 @@ def read(kind: type[Known], body: bytes) -> Known:
     Raises:
         UsageError: it is malformed; the error says where and why.
     """
+    return _validated(kind, _loaded(body))
+
+
+def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage, Mapping[str, JSON]]:
+    """Read an answer of either version; return it with all that was sent.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    sent = _loaded(body)
+    if _version(sent) == 2:
+        return _validated(VoteMessage, sent), sent
+    return _validated(AnswerMessage, sent), sent
+
+
+def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
+    """Read a start of either version; return it with all that was sent.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    sent = _loaded(body)
+    return _validated(RequestMessage if _version(sent) == 2 else StartMessage, sent), sent
+
+
+def _loaded(body: bytes) -> Any:
     try:
-        return kind.model_validate(codec.load_json(body))
+        return codec.load_json(body)
     except CorruptDocument as error:
         raise UsageError(str(error)) from error
+
+
+def _version(sent: Any) -> object:
+    return sent.get("v") if isinstance(sent, dict) else None
+
+
+def _validated(kind: type[Known], sent: Any) -> Known:
+    try:
+        return kind.model_validate(sent)
     except pydantic.ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         reasons = [
@@ -162,7 +314,9 @@ def schemas() -> dict[str, str]:
     """Return the JSON Schema of every message as text, by file name."""
     kinds: dict[str, type[Message]] = {
         "answer": AnswerMessage,
+        "answer-2": VoteMessage,
         "start": StartMessage,
+        "start-2": RequestMessage,
         "receipt": ReceiptMessage,
     }
     return {

@@ -317,6 +317,9 @@ class Store(Bounded, Protocol):
     def standings(self, ids: Sequence[str]) -> list[Standing]:
         """Read how the votes of questions stand."""
 
+    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+        """Return the keys of those who answered, or voted on, what a node asked in its latest visit."""
+
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         """Read who asked for the outermost run of a run: see `Start`; None when that is not known."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
-from runner.records import budgets
+from runner.records import ballots, budgets
 from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
@@ -207,6 +207,17 @@ class MemoryStore:
         with self._changed:
             runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
             return [run.standing(name) if run else Standing() for run, name in zip(runs, ids, strict=True)]
+
+    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+        with self._changed:
+            run = self._database.runs.get(run_id)
+            asked = (
+                [question for question in run.questions.values() if question.node_id == node] if run else []
+            )
+            latest = max((question.visit for question in asked), default=0)
+            return ballots.answerers(
+                (question, self.votes(question.id)) for question in asked if question.visit == latest
+            )
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         with self._changed:

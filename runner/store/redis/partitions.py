@@ -321,6 +321,9 @@ class PartitionedStore:
             standings |= zip(own, partition.standings(own), strict=True)
         return [standings[name] for name in ids]
 
+    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+        return self._of(run_id).answerers(run_id, node)
+
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         return self._of(run_id).requester(run_id)
 

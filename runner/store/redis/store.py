@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, Topology, item_id
 from runner.errors import StoreError
-from runner.records import budgets
+from runner.records import ballots, budgets
 from runner.records.ballots import Ballot, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
@@ -509,6 +509,13 @@ class RedisStore:
             for name in ids:
                 pipe.hget(self._keys.run(name.partition(SEPARATOR)[0]), votes_field(name))
             return [standing(stored) for stored in pipe.execute()]
+
+    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+        with self._redis.translated():
+            asked = self._redis.client.hget(self._keys.run(run_id), f"q:{node}")
+        ids: list[str] = load(asked)[1:] if asked else []
+        pairs = zip(self.interrupts(ids), map(self.votes, ids), strict=True)
+        return ballots.answerers((question, votes) for question, votes in pairs if question is not None)
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         with self._redis.translated():

@@ -1,0 +1,165 @@
+"""Votes on questions with a rule: what a door judges on the question alone, before the store counts.
+
+A question without a rule takes a vote, too: as the answer that it means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
+from runner.execution import ids
+from runner.execution.decision_keys import proofs
+from runner.execution.engine import Engine
+from runner.operations.directory import looked_up
+from runner.records import ballots, codec, size_limits, validation
+from runner.records.approvals import DECISIONS, Principal, Rule, Voter, plain_name
+from runner.records.ballots import Ballot, Choice
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.validation import mismatch
+
+
+def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
+    """Count a vote on a question with a rule.
+
+    Raises:
+        DirectoryError: who the voter is can't be looked up now; nothing was counted.
+        StoreError: the store can't be reached.
+    """
+    rule = Rule.thawed(question.rule or {})
+    reason = _unfit(choice, question, engine.store.max_bytes)
+    if reason:
+        return _refused(choice, ReceiptStatus.REJECTED, reason)
+    if choice.by is None:
+        return _refused(choice, ReceiptStatus.FORBIDDEN, "the vote names nobody who decides")
+    try:
+        effect = ballots.effect_of(question, choice.decision, _meant(choice))
+    except UnstorableError as error:
+        return _refused(choice, ReceiptStatus.REJECTED, str(error))
+    try:
+        voter = voter_of(engine, choice.by, choice.body)
+    except DirectoryError:
+        raise
+    except RunnerError as error:
+        return _refused(choice, ReceiptStatus.FORBIDDEN, str(error))
+    if choice.digest is None and max(rule.auth.level, *(step.auth.level for step in rule.steps)):
+        detail = "the vote must name the digest of the question that was shown"
+        return _refused(choice, ReceiptStatus.REJECTED, detail)
+    ballot = Ballot(
+        choice.interrupt_id,
+        voter,
+        choice.decision,  # type: ignore[arg-type] # it is one of DECISIONS, see `_unfit`
+        _meant(choice),
+        effect,
+        choice.digest,
+        choice.comment,
+        choice.idempotency_key,
+        answerers(engine, rule, question),
+        choice.body,
+    )
+    receipt, reply = engine.store.vote(ballot, ids.nonce())
+    engine.ring(reply)
+    return receipt
+
+
+def plain_answer(choice: Choice) -> Answer:
+    """Return what a vote answers where the question has no rule: yes, no, or the response.
+
+    An edit, which has no meaning there, answers None, which is refused.
+    """
+    response = {"approve": True, "reject": False, "respond": choice.response}.get(choice.decision)
+    who = None if choice.by is None else plain_name(choice.by.key)
+    return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
+
+
+def voter_of(engine: Engine, principal: Principal, body: Mapping[str, JSON]) -> Voter:
+    """Return who votes, as sure as the proof of the message makes it, with groups and roles.
+
+    Raises:
+        ProofRefused: the proof does not hold. UsageError: keys or directory can't be read.
+        DirectoryError: the directory could not be asked.
+    """
+    voter = Voter(principal)
+    if body.get("proof") is not None:
+        voter = proofs().verify(body, engine.decision_keys.read(), now=time.time()).voter()
+    if engine.directory is None:
+        from runner.settings import Settings  # noqa: PLC0415 - costs most of the start-up of a program
+
+        engine.directory = Settings().directory
+    return looked_up(voter, engine.directory)
+
+
+def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return who asks for a run as it is stored: the principal, and the message where a proof is in it.
+
+    Raises:
+        UsageError: the requester is no principal, or the proof does not hold.
+    """
+    principal = Principal.read(str(body["requester"])).key
+    if body.get("proof") is None:
+        return {"principal": principal}
+    try:
+        proofs().verify(body, engine.decision_keys.read(), now=time.time(), who="requester")
+    except UsageError:
+        raise
+    except RunnerError as error:
+        raise UsageError(f"nothing was started for {principal}: {error}") from error
+    return {"principal": principal, "body": {name: part for name, part in body.items() if name != "reply_to"}}
+
+
+def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
+    """Return, by node, who answered what a rule excludes: read only for a rule that does."""
+    entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
+    nodes = sorted(entry.removeprefix("answered:") for entry in entries if entry.startswith("answered:"))
+    return {node: engine.store.answerers(question.run_id, node) for node in nodes}
+
+
+def _meant(choice: Choice) -> JSON:
+    """Return the response of a vote: an approval of what was shown answers true."""
+    if choice.decision == "reject":
+        return None
+    return True if choice.decision == "approve" and choice.response is None else choice.response
+
+
+def _unfit(choice: Choice, question: Interrupt, max_bytes: int) -> str:
+    """Say why a vote can't be taken, whoever it is of; "" where it can."""
+    if choice.decision not in DECISIONS:
+        return f"the decision must be one of {', '.join(DECISIONS)}"
+    for name in ("idempotency_key", "digest"):
+        value = getattr(choice, name)
+        if value is not None and (problem := validation.problem(value)):
+            return f"the {name} {problem}"
+    if problem := validation.problem(choice.comment, validation.MAX_REASON):
+        return f"the comment {problem}"
+    response = _meant(choice)
+    if choice.decision == "reject":
+        return "" if choice.response is None else "a rejection has no response; say why in the comment"
+    if response is None:
+        return "None (null) is no answer"
+    try:
+        size_limits.check_answer(response, max_bytes)
+    except PayloadTooLarge as error:
+        return str(error)
+    if not question.is_open:
+        return ""
+    return _unfit_response(choice.decision, response, question)
+
+
+def _unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
+    """Compare a response with the schema, which is that of the arguments where the question shows a call."""
+    edits = question.action is not None and decision in {"approve", "edit"} and response is not True
+    if decision == "edit" and question.action is None:
+        return "the question shows no call whose arguments could be edited; respond instead"
+    if edits and not isinstance(response, dict):
+        return "an edit is the whole new arguments, as an object"
+    shaped = edits or question.action is None
+    if not shaped or question.response_schema is None:
+        return ""
+    return mismatch(question.response_schema, codec.plain(codec.unpack(response))) or ""
+
+
+def _refused(choice: Choice, status: ReceiptStatus, detail: str) -> Receipt:
+    address = address_of(choice.interrupt_id)
+    return Receipt(status, choice.interrupt_id, address.run_id if address else None, detail)

@@ -1,0 +1,331 @@
+"""Votes at the doors: what each door makes of a decision, and what is refused before anything is counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner import Client, Graph
+from runner.approvals import Action, Approval, Auth, Principal, Rule
+from runner.errors import ResponseError, UsageError
+from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
+from tests.graphs import Bench, single, wired
+
+REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"order": {"type": "string"}, "amount": {"type": "string"}},
+    "required": ["order", "amount"],
+}
+
+TEAM = Rule(eligible=["ana", "ben", "cid"], need=2)
+
+
+class People:
+    """A directory: a name is in the groups that stand before its dash."""
+
+    def groups(self, principal: Principal) -> list[str]:
+        return principal.sub.split("-")[:-1]
+
+    def roles(self, principal: Principal) -> list[str]:
+        return []
+
+
+people = People()
+
+
+class Asking:
+    """A graph of one node that asks by a rule, and a client of its store."""
+
+    def __init__(self, graph: Graph | None = None, **options: Any) -> None:
+        self.approvals: list[Any] = []
+        self.bench = Bench(graph or single(lambda ctx: self._ask(ctx, options)))
+        self.bench.engine.directory = f"{__name__}:people"
+        self.client = Client(store=self.bench.store, dispatcher=self.bench)
+        self.client.engine.directory = self.bench.engine.directory
+
+    def _ask(self, ctx: Any, options: dict[str, Any]) -> str:
+        self.approvals.append(ctx.interrupt("refund?", {"sum": 10}, **options))
+        return "done"
+
+    def start(self, **options: Any) -> str:
+        """Start a run; return the id of its question."""
+        self.bench.run_id = self.bench.engine.start("bench", "task", **options)
+        self.bench.finish()
+        return self.question
+
+    @property
+    def question(self) -> str:
+        (question,) = self.bench.result().interrupts
+        return question.id
+
+    def vote(self, who: str, decision: str = "approve", **options: Any) -> str:
+        """Vote by the client, and name what became of it."""
+        return str(self.client.vote(self._id, decision, by=who, **options).status)
+
+    @property
+    def _id(self) -> str:
+        return self.bench.result().interrupts[0].id
+
+    def finish(self) -> Any:
+        """Run on; return what the node's question returned."""
+        self.bench.finish()
+        return self.approvals[-1]
+
+
+def asking(rule: Rule = TEAM, **options: Any) -> Asking:
+    """Start a run whose node asks whether to call something."""
+    made = Asking(**{"rule": rule, "action": REFUND, "response_schema": SCHEMA, **options})
+    made.start()
+    return made
+
+
+def sent(message: dict[str, Any], number: int = 1) -> InboxMessage:
+    """Write a message as it comes from a stream."""
+    return InboxMessage(f"{number}-0", f"responses/{number}-0", json.dumps(message).encode())
+
+
+def test_the_node_goes_on_with_what_the_votes_came_to():
+    """`interrupt()` with a rule returns the decision, once as many have voted as the rule needs."""
+    team = asking()
+
+    assert [team.vote("ana"), team.vote("ben", comment="ok")] == ["counted", "accepted"]
+    approval = team.finish()
+    assert isinstance(approval, Approval)
+    assert (approval.decision, approval.response, approval.approved) == ("approve", True, True)
+    assert approval.action == REFUND.preimage()
+
+
+def test_an_edit_is_the_whole_new_arguments():
+    """An edit must fit the schema of the arguments; those who agree approve the same arguments."""
+    team = asking()
+    edit = {"order": "7", "amount": "5"}
+
+    assert team.vote("ana", "edit", response={"amount": "5"}) == "rejected"
+    assert team.vote("ana", "edit", response="5") == "rejected"
+    assert team.vote("ana", "edit") == "rejected"
+    assert [team.vote("ana", "edit", response=edit), team.vote("ben")] == ["counted", "counted"]
+    assert team.vote("cid", response=edit) == "accepted"
+    approval = team.finish()
+    assert (approval.decision, approval.response) == ("edit", edit)
+
+
+def test_a_rejection_is_a_decision():
+    """A rejection does not raise: the node gets it, with what was said."""
+    team = asking()
+
+    assert team.vote("ana", "reject", response=True) == "rejected"
+    assert team.vote("ana", "reject", comment="too much") == "accepted"
+    approval = team.finish()
+    assert (approval.decision, approval.approved, approval.response) == (
+        "reject",
+        False,
+        {"rejected": "too much"},
+    )
+
+
+def test_votes_for_different_answers_do_not_add_up():
+    """Where nothing is to be called, people respond, and equal responses count together."""
+    team = asking(action=None, response_schema={"type": "integer"})
+
+    words = [team.vote(who, "respond", response=number) for who, number in (("ana", 1), ("ben", 2))]
+    assert words == ["counted", "counted"]
+    assert team.vote("cid", "respond", response="one") == "rejected"
+    assert team.vote("cid", "edit", response=1) == "rejected"
+    assert team.vote("cid", "approve") == "rejected"
+    assert team.vote("cid", "respond", response=1) == "accepted"
+    assert (team.finish().decision, team.finish().response) == ("respond", 1)
+
+
+def test_the_directory_says_who_is_in_a_group():
+    """Groups are looked up where the vote comes in."""
+    team = asking(Rule(eligible=["group:finance"]))
+
+    assert [team.vote("ana"), team.vote("sales-ana"), team.vote("finance-ana")] == [
+        "forbidden",
+        "forbidden",
+        "accepted",
+    ]
+
+
+def test_a_rule_that_asks_for_identity_takes_no_bare_name():
+    """A vote without a proof has level 0."""
+    team = asking(Rule(auth=Auth(level=1)))
+    digest = team.client.interrupt(team.question).digest
+
+    assert team.vote("ana", digest=digest) == "forbidden"
+    assert team.vote("ana") == "rejected"
+    assert team.vote("ana", digest=digest, proof={"kid": "nobody's"}) == "forbidden"
+
+
+def test_a_vote_on_a_plain_question_is_its_answer():
+    """Without a rule "approve" is true and "reject" is false, once, by whom it is assigned to."""
+    for decision, response, answer in (("approve", None, True), ("reject", None, False), ("respond", 5, 5)):
+        plain = asking(rule=None, action=None, response_schema=None, assignees=["ana"])
+        assert plain.vote("ben", decision, response=response) == "forbidden"
+        assert plain.vote("ana", "edit", response=response) == "rejected"
+        assert plain.vote("ana", decision, response=response) == "accepted"
+        assert plain.finish() == answer
+
+
+def test_an_answer_to_a_rule_is_a_vote():
+    """What answers plain questions answers these, too: `respond` is a vote by the responder."""
+    team = asking(Rule(eligible=["ana"]), action=None, response_schema=None)
+
+    assert team.client.respond(team.question, "yes").status == "forbidden"
+    assert team.client.respond(team.question, "yes", responder="ben").status == "forbidden"
+    assert team.client.respond(team.question, "yes", responder="ana").status == "accepted"
+    assert (team.finish().decision, team.finish().response) == ("respond", "yes")
+
+
+def test_answers_of_strands_may_be_decisions():
+    """An interruptResponse may have a decision and a comment; votes of a set are counted one by one."""
+    two = Asking(
+        wired(
+            {
+                name: lambda ctx: ctx.interrupt("ok?", rule=Rule(eligible=["ana"]), action=REFUND).decision
+                for name in ("a", "b")
+            }
+        ).build()
+    )
+    two.bench.run_id = two.bench.engine.start("bench", "task")
+    two.bench.finish()
+    first, second = two.bench.result().interrupts
+    run = two.client.run(two.bench.run_id)
+    block = {"responder": "ana", "decision": "approve"}
+
+    receipts = run.respond(
+        [
+            {"interruptResponse": {"interruptId": first.id, **block}},
+            {"interruptResponse": {"interruptId": second.id, **block, "decision": "reject", "comment": "no"}},
+        ]
+    )
+
+    assert [str(receipt.status) for receipt in receipts] == ["accepted", "accepted"]
+    two.bench.finish()
+    assert {node: result.result for node, result in two.bench.result().results.items()} == {
+        "a": "approve",
+        "b": "reject",
+    }
+    with pytest.raises(ResponseError, match="decision"):
+        run.respond([{"interruptResponse": {"interruptId": first.id, "response": 1, "decision": 2}}])
+
+
+def test_a_graph_in_process_is_decided_by_votes():
+    """A local graph waits until its rule is met: a vote that is only counted is no error."""
+    graph = single(lambda ctx: ctx.interrupt("ok?", rule=TEAM, action=REFUND).decision)
+    (question,) = graph("task").interrupts
+
+    def vote(who: str) -> Any:
+        block = {"interruptId": question.id, "responder": who, "decision": "approve"}
+        return graph([{"interruptResponse": block}])
+
+    assert vote("ana").status == "interrupted"
+    with pytest.raises(ResponseError, match="forbidden"):
+        vote("eve")
+    assert vote("ben").results["a"].result == "approve"
+
+
+def test_messages_of_version_2_are_votes():
+    """A message names its decision and who decides; a repeat of it gets its receipt again."""
+    team = asking()
+    message = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "ana", "comment": "ok"}
+
+    first = judge_answer(team.bench.engine, sent(message))
+    again = judge_answer(team.bench.engine, sent(message))
+    assert first.receipt is not None
+    assert (first.receipt.status, first.receipt.have, first.receipt.need) == ("counted", 1, 2)
+    assert json.loads(first.receipt.dump())["against"] == 0
+    assert again == first
+    last = judge_answer(team.bench.engine, sent({**message, "by": "human:|ben"}, 2))
+    assert last.receipt is not None
+    assert last.receipt.status == "accepted"
+    assert team.bench.store.votes(message["interrupt_id"])[0]["body"] == message
+
+
+def test_messages_of_version_1_are_votes_where_nobody_must_prove_anything():
+    """The older message is a response by its responder; a rule that asks for identity forbids it."""
+    message = {"v": 1, "response": "yes", "responder": "ana"}
+    for level, status in ((0, "accepted"), (1, "rejected")):
+        team = asking(Rule(auth=Auth(level=level)), action=None, response_schema=None)
+        verdict = judge_answer(team.bench.engine, sent({**message, "interrupt_id": team.question}))
+        assert verdict.receipt is not None
+        assert verdict.receipt.status == status
+
+
+@pytest.mark.parametrize(
+    "change", [{"by": ""}, {"by": "a|b"}, {"decision": "maybe"}, {"response_": 1}, {"v": 3}]
+)
+def test_malformed_votes_are_dead(change):
+    """A message that is no vote is not applied to anything."""
+    team = asking()
+    message = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "ana", **change}
+
+    assert judge_answer(team.bench.engine, sent(message)).disposition is Disposition.DEAD
+
+
+def test_who_asked_for_a_run_does_not_decide_it():
+    """The requester comes with the start, by engine or message; child runs have the same."""
+    rule = Rule(exclude=["requester"])
+    inner = single(lambda ctx: ctx.interrupt("ok?", rule=rule, action=REFUND).decision)
+    nested = Asking(wired({"inner": inner}).build())
+    message = {"v": 2, "graph": "bench", "task": "task", "requester": "human:https://login|ana"}
+    started = judge_start(nested.bench.engine, sent(message))
+    assert started.receipt is not None
+    nested.bench.run_id = started.receipt.run_id or ""
+    nested.bench.finish()
+    (question,) = nested.bench.result().interrupts
+
+    assert question.requester == "human:https://login|ana"
+    ana = Principal("ana", "https://login", name="Ana")
+    assert nested.client.vote(question.id, "approve", by=ana).status == "forbidden"
+    assert nested.client.vote(question.id, "approve", by="ana").status == "accepted"
+
+    plain = Asking(rule=rule, action=REFUND)
+    plain.start(requester={"principal": "human:|ana"})
+    assert [plain.vote("ana"), plain.vote("ben")] == ["forbidden", "accepted"]
+
+
+def test_who_answered_another_node_does_not_decide():
+    """Four eyes: a rule excludes those who answered a node before, with a rule or without."""
+    rule = Rule(exclude=["answered:look", "answered:check"])
+    graph = wired(
+        {
+            "look": lambda ctx: ctx.interrupt("seen?"),
+            "check": lambda ctx: ctx.interrupt("fine?", rule=Rule(need=2)).decision,
+            "pay": lambda ctx: ctx.interrupt("pay?", rule=rule, action=REFUND).decision,
+        },
+        "look check",
+        "check pay",
+    ).build()
+    team = Asking(graph)
+    team.start()
+    team.client.respond(team.question, "yes", responder="ana")
+    team.bench.finish()
+    assert [team.vote("ben"), team.vote("cid")] == ["counted", "accepted"]
+    team.bench.finish()
+
+    words = [team.vote(who) for who in ("ana", "ben", "cid", "dan")]
+    assert words == ["forbidden", "forbidden", "forbidden", "accepted"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rule": "two"},
+        {"rule": TEAM, "assignees": ["ana"]},
+        {"rule": TEAM, "risk": "some"},
+        {"risk": "high"},
+        {"action": REFUND},
+    ],
+)
+def test_options_of_a_rule_are_checked_where_it_asks(options):
+    """What can't be a rule, or needs one, fails the node with the reason."""
+    bench = Bench(single(lambda ctx: ctx.interrupt("ok?", **options)))
+    bench.start()
+    bench.finish()
+    failed = bench.result().results["a"]
+    assert isinstance(failed.result, UsageError)
