@@ -27,6 +27,7 @@ from runner.cli.keys import keys
 from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
+from runner.cli.schedules import schedules
 from runner.cli.server import server
 from runner.cli.workers import keeper, metrics, worker, workers
 from runner.records.validation import one_line
@@ -194,6 +195,7 @@ for _command in (
     worker,
     run,
     runs,
+    schedules,
     interrupts,
     graphs,
     workers,

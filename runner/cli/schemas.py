@@ -10,7 +10,19 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.cli import config, dead, dev, doctor, graphs, init, interrupts, program, run_changes, runs
+from runner.cli import (
+    config,
+    dead,
+    dev,
+    doctor,
+    graphs,
+    init,
+    interrupts,
+    program,
+    run_changes,
+    runs,
+    schedules,
+)
 from runner.cli.deploy_views import GraphCheck, MigratedRun
 from runner.operations.exports import Export
 from runner.operations.keys import PublicKey
@@ -19,6 +31,7 @@ from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time
 from runner.records.listings import RunSummary
+from runner.records.schedules import Schedule
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter
 from runner.store.redis.server_info import Metric
@@ -58,6 +71,12 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs retry": ("", run_changes.RetriedRun),
     "runs show": ("", RunView),
     "runs watch": ("", Event),
+    "schedules add": ("", Schedule),
+    "schedules backfill": ("runs", schedules.BackfilledRun),
+    "schedules list": ("schedules", Schedule),
+    "schedules pause": ("", Schedule),
+    "schedules remove": ("", schedules.RemovedSchedule),
+    "schedules resume": ("", Schedule),
     "version": ("", program.Versions),
     "workers list": ("workers", WorkerView),
 }

@@ -82,6 +82,8 @@ class Engine:
     """
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+    fire: Callable[[str], object] = staticmethod(lambda _: None)
+    """Starts what is due of a schedule, by its id; a process that can't leaves it to another one."""
 
     directory: str | None = None
     """The name of the directory that knows who is in which group; None: that of the settings."""
@@ -214,7 +216,10 @@ class Engine:
 
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
-        return int(self.ring(self.store.sweep(limit)).word)
+        reply = self.ring(self.store.sweep(limit))
+        for schedule_id in reply.schedules:
+            self.fire(schedule_id)
+        return int(reply.word)
 
     def sweep_in(self, seconds: float) -> None:
         """Sweep once more after so many seconds, for what is due before the next regular sweep."""

@@ -9,11 +9,13 @@ from fastapi import Request
 
 from runner.client import Client
 from runner.definition.registry import Plan, load, registry
+from runner.operations.schedules import Scheduler
 from runner.server.streams import Hub
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
 from runner.store.interface import Store
 from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.schedules import Schedules
 
 
 class Services:
@@ -43,6 +45,13 @@ class Services:
     def hub(self) -> Hub:
         """The reader of the streams."""
         return Hub(lambda: self.store)
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """The schedules, and what starts their runs."""
+        settings = self.settings
+        stored = Schedules(settings.redis_url, settings.namespace, settings.partitions)
+        return Scheduler(self.client.engine, stored)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

@@ -146,3 +146,20 @@ def test_without_a_store_nothing_but_health_answers(site):
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
         assert "Traceback" not in reply.text
+
+
+def test_a_schedule_is_made_paused_filled_and_removed(site):
+    """The routes do what the commands of these names do; a schedule that makes no sense is refused."""
+    body = {"id": "nightly", "graph": "echo", "cron": "0 3 * * *", "timezone": "Europe/Rome"}
+
+    assert site.http.post("/v1/schedules", json=body).status_code == 201
+    assert site.http.post("/v1/schedules", json=body).status_code == 409
+    assert site.http.post("/v1/schedules", json={**body, "id": "x", "cron": "daily"}).status_code == 422
+    assert site.http.post("/v1/schedules/nightly:pause").json()["paused"] is True
+    assert site.http.post("/v1/schedules/nightly:resume").json()["paused"] is False
+    span = {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
+    filled = site.http.post("/v1/schedules/nightly:backfill", json=span).json()["items"]
+    assert len(filled) == 2
+    assert site.http.get("/v1/runs", params={"tag": "schedule=nightly"}).json()["items"]
+    assert site.http.delete("/v1/schedules/nightly").status_code == 204
+    assert site.http.get("/v1/schedules/nightly").status_code == 404

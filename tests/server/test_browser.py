@@ -68,7 +68,7 @@ def pages_of(site):
     """Every page, of a site with something on each."""
     run, failed = site.start("approval", {"a": 1}), site.start("broken")
     (question,) = run.interrupts()
-    names = ("/", "/inbox", "/runs", "/graphs", "/workers", "/dead")
+    names = ("/", "/inbox", "/runs", "/graphs", "/schedules", "/workers", "/dead")
     return [*names, f"/runs/{run.id}", f"/runs/{failed.id}", f"/q/{question.id}", "/runs/0none"]
 
 

@@ -28,6 +28,7 @@ def test_pages_are_whole_html(site):
         "/inbox",
         "/runs",
         "/graphs",
+        "/schedules",
         "/workers",
         "/dead",
         f"/runs/{run.id}",
@@ -102,6 +103,18 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert send(site, f"{path}/fork", node="look_up").headers["location"] != path
     assert send(site, f"{path}/again").headers["location"] != path
     assert send(site, "/runs", graph="approval", task="{").status_code == 422
+
+
+def test_a_schedule_is_made_with_a_form(site):
+    """The page lists it, pauses and removes it."""
+    made = send(site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome")
+    assert made.status_code == 303
+    assert "0 3 * * * Europe/Rome" in site.http.get("/schedules", headers=HTML).text
+
+    send(site, "/schedules/nightly/pause")
+    assert "paused" in site.http.get("/schedules", headers=HTML).text
+    send(site, "/schedules/nightly/remove")
+    assert "No schedules" in site.http.get("/schedules", headers=HTML).text
 
 
 def test_who_may_not_act_sees_no_form(site):

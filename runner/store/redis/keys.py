@@ -120,6 +120,7 @@ DICTIONARY = (
         "twice the window after the last request",
     ),
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
+    Key("schedules", "hash", "id of a schedule -> when it starts which graph (JSON)", "until removed"),
     Key(
         "early",
         "hash",
@@ -267,6 +268,7 @@ class Keys:
         self.unarchived = f"{self.prefix}unarchived"
         self.partitions = f"{self.prefix}partitions"
         self.spread = f"{self.prefix}spread"
+        self.schedules = f"{self.prefix}schedules"
 
     def turn(self, name: str) -> str:
         """Name a turn of one worker at something that it does for all: a text that lapses at its end."""

@@ -668,16 +668,19 @@ class RedisStore:
     def sweep(self, limit: int = 100) -> Reply:
         _, moved, failing, ended, due = self._call("due", limit)
         doorbells: list[Doorbell] = []
+        schedules: list[str] = []
         for member in due:
-            doorbells += self._ring_due(member.decode(), moved.decode(), failed=failing == b"1")
+            reply = self._ring_due(member.decode(), moved.decode(), failed=failing == b"1")
+            doorbells += reply.doorbells
+            schedules += reply.schedules
         left = limit if ended == b"1" else 0
         while left > 0:
             expire = functools.partial(sweeping.let_expire, limit=left)
             children = int(self._transactions.run("sweep", expire, room=True).word)
             left = left - children if children else 0
-        return Reply(str(len(due)), doorbells)
+        return Reply(str(len(due)), doorbells, schedules=schedules)
 
-    def _ring(self, member: str, moved: str, *, failed: bool) -> Sequence[Doorbell]:
+    def _ring(self, member: str, moved: str, *, failed: bool) -> Reply:
         """Do what a timer says that is due."""
 
         def plan(step: Transaction) -> Reply:
@@ -686,9 +689,9 @@ class RedisStore:
         kind, run_id, key = member.split("|", 2)
         wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
         asks: list[Command] = [("ZSCORE", "timers", member)]
-        return self._transactions.run("sweep", plan, wants, asks, room=True).doorbells
+        return self._transactions.run("sweep", plan, wants, asks, room=True)
 
-    def _ring_due(self, member: str, moved: str, *, failed: bool) -> Sequence[Doorbell]:
+    def _ring_due(self, member: str, moved: str, *, failed: bool) -> Reply:
         """Do what a timer says; one that fails is put off, and the others are done."""
         kind, run_id, key = member.split("|", 2)
         try:
@@ -705,8 +708,9 @@ class RedisStore:
             key,
             problem,
         )
-        self._transactions.run("sweep", lambda step: sweeping.put_off(step, member, problem), room=True)
-        return ()
+        return self._transactions.run(
+            "sweep", lambda step: sweeping.put_off(step, member, problem), room=True
+        )
 
     def end_reported(self, run_id: str, end: int) -> Reply:
         return self._apply("end_reported", run_id, scheduler.end_reported, end)

@@ -54,7 +54,13 @@ def _hand_early(step: Transaction, run_id: str, key: str) -> Reply:
     return Reply("handed")
 
 
-DUE = {"early": _hand_early, "archive": unarchived.end}
+def _schedule(step: Transaction, schedule_id: str, key: str) -> Reply:
+    # Starting its run is not this step's: whoever swept does it. Another does where that process dies.
+    step.draft.timer(f"schedule|{schedule_id}|{key}", step.clock() + step.draft.settings.lease_ms)
+    return Reply("due", schedules=(schedule_id,))
+
+
+DUE = {"early": _hand_early, "archive": unarchived.end, "schedule": _schedule}
 
 
 def let_expire(step: Transaction, limit: int) -> Reply:

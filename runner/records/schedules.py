@@ -1,0 +1,166 @@
+"""Schedules: when runs are started by the clock, and what happens where the one before still goes on.
+
+Pure: times are milliseconds since 1970 and are passed in. A run is started for a time, never by a count: what
+was missed while no worker ran is one run, for the latest of the times that have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from runner.errors import UsageError
+from runner.records import validation
+from runner.records.json_form import stamp
+from runner.records.listings import checked_tags
+
+Overlap = Literal["skip", "buffer", "all"]
+OVERLAPS = ("skip", "buffer", "all")
+
+LEAST_INTERVAL, MOST_INTERVAL = 1.0, 366 * 86_400.0
+
+MOST_BACKFILL = 1_000
+"""Runs of one backfill at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a graph is started, by itself.
+
+    Either `interval` (seconds) or `cron` (five fields) with `timezone`. `overlap` is what happens at a time
+    at which the last run still goes on: it is left out ("skip"), started once that has ended ("buffer": one
+    waits at most), or started beside it ("all"). `next_at` is when the next run is started, `last_run` the
+    last one. `waiting_at` is the time whose run waits for the last one to end; 0 for none.
+    """
+
+    id: str
+    graph: str
+    task: Any = None
+    interval: float | None = None
+    cron: str = ""
+    timezone: str = "UTC"
+    overlap: Overlap = "skip"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    paused: bool = False
+    created_at: int = 0
+    next_at: int = 0
+    last_at: int = 0
+    last_run: str = ""
+    waiting_at: int = 0
+    v: int = 1
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, as it is stored."""
+        return asdict(self)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """Return a schedule whose values can be used.
+
+    Raises:
+        UsageError: one can't; the message says which and why.
+    """
+    for name, text in (("id", schedule.id), ("graph", schedule.graph)):
+        if not text or validation.problem(text, 200) or "|" in text or "/" in text:
+            raise UsageError(f"the {name} of a schedule is a short text without | and /, not {text!r:.80}.")
+    if bool(schedule.cron) == (schedule.interval is not None):
+        raise UsageError("a schedule needs an interval or a cron expression, and not both.")
+    if schedule.interval is not None and not LEAST_INTERVAL <= schedule.interval <= MOST_INTERVAL:
+        raise UsageError(f"an interval is from 1 second to a year, not {schedule.interval!r:.40} seconds.")
+    if schedule.overlap not in OVERLAPS:
+        raise UsageError(f"overlap is one of {', '.join(OVERLAPS)}, not {schedule.overlap!r:.40}.")
+    try:
+        ZoneInfo(schedule.timezone)
+    except (KeyError, OSError, ValueError) as error:
+        raise UsageError(f"the time zone {schedule.timezone!r:.80} is not known.") from error
+    if schedule.cron:
+        _cron(schedule.cron)
+    checked_tags(schedule.tags)
+    return schedule
+
+
+def _cron(expression: str) -> Any:
+    try:
+        from croniter import croniter  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(
+            "cron expressions need the extra `schedules`: pip install 'celery-graph-runner[schedules]'."
+        ) from error
+    if len(expression.split()) != 5 or not croniter.is_valid(expression):
+        raise UsageError(f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday.")
+    return croniter
+
+
+def next_time(schedule: Schedule, after: int) -> int:
+    """Return the first time of a schedule behind a moment.
+
+    Intervals count from when the schedule was made. A cron expression is about the clocks of its zone: a time
+    that they skip in spring is at the end of the gap, and one that they show twice in autumn comes once.
+    """
+    if schedule.interval is not None:
+        step = round(schedule.interval * 1000)
+        passed = (after - schedule.created_at) // step
+        return schedule.created_at + (passed + 1) * step
+    return next(_cron_times(schedule, after))
+
+
+def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
+    # Counted on the clock's face, without a zone: so every matching time of a day comes exactly once.
+    zone = ZoneInfo(schedule.timezone)
+    face = datetime.fromtimestamp(after / 1000, zone).replace(tzinfo=None)
+    times = _cron(schedule.cron)(schedule.cron, face)
+    while True:
+        local = times.get_next(datetime)
+        moment = round(local.replace(tzinfo=zone).astimezone(UTC).timestamp() * 1000)
+        if moment > after:
+            yield moment
+
+
+def times_between(schedule: Schedule, first: int, last: int) -> list[int]:
+    """List the times of a schedule from `first` to `last`, both included.
+
+    Raises:
+        UsageError: there are more than a backfill may have.
+    """
+    times: list[int] = []
+    moment = next_time(schedule, first - 1)
+    while moment <= last:
+        times.append(moment)
+        if len(times) > MOST_BACKFILL:
+            raise UsageError(f"the range has more than {MOST_BACKFILL} times; take a shorter one.")
+        moment = next_time(schedule, moment)
+    return times
+
+
+def due(schedule: Schedule, now: int, *, is_free: bool) -> tuple[int, Schedule]:
+    """Return for which time a run is to be started now (0: none), and the schedule behind that.
+
+    `is_free` says that the last run has ended.
+    """
+    if schedule.paused:
+        return 0, schedule
+    free = is_free or schedule.overlap == "all"
+    if schedule.next_at > now:
+        if schedule.waiting_at and free:
+            return schedule.waiting_at, replace(schedule, waiting_at=0, last_at=schedule.waiting_at)
+        return 0, schedule
+    latest = schedule.next_at
+    while (later := next_time(schedule, latest)) <= now:
+        latest = later
+    moved = replace(schedule, next_at=later)
+    if free:
+        return latest, replace(moved, waiting_at=0, last_at=latest)
+    return 0, replace(moved, waiting_at=latest if schedule.overlap == "buffer" else 0)
+
+
+def key_of(schedule: Schedule, at: int) -> str:
+    """Return the idempotency key of a run: each time of a schedule starts one, whoever starts it."""
+    return f"schedule:{schedule.id}:{schedule.created_at}:{at}"
+
+
+def tags_of(schedule: Schedule, at: int) -> dict[str, str]:
+    """Return the tags of a run: those of the schedule, its id and the time."""
+    return {**schedule.tags, "schedule": schedule.id, "scheduled_at": stamp(at) or ""}

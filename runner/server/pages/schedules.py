@@ -1,0 +1,67 @@
+"""The page of schedules."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi.responses import HTMLResponse
+
+from runner.cli.schedules import when
+from runner.records.schedules import OVERLAPS, Schedule
+from runner.server.access import OPERATE, READ, Person
+from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem
+from runner.server.services import Services, services
+
+router = APIRouter(include_in_schema=False)
+
+Served = Annotated[Services, Depends(services)]
+Operates = Annotated[Person, Depends(OPERATE)]
+
+
+@router.get("/schedules")
+def schedules(request: Request, person: Annotated[Person, Depends(READ)], served: Served) -> HTMLResponse:
+    """Show the schedules, and a form for a new one."""
+    return page(
+        request,
+        "schedules.html",
+        person,
+        schedules=[(schedule, when(schedule)) for schedule in served.scheduler.schedules.all()],
+        graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
+        overlaps=OVERLAPS,
+    )
+
+
+@router.post("/schedules")
+def add(
+    request: Request,
+    _: Operates,
+    served: Served,
+    name: Annotated[str, Form()],
+    graph: Annotated[str, Form()],
+    cron: Annotated[str, Form()] = "",
+    interval: Annotated[str, Form()] = "",
+    timezone: Annotated[str, Form()] = "UTC",
+    overlap: Annotated[str, Form()] = "skip",
+    task: Annotated[str, Form()] = "null",
+) -> Response:
+    """Make a schedule."""
+    try:
+        value, seconds = json.loads(task), float(interval) if interval else None
+    except ValueError as error:
+        raise Problem(422, f"The task is JSON, the interval a number of seconds: {error}.") from error
+    made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
+    served.scheduler.add(made)
+    return back(request, "/schedules")
+
+
+@router.post("/schedules/{schedule_id}/{action}")
+def change(request: Request, schedule_id: str, action: str, _: Operates, served: Served) -> Response:
+    """Pause, resume or remove a schedule."""
+    actions = {name: getattr(served.scheduler, name) for name in ("pause", "resume", "remove")}
+    if action not in actions:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    actions[action](schedule_id)
+    return back(request, "/schedules")

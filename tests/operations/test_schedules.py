@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+
+import pytest
+import redis
+
+from runner import Client
+from runner.definition.registry import Registry
+from runner.errors import ConflictError, NotFoundError, StoreError
+from runner.operations import schedules as module
+from runner.operations.schedules import Scheduler
+from runner.records.schedules import Schedule
+from runner.settings import Settings
+from runner.store.redis.partitions import open_store
+from runner.store.redis.schedules import TIMER, Schedules
+from tests.graphs import ident, single
+from tests.waiting import wait_until
+
+MINUTELY = Schedule("s", "g", task={"a": 1}, interval=60, tags={"team": "a"})
+
+
+class Ignored:
+    def ring(self, doorbells):
+        pass
+
+    def call(self, task, kwargs, task_id):
+        return True
+
+
+class Site:
+    """A store with one graph, whose clock can be said to be later by moving a schedule's times."""
+
+    def __init__(self, url):
+        self.settings, registry = Settings(redis_url=url, lease=1), Registry()
+        registry.add("g", lambda: single(ident))
+        self.client = Client(store=open_store(self.settings), dispatcher=Ignored(), registry=registry)
+        self.engine = self.client.engine
+        self.engine.publish(["g"])
+        self.raw = redis.Redis.from_url(url)
+
+    def scheduler(self):
+        """What one more process has."""
+        return Scheduler(self.engine, Schedules(self.settings.redis_url))
+
+    def make_due(self, schedule_id, by=1_000):
+        """Set a schedule and its timer to so many ms ago."""
+        schedules = Schedules(self.settings.redis_url)
+        before = schedules.get(schedule_id)
+        assert schedules.replace(before, replace(before, next_at=schedules.now() - by))
+
+    def runs(self):
+        return self.client.runs(tags={"schedule": "s"}).items
+
+    def timer(self):
+        return self.raw.zscore("runner:{p00}:timers", TIMER.format("s"))
+
+
+@pytest.fixture
+def site(redis_url):
+    """A store on which nothing is scheduled yet."""
+    return Site(redis_url)
+
+
+def test_a_sweep_starts_what_is_due(site):
+    """The run has the task, the tags and the time; the next sweep starts nothing more."""
+    scheduler = site.scheduler()
+    site.engine.fire = scheduler.fire
+    made = scheduler.add(MINUTELY)
+    site.engine.sweep()
+    assert site.runs() == ()
+    site.make_due("s")
+
+    site.engine.sweep()
+    site.engine.sweep()
+
+    (run,) = site.runs()
+    after = scheduler.schedules.get("s")
+    assert run.tags["team"] == "a"
+    assert run.tags["scheduled_at"]
+    assert site.engine.store.read(run.run_id).task == {"a": 1}
+    assert (after.last_run, after.next_at > made.created_at) == (run.run_id, True)
+    assert site.timer() == after.next_at
+
+
+def test_many_processes_start_one_run(site):
+    """Each time has one run, however many take it at once."""
+    site.scheduler().add(MINUTELY)
+    site.make_due("s")
+    together = threading.Barrier(8)
+
+    def fire():
+        scheduler = site.scheduler()
+        together.wait()
+        scheduler.fire("s")
+
+    threads = [threading.Thread(target=fire) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(site.runs()) == 1
+
+
+def test_a_process_that_dies_between_start_and_record_doubles_nothing(site, monkeypatch):
+    """The timer comes again after a lease, and gets the run that was started."""
+    dying = site.scheduler()
+    dying.add(MINUTELY)
+    site.make_due("s")
+
+    def die(*_):
+        raise StoreError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Schedules, "replace", die)
+        with pytest.raises(StoreError):
+            dying.fire("s")
+    assert len(site.runs()) == 1
+    assert site.scheduler().schedules.get("s").last_run == ""
+    site.engine.fire = site.scheduler().fire
+
+    def is_taken():
+        site.engine.sweep()
+        return site.scheduler().schedules.get("s").last_run
+
+    wait_until(is_taken, "another process takes it")
+
+    assert len(site.runs()) == 1
+
+
+def test_without_a_key_of_the_time_it_would_be_doubled(site, monkeypatch):
+    """The control of the two tests above: the key is what makes repeats the same run."""
+    numbers = itertools.count()
+    monkeypatch.setattr(module, "key_of", lambda *_: f"any {next(numbers)}")
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+    site.make_due("s")
+    with monkeypatch.context() as patch:
+        patch.setattr(Schedules, "replace", lambda *_: False)
+        scheduler.fire("s")
+    scheduler.fire("s")
+
+    assert len(site.runs()) == 2
+
+
+def test_a_paused_schedule_has_no_timer(site):
+    """Pausing takes the timer away, resuming sets it for the next time behind now."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+
+    scheduler.pause("s")
+    assert site.timer() is None
+    site.make_due("s")
+    resumed = scheduler.resume("s")
+
+    assert site.timer() == resumed.next_at > scheduler.schedules.now()
+
+
+def test_a_backfill_starts_each_time_once(site):
+    """A range that was filled before gets no second runs."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+
+    first = scheduler.backfill("s", 0, 300_000)
+    again = scheduler.backfill("s", 60_000, 360_000)
+
+    assert len(first) == len(again)
+    assert len(site.runs()) == len({*first, *again})
+    assert set(first) & set(again)
+
+
+def test_a_schedule_needs_its_graph_and_its_name(site):
+    """An unknown graph, a name that is taken and one that is not there are said at once."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+
+    with pytest.raises(ConflictError):
+        scheduler.add(MINUTELY)
+    with pytest.raises(NotFoundError, match="nowhere"):
+        scheduler.add(Schedule("t", "nowhere", interval=60))
+    with pytest.raises(NotFoundError):
+        scheduler.pause("t")
+    scheduler.remove("s")
+    assert (scheduler.schedules.all(), site.timer()) == ([], None)
+    assert scheduler.fire("s") == ""
