@@ -727,3 +727,62 @@ def test_an_address_that_can_not_be_read_is_a_mistake_of_the_caller(url):
         RedisStore(url)
 
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("last", ["park", "settle"])
+def test_a_node_that_was_alone_is_not_when_another_was_answered(worker, store, last):
+    """What a worker's claim has read is presumed when its node waits or ends; the script checks it."""
+    run_id = worker.start("a b")
+    (question,) = worker.park(run_id, "b")
+    token = worker.token(run_id, "a")
+    worker.answer(question)
+
+    if last == "park":
+        assert store.park(token, [worker.question(token)], None).word == "waiting"
+        assert worker.statuses(run_id) == "executing: a waiting, b ready"
+    else:
+        assert worker.settle(token) == "settled"
+        assert worker.statuses(run_id) == "executing: a completed, b ready"
+
+
+def test_a_run_waits_for_an_archive_that_came_while_its_last_node_ran(worker, store, client):
+    """That there is none was presumed: it is looked up again, and known from then on."""
+    run_id, token = worker.begin("a")
+    store.archivable("folder", 1, pause=0, mine=60, hold=60)
+
+    assert worker.settle(token) == "settled"
+    worker.run(other := worker.start("a"), "a")
+
+    assert client.pttl(KEYS.run(run_id)) == client.pttl(KEYS.run(other)) == -1
+    assert store.archivable("folder", 2, pause=0, mine=60, hold=60) == [run_id, other]
+
+
+def test_a_question_that_was_published_before_is_parked_with(worker, store, clock):
+    """After `ask`, or a checkpoint, what the claim has read is not all: nothing is presumed."""
+    run_id, token = worker.begin("a")
+    store.save(token, saved(1, "m"))
+    question = worker.ask(token)
+
+    assert store.park(token, [question], saved(2, "n")).word == "waiting"
+    again = worker.answer(question) and worker.claim(run_id, "a")
+    assert (again.document, len(again.messages)) == (saved(2, "n").document, len(saved(2, "n").messages))
+    assert [answer.id for answer in again.answers] == [question.id]
+    second = worker.numbered_question(again, "more?")
+    assert store.park(again.token, [second], saved(3, "o")).word == "waiting"
+    asked_at = {question.id: question.asked_at for question in worker.read(run_id).interrupts}
+    assert asked_at[second.id] == clock()
+
+
+def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
+    """Nothing has changed since the claim: it is written without a look."""
+    run_id, token = worker.begin("a")
+    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    store.park(token, [worker.question(token)], None)
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
+
+    worker.answer(worker.question(token))
+    token = worker.token(run_id, "a")
+    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    worker.settle(token)
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
+    assert worker.statuses(run_id) == "completed: a completed"

@@ -231,6 +231,13 @@ class Draft:
         self.guards.setdefault(key, {})[name] = value or b""
         return value
 
+    def has(self, key: str) -> bool:
+        """Whether there is a key; it may come or go meanwhile, unless that is presumed."""
+        is_there = bool(self.reads.reply("EXISTS", key))
+        if self.reads.is_presumed:
+            self.forms[key, ""] = "." if is_there else "^$"
+        return is_there
+
     def peek(self, key: str, name: str) -> bytes | None:
         """Return a field that may change meanwhile."""
         if name in self.drops.get(key, {}):

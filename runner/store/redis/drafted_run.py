@@ -165,12 +165,14 @@ class DraftedRun:
         self._arrived.update(result.arrivals)
 
     def end(self, now: int) -> None:
-        self.draft.put(self.key, "ended", now)
+        self.draft.put(self.key, "ended", self.draft.moment(now))
 
     def open(self, question: Interrupt) -> None:
         questions.open_question(self.draft, self.record, question, self._written)
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
+        if not self.draft.reads.now:
+            self.draft.reads.again()  # the decision is read in this step, too: it needs the time
         questions.close(self.draft, self.record, interrupt_id, f"{status} {now}  ".encode())
 
     def remind(self, interrupt_id: str) -> int:

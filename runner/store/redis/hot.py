@@ -16,6 +16,7 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
 from runner.errors import StoreError
+from runner.records.interrupts import Interrupt
 from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import Known, Plan, plan
@@ -23,13 +24,16 @@ from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, Settlement, Token
-from runner.store.redis import doorbell_template, plans
+from runner.store.redis import doorbell_template, plans, retention
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.keys import Keys
+from runner.store.redis.draft import Command, Reads
+from runner.store.redis.early import EARLY
+from runner.store.redis.keys import TEMPLATE, Keys, run_key
 from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
-from runner.store.redis.script_values import decided
+from runner.store.redis.script_values import decided, question_fields
 from runner.store.redis.sizes import VISIT_BYTES
+from runner.store.redis.transaction import HEAD
 
 NOTHING_KEPT = (None, None, None, None, None)
 """What most nodes have beside fields of their runs: no item, questions, decisions or document."""
@@ -40,15 +44,20 @@ GRAPHS, RUNS = 500, 5_000
 FORMS = 10_000
 """How many forms of settles a process remembers of one graph: a node has one for each choice of edges."""
 
+OWN = tuple(name for name in HEAD if name != "run")
+"""Fields of a run that a process reads when it first meets it. Whatever of them may change is compared when
+it is relied on."""
+
 SMALL = 1_000
 """Bytes of a run's task and state that a process remembers; larger ones are read by each claim."""
 
 
 @dataclass(slots=True)
 class KnownRun:
-    """A run's graph, which each claim compares, and its task and state, which never change."""
+    """A run's graph, which each claim compares; its own fields; its task and state, which never change."""
 
     graph: KnownGraph
+    head: Mapping[str, bytes | None]
     values: tuple[bytes, bytes] | None = None
 
 
@@ -121,7 +130,7 @@ class Hot:
         if graph is None or not graph.is_plain(node):
             return None
         known = run.values if run else None
-        fields = graph.fields(node) if known else (*graph.fields(node), "task", "state")
+        fields = (*graph.fields(node), *_unknown(run))
         if len(fields) > plans.MOST_FIELDS:
             return None
         item = f"{map_of(node)}.{number}.{index_of(node)}" if map_of(node) else ""
@@ -134,8 +143,7 @@ class Hot:
             return Reply("stale") if word == b"stale" else None
         text, parent, counters, *rest = reply
         values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
-        is_alone = counters.split(b" ", 2)[1] == b"1"
-        seen = Seen(run_id, graph, parent != b"-", is_alone, {f"n:{node}": text})
+        seen = Seen(run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text})
         return self._claimed(node, seen, values, known, rest[len(fields) :] or NOTHING_KEPT)
 
     def _claimed(
@@ -158,6 +166,7 @@ class Hot:
             load(value or b"null") for value in self._large.get([item or own_task or task, state, *outputs])
         ]
         seen.texts |= {name: values[name] or b"" for name in graph.guards(node)}
+        seen.asked = encoding.dump([record.visit, *map(bytes.decode, asked)]) if asked else None
         seen.kept = len(document or b""), [len(message) for message in messages]
         seen.final = _final(graph.topology, node, values)
         return Claim(
@@ -189,10 +198,12 @@ class Hot:
     ) -> tuple[bytes, bytes]:
         """Remember a run that this process has not claimed a node of before."""
         task, state = values["task"] or b"null", values["state"] or b"{}"
+        before = self._runs.get(run_id)
+        head = before.head if before else {name: values[name] for name in OWN}
         if len(self._runs) > RUNS:
             self._runs.clear()
         self._likely[shape_name(node)] = graph
-        self._runs[run_id] = KnownRun(graph, (task, state) if len(task) + len(state) <= SMALL else None)
+        self._runs[run_id] = KnownRun(graph, head, (task, state) if len(task) + len(state) <= SMALL else None)
         return task, state
 
     def _inputs(
@@ -268,14 +279,16 @@ class Hot:
         run_id, graph, node = before.run_id, before.graph, name.decode()
         run = self._runs.get(run_id)
         known = run.values if run else None
-        fields = graph.fields(node) if known else (*graph.fields(node), "task", "state")
+        fields = (*graph.fields(node), *_unknown(run))
         written = {**before.final, **written}
         missing = [field for field in fields if field not in written]
         try:
             values = dict(zip(missing, self._read(run_id, missing), strict=True)) if missing else {}
         except StoreError:
             return None  # the settle is done; the lease of the claim runs out
-        seen = Seen(run_id, graph, before.is_child, active == 1, {f"n:{node}": text})
+        status, _, counters = before.line.split(b" ", 2)
+        line = b"%s %d %s" % (status, active, counters)
+        seen = Seen(run_id, graph, before.is_child, line, {f"n:{node}": text})
         task, item = (fetched[0].decode(), fetched[1]) if fetched else ("", None)
         own = (item, None, None, None, None)
         return replace(self._claimed(node, seen, {**values, **written}, known, own), rung_by=task)
@@ -294,6 +307,44 @@ class Hot:
                 claim = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
                 return claim if isinstance(claim, Claim) else None
         return None
+
+    # What a request reads that the hot way does not do
+
+    def presume(
+        self, token: Token, questions: Sequence[Interrupt] = (), *, has_archive: bool = False
+    ) -> Reads | None:
+        """Presume what a request reads that ends or parks the only active node of its run; None if unknown.
+
+        It is what the claim has read, and that `questions` are new. The run has no children and no callback.
+        """
+        seen, run = token.seen, self._runs.get(token.run_id)
+        if not isinstance(seen, Seen) or run is None or seen.kept is None or not seen.is_alone:
+            return None
+        if seen.is_child or run.head["on_end"] or run.graph is not seen.graph:
+            return None
+        key, node, (document, messages) = run_key(token.run_id), token.node, seen.kept
+        asked = [field for question in questions for field in question_fields(question.id)]
+        fields = {
+            key: {
+                **run.head,
+                **{name: text or None for name, text in seen.texts.items()},
+                **dict.fromkeys([*asked, *(f"w:{question.id}" for question in questions)]),
+                "run": seen.line,
+                f"q:{node}": seen.asked,
+            },
+            f"{key}:m": {f"#{node}": b"%d" % len(messages) if messages else None},
+            EARLY: dict.fromkeys(f"?{question.id}" for question in questions),
+        }
+        lengths: dict[Command, int] = {
+            ("HSTRLEN", f"{key}:m", f"{nth}.{node}"): size for nth, size in enumerate(messages, 1)
+        }
+        replies = retention.presumed(token.run_id, has_archive=has_archive)
+        reads = Reads()
+        reads.presume(
+            fields,
+            {("HSTRLEN", key, f"k:{node}"): document, ("EXISTS", TEMPLATE): 1, **lengths, **replies},
+        )
+        return reads
 
     def _settle(
         self, token: Token, seen: Seen, settlement: Settlement, nonce: str, result: tuple[bytes, bytes]
@@ -352,6 +403,12 @@ class Hot:
         if planned is None:
             raise Unplanned(token)
         return planned
+
+
+def _unknown(run: KnownRun | None) -> Sequence[str]:
+    """Name what a claim reads of a run beside what its node needs."""
+    values = () if run and run.values else ("task", "state")
+    return values if run else (*values, *OWN)
 
 
 def _final(topology: Topology, node: str, values: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:

@@ -143,17 +143,24 @@ class KnownGraph:
 class Seen:
     """What a claim has read of its run, as texts: what plans of that visit are made of, and their guards.
 
-    `is_alone` says that no other node was active; `kept` are the bytes of the document and of each
-    message that the node keeps. `final` are fields that no longer change as long as the run goes on.
+    `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
+    the document and of each message that the node keeps, None where it has written others since. `final` are
+    fields that no longer change as long as the run goes on.
     """
 
     run_id: str
     graph: KnownGraph
     is_child: bool
-    is_alone: bool
+    line: bytes
     texts: dict[str, bytes]
-    kept: tuple[int, Sequence[int]] = (0, ())
+    asked: bytes | None = None
+    kept: tuple[int, Sequence[int]] | None = (0, ())
     final: Mapping[str, bytes | None] = field(default_factory=dict)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node of the run was active."""
+        return self.line.split(b" ", 2)[1] == b"1"
 
     def known(self) -> Known:
         """Read the texts, for a plan."""

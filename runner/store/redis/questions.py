@@ -66,13 +66,15 @@ def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Writ
         # What its expiry leaves may be large: there is room for it now.
         write(interrupts.expired_output(question))
     lifetime = question.expires_in
-    expires = 0 if lifetime is None else question.asked_at + max(1, round(lifetime * 1000))
-    head = f"\1{draft.event_number(run.run_id)} {question.asked_at} {expires} "
+    asked_at, expires = question.asked_at, "0"
+    if lifetime is not None:
+        expires = draft.moment_within(asked_at + max(1, round(lifetime * 1000)))
+    head = f"\1{draft.event_number(run.run_id)} {draft.moment_within(asked_at)} {expires} "
     asked, decided = question_fields(name)
     draft.put(key, asked, head.encode() + text)
     draft.drop(key, decided)
     for each in _lists(run, name, text):
-        draft.command("ZADD", each, question.asked_at, name)
+        draft.command("ZADD", each, draft.moment(asked_at), name)
     early.hand(draft, run.run_id, name)
     field = f"q:{question.node_id}"
     visit, *ids = load(draft.get(key, field) or dump([question.visit]))

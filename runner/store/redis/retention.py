@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runner.records.run import FINAL, RunRecord, Status
 from runner.store.encoding import RECORD, load, run_record
 from runner.store.redis.draft import Command, Draft
@@ -33,8 +35,8 @@ def follow(draft: Draft, before: RunRecord, after: RunRecord) -> None:
         if after.parent:
             if outlived(draft, after.parent):
                 retire(draft, after)
-        elif draft.reads.reply("EXISTS", ARCHIVE):
-            draft.command("ZADD", UNARCHIVED, draft.reads.now, after.run_id)
+        elif draft.has(ARCHIVE):
+            draft.command("ZADD", UNARCHIVED, draft.moment(draft.reads.now), after.run_id)
         else:
             retire(draft, after)
 
@@ -64,7 +66,17 @@ def _revive(draft: Draft, before: RunRecord) -> None:
 
 def questions(run_id: str) -> list[Command]:
     """Name the commands that the end of a run needs."""
-    return [("EXISTS", ARCHIVE), ("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
+    return [("EXISTS", ARCHIVE), *_of_children(run_id)]
+
+
+def presumed(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
+    """Return what those commands reply where a run has no children."""
+    children: dict[Command, Any] = {command: [] for command in _of_children(run_id)}
+    return {("EXISTS", ARCHIVE): int(has_archive), ("EXISTS", f"{run_key(run_id)}:c"): 0, **children}
+
+
+def _of_children(run_id: str) -> list[Command]:
+    return [("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
 
 
 def outlived(draft: Draft, parent: str) -> bool:
@@ -80,15 +92,22 @@ def retire(draft: Draft, run: RunRecord) -> None:
     key, retention = run_key(run.run_id), draft.settings.retention_ms
     if not retention:
         return
-    children = draft.reads.reply("LRANGE", f"{key}:c", 0, -1)
+    children = _children(draft, key)
     for part in PARTS:
         draft.command("PEXPIRE", key + part, retention)
     idem = _idem(draft, key)
     if idem:
         draft.command("PEXPIRE", idem, retention)
-    draft.command("ZADD", "retired", draft.reads.now + retention, _entry(draft, run))
+    draft.command("ZADD", "retired", draft.moment(draft.reads.now + retention), _entry(draft, run))
     if children:
         draft.command("RPUSH", "retiring", *children)
+
+
+def _children(draft: Draft, key: str) -> list[bytes]:
+    children: list[bytes] = draft.reads.reply("LRANGE", f"{key}:c", 0, -1)
+    if draft.reads.is_presumed and not children:
+        draft.has(f"{key}:c")
+    return children
 
 
 def read_record(draft: Draft, run_id: str) -> RunRecord | None:

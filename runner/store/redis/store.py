@@ -60,6 +60,7 @@ from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
 from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import LargeValues
+from runner.store.redis.plans import Seen
 from runner.store.redis.questions import standing, votes_field
 from runner.store.redis.script_values import claimed, fetched, question_fields
 from runner.store.redis.scripts import Scripts
@@ -163,6 +164,7 @@ class RedisStore:
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
         self._trim_at = 0.0
+        self._has_archive = False
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
         confirmed = None
@@ -280,6 +282,7 @@ class RedisStore:
         return claim
 
     def save(self, token: Token, saved: Saved) -> Reply:
+        _forget_kept(token)
         return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
 
     def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
@@ -306,7 +309,9 @@ class RedisStore:
         fields.append(f"q:{token.node}")
         wants, asks = _saved_wants(token, saved)
         wants += [*_wants(token, *fields), *(("early", f"?{question.id}") for question in interrupts)]
-        return self._transactions.run(verb, plan, wants, asks, room=verb == "park")
+        presumed = self._hot.presume(token, interrupts) if verb == "park" else None
+        _forget_kept(token)
+        return self._transactions.run(verb, plan, wants, asks, room=verb == "park", presumed=presumed)
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         if settlement.status is Status.COMPLETED:
@@ -323,6 +328,7 @@ class RedisStore:
             stopping = run is None or stops(step.changes(run), token.node)
             reply = requests.settle(step, token, settlement, nonce)
             if run is not None and reply.word == "settled":
+                self._has_archive = step.draft.has(retention.ARCHIVE)
                 attempt = run.node(token.node).attempt
                 step.draft.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
                 if settlement.status is Status.COMPLETED and not stopping and token.node != AFTER_GRAPH:
@@ -332,7 +338,9 @@ class RedisStore:
         wants, asks = _saved_wants(token, settlement.saved)
         wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
         asks += retention.questions(token.run_id)
-        reply = self._transactions.run("settle", plan, wants, asks, room=True)
+        completes = settlement.status is Status.COMPLETED and not settlement.session
+        presumed = self._hot.presume(token, has_archive=self._has_archive) if completes else None
+        reply = self._transactions.run("settle", plan, wants, asks, room=True, presumed=presumed)
         if settlement.stay and repeats and reply.word == "settled":
             return Reply("settled", claim=self._hot.claim_again(token, nonce))
         return reply
@@ -1051,6 +1059,12 @@ def _saved_wants(token: Token, saved: Saved | None) -> tuple[list[tuple[str, str
         return [], []
     key = run_key(token.run_id)
     return [(f"{key}:m", f"#{token.node}")], [("HSTRLEN", key, f"k:{token.node}")]
+
+
+def _forget_kept(token: Token) -> None:
+    """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
+    if isinstance(token.seen, Seen):
+        token.seen.kept = None
 
 
 def _token(token: Token) -> tuple[Argument, ...]:

@@ -133,7 +133,7 @@ class Transaction:
             withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
             reminded = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
             name = f"\1{record.run_id}:{number}"
-            about = ("node", node, "visit", visit, "detail", detail, "at", now)
+            about = ("node", node, "visit", visit, "detail", detail, "at", draft.moment(now))
             body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
             more = ("data", text) if kind in OF_VOTES else ()
             self.draft.command(
@@ -172,7 +172,7 @@ class Transaction:
             if run is not None:
                 run.flush()
         draft, settings = self.draft, self.draft.settings
-        if draft.reads.is_presumed:
+        if draft.reads.is_presumed and doorbells and settings.push:
             draft.forms[TEMPLATE, "template"] = "."
         if doorbells and settings.push and not draft.reads.reply("EXISTS", TEMPLATE):
             # No worker has left a template to ring with: the next sweep rings.
