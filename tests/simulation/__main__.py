@@ -8,7 +8,7 @@ import sys
 import time
 
 from runner.dev.embedded import embedded_store
-from tests.simulation.history import Make, drawn, play, report
+from tests.simulation.history import Make, drawn, play, raced, report
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import in_memory
 
@@ -20,7 +20,7 @@ def search(first: int, count: int, make: Make, store: str) -> int:
     """Play seeds until one fails; returns the exit code."""
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
-        history = drawn(seed)
+        history = raced(seed) if store == "races" else drawn(seed)
         error = play(history, make).error
         if error:
             command = f"make simulate FROM={seed} SEEDS=1"
@@ -37,14 +37,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
-    parser.add_argument("--store", choices=["memory", "redis", "partitions"], default="memory")
+    parser.add_argument("--store", choices=["memory", "redis", "partitions", "races"], default="memory")
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
         return search(chosen.first, chosen.seeds, in_memory, chosen.store)
     with embedded_store() as server:
         partitions = 2 if chosen.store == "partitions" else 1
-        return search(chosen.first, chosen.seeds, on_redis(server.url, partitions), chosen.store)
+        make = on_redis(server.url, partitions, races=chosen.store == "races")
+        return search(chosen.first, chosen.seeds, make, chosen.store)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ class Actor:
         self.point, self.crashes = "start", 0
         self.blocked_by: Actor | None = None
         self.done = self.dead = self.claimed = False
+        self.calls: int | None = None
+        """How many calls of a server the request had that it makes now, if it makes one."""
         self.result: Any = None
         self.error: RunnerError | None = None
         self._greenlet = greenlet.greenlet(self._run)
@@ -99,7 +101,12 @@ class Wire:
         return reply
 
     def _do(self, name: str, arguments: tuple, named: dict) -> Any:
-        reply = getattr(self._store, name)(*arguments, **named)
+        actor = self._process.world.current
+        actor.calls = 0
+        try:
+            reply = getattr(self._store, name)(*arguments, **named)
+        finally:
+            actor.calls = None
         self._process.world.judge(name, arguments, reply)
         return reply
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.execution.results import GraphResult
 from runner.records.run import FINAL, Status
@@ -65,6 +65,15 @@ def drawn(seed: int) -> History:
     if seed % 4 == 2:
         words = ["unheard", *words]
     return History(seed, setting, tuple((word, chance.randrange(1000)) for word in words))
+
+
+def raced(seed: int) -> History:
+    """Draw a history in which others often come in between two calls of one request."""
+    history = drawn(seed)
+    return replace(
+        history,
+        steps=tuple(("race" if word == "hurry" else word, number) for word, number in history.steps),
+    )
 
 
 @dataclass

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import redis
 
+from runner.errors import StoreError
 from runner.store.addresses import Place, places
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
@@ -19,8 +21,11 @@ LOOKS = 10
 """Changes between two looks at everything: reading all of a store again takes time."""
 
 
-def on_redis(url: str, partitions: int = 1) -> Callable[[Setting], World]:
-    """Make worlds around an empty Redis store, whose time is the simulated one."""
+def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[[Setting], World]:
+    """Make worlds around an empty Redis store, whose time is the simulated one.
+
+    With `races` others may come in between any two calls of one request.
+    """
     server, where = redis.Redis.from_url(url), places(url, partitions)
 
     def make(setting: Setting) -> World:
@@ -30,6 +35,9 @@ def on_redis(url: str, partitions: int = 1) -> Callable[[Setting], World]:
             RedisStore(url, partition=place.partition, clock=clock, lease=LEASE, push=False)
             for place in where
         ]
+        if races:
+            for store in stores:
+                store._redis.call = racing(store._redis.call, lambda: world)
         store = stores[0] if partitions == 1 else PartitionedStore(stores, Layout(where), relays=False)
         world = World(
             setting, store, clock, lambda: inside(world, store), lambda: timers(server, where), looks=LOOKS
@@ -37,6 +45,20 @@ def on_redis(url: str, partitions: int = 1) -> Callable[[Setting], World]:
         return world
 
     return make
+
+
+def racing(call: Callable[..., Any], world: Callable[[], World]) -> Callable[..., Any]:
+    """Let the actor whose request this is stop before each call."""
+
+    def stop_and_call(*arguments: Any, **named: Any) -> Any:
+        actor = world().current
+        if actor is not None and actor.calls is not None:
+            actor.calls += 1
+            if actor.stop("within a request" if actor.calls > 1 else "at its first call") == "cut":
+                raise StoreError("a call of a request was cut off.")
+        return call(*arguments, **named)
+
+    return stop_and_call
 
 
 def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
@@ -51,8 +73,8 @@ def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
         todo += store.children(run_id)
 
 
-def timers(server: redis.Redis, where: Sequence[Place]) -> dict[tuple[str, str, str], int]:
+def timers(server: redis.Redis, where: Sequence[Place]) -> dict[tuple[str, str, str], float]:
     """Read when what is due."""
     keys = [Keys(partition=place.partition).timers for place in where]
     rows = [row for key in keys for row in server.zrange(key, 0, -1, withscores=True)]
-    return {tuple(name.decode().split("|", 2)): int(due) for name, due in rows}
+    return {tuple(name.decode().split("|", 2)): due for name, due in rows}

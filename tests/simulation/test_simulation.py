@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.test_racing_answers import NO_CHECK, UncheckedScripts
 from tests.simulation import sabotage
-from tests.simulation.history import History, drawn, kind_of, play, report, shortest
+from tests.simulation.history import History, drawn, kind_of, play, raced, report, shortest
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import World, in_memory
 
@@ -23,6 +24,7 @@ SEEDS = 500
 PART = 50
 QUICK = range(1, 6)
 ON_REDIS = range(1, 101)
+RACES = range(1, 101)
 REGRESSIONS = (30, 42, 120)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
@@ -114,6 +116,38 @@ def test_a_cluster_on_redis_has_the_same_history(redis_url):
 def test_clusters_on_redis_have_the_same_histories(first, redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
     same_on_redis(range(first, first + 10), redis_url)
+
+
+def holds_in_races(seed, url) -> None:
+    history, make = raced(seed), on_redis(url, races=True)
+    error = play(history, make).error
+    assert not error, report(history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races")
+
+
+@pytest.mark.parametrize("seed", RACES[5:8])
+def test_whoever_comes_in_between_two_calls_of_a_request_is_seen(seed, redis_url):
+    """What was looked at may have changed when it is written: then it is planned again."""
+    holds_in_races(seed, redis_url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", RACES[::10])
+def test_many_who_come_in_between_are_seen(first, redis_url):
+    """What was looked at may have changed when it is written: then it is planned again."""
+    for seed in range(first, first + 10):
+        holds_in_races(seed, redis_url)
+
+
+def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url):
+    """Control: where `commit` writes whatever has changed since, some of these histories go wrong."""
+
+    def unchecked(setting) -> World:
+        world = on_redis(redis_url, races=True)(setting)
+        world.store._scripts = UncheckedScripts(world.store, "commit", NO_CHECK)
+        return world
+
+    errors = (play(raced(seed), unchecked).error for seed in RACES)
+    assert any(error.partition(":")[0] in {"I1", "I2", "I3", "I9"} for error in errors)
 
 
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------

@@ -44,7 +44,8 @@ class Seen:
     maps: Mapping[str, MapRecord]
 
 
-Timers = Mapping[tuple[str, str, str], int]
+Timers = Mapping[tuple[str, str, str], float]
+"""When what is due; a sweep sets those that it has in hand between two milliseconds."""
 
 
 def inside_memory(store: MemoryStore) -> Iterator[tuple[str, Seen]]:
@@ -203,7 +204,7 @@ class Watch:
             must(due is not None, "I8", f"{where} is {node.status}, and no timer will find it")
             most = self._world.clock.now + (lease if node.status is Status.RUNNING else MAX_REDISPATCH_MS)
             must(
-                due <= most,
+                int(due) <= most,
                 "I8",
                 f"{where} is {node.status}, and found late: in {due - self._world.clock.now} ms",
             )

@@ -7,6 +7,7 @@ A step that fits nothing is passed over, so every part of a history is a history
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from runner.errors import ConflictError
 from runner.execution.results import GraphResult, graph_result
 from runner.operations.answers import apply_answers, withdraw
-from runner.records.interrupts import Answer, Interrupt, ReceiptStatus
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
 from runner.store.memory.store import MemoryStore
@@ -73,7 +74,7 @@ class World:
     store: Any
     clock: ManualClock
     runs: Callable[[], Iterator[tuple[str, Seen]]]
-    timers: Callable[[], dict[tuple[str, str, str], int]]
+    timers: Callable[[], dict[tuple[str, str, str], float]]
     log: list[str] = field(default_factory=list)
     looks: int = 1
     closed: bool = False
@@ -155,7 +156,14 @@ class World:
             )
             for question in questions
         ]
-        self._send(self._ask(f"answer {who}", lambda process: apply_answers(process.engine, answers)))
+
+        def apply(process: Process) -> list[Receipt]:
+            try:
+                return apply_answers(process.engine, answers)
+            except ConflictError:
+                return []  # questions of several partitions: told, and none was applied
+
+        self._send(self._ask(f"answer {who}", apply))
 
     def questions(self) -> list[Interrupt]:
         """List the open questions, as a person sees them."""
@@ -233,7 +241,7 @@ class World:
         """What is due next is found by a sweep."""
         times = list(self.timers().values())
         if times:
-            self.advance(max(1, min(times) - self.clock.now))
+            self.advance(max(1, math.ceil(min(times)) - self.clock.now))
             self.do_sweep(number)
         return bool(times)
 
@@ -243,6 +251,22 @@ class World:
         if actor is not None:
             self._go(actor, 1 + number // 7 % 8)
         return actor is not None
+
+    def do_race(self, number: int) -> bool:
+        """An actor stands within a request while all that others have begun is done, and something more."""
+        actor = self._one(number)
+        if actor is None:
+            return False
+        for _ in range(STOPS):
+            if actor.done or actor.point == "within a request":
+                break
+            self.resume(actor)
+        ways = (self.do_run, self.do_answer, self.do_again, self.do_double, self.do_late)
+        ways[number % len(ways)](number)
+        for other in self.actors:
+            if other is not actor and not other.done:
+                self.finish(other)
+        return True
 
     def do_flow(self, number: int) -> bool:
         """An actor goes on to its end."""
@@ -534,7 +558,7 @@ class World:
         if not times:
             return False
         if min(times) > self.clock.now:
-            self.advance(min(times) - self.clock.now)
+            self.advance(math.ceil(min(times)) - self.clock.now)
         process = self.workers[0]
         self.finish(process.work("sweep", process.engine.sweep))
         return True
