@@ -152,6 +152,7 @@ class AsyncClient(_Async[Client]):
     interrupt = _coroutine(Client.interrupt)
     respond = _coroutine(Client.respond)
     vote = _coroutine(Client.vote)
+    respond_all = _coroutine(Client.respond_all)
     withdraw = _coroutine(Client.withdraw)
     session = _coroutine(Client.session)
     forget_session = _coroutine(Client.forget_session)

@@ -17,6 +17,7 @@ from runner.operations import migration, recovery
 from runner.operations.answers import apply_answers, apply_choice, check_run, withdraw
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
+from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
 from runner.operations.votes import requester_of
 from runner.records import codec
@@ -463,6 +464,32 @@ class Client:
         packed: Any = codec.pack(response, "response")
         choice = Choice(interrupt_id, decision, principal, packed, digest, comment, idempotency_key, signed)
         return apply_choice(self.engine, choice)
+
+    def respond_all(
+        self,
+        interrupt_ids: Sequence[str],
+        decision: str,
+        *,
+        by: Principal | str,
+        digests: Mapping[str, str],
+        response: object = None,
+        comment: str = "",
+    ) -> list[Receipt]:
+        """Decide on the same question of several runs alike: one vote each, and a receipt each, in order.
+
+        `digests` has, by id, the digest of each question as it was shown. A vote that is refused stops none
+        of the others.
+
+        Raises:
+            UsageError: graph, node, name or schema differ, a digest is missing, or a question was never
+                asked; nothing was done.
+        """
+        ids = list(dict.fromkeys(interrupt_ids))
+        check_alike(self.engine.store, ids, digests)
+        return [
+            self.vote(name, decision, by=by, response=response, digest=digests[name], comment=comment)
+            for name in ids
+        ]
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.

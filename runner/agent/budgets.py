@@ -92,7 +92,7 @@ class Budget:
     all runs with the same value of the tag, in windows of so many seconds, counted from 1970. `tokens` are
     input and output together, `cost` is in the currency of the agent's prices. Where a call would go over
     it, the call is not made: `over` "fail" fails the node, "ask" asks `assignees` to raise the budget or to
-    stop; then the question may expire as one of `interrupt()`.
+    stop; the question may expire as one of `interrupt()`.
     """
 
     per: str = "invocation"

@@ -230,6 +230,66 @@ def _detail(receipt: Receipt) -> str:
     return "; ".join(part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part)
 
 
+@interrupts.command()
+@interrupt_argument
+@click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
+@click.option("--by", "by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject.")
+@click.option("--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any).")
+@click.option(
+    "--response",
+    metavar="JSON",
+    callback=lambda _context, _option, text: None if text is None else _answer_of(text),
+    help="For respond the answer, for edit the whole new arguments: JSON, @file, or - (default: none).",
+)
+@click.option("--comment", default="", metavar="TEXT", help="What the vote says besides (default: nothing).")
+@click.option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Repeating the command with the same key votes once (default: no key).",
+)
+@with_context
+def vote(
+    context: CommandContext,
+    *,
+    interrupt_id: str,
+    decision: str,
+    by: str,
+    response: Any,
+    digest: str | None,
+    comment: str,
+    idempotency_key: str | None,
+) -> int:
+    """Vote on a question: DECISION is approve, edit, reject or respond.
+
+    The receipt has status, interrupt id, run id and detail, separated by tabs without a terminal. The
+    status is accepted (the vote decides), counted (more are needed), or as with `interrupts respond`.
+    Groups and roles are those that RUNNER_DIRECTORY knows.
+
+    Exit codes: 0 accepted or counted; 2 the response doesn't fit; 4 no such question; 5 decided already, you
+    have voted, expired, withdrawn, or another digest; 6 you may not decide it.
+
+    \b
+    Example:
+      runner interrupts vote ID approve --by ana --digest sha256:...
+      runner interrupts vote ID edit --by ana --response '{"order": 7, "amount": 50}'
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    wants, given = decision in {"edit", "respond"}, response is not None
+    if wants != given and not (decision == "approve" and given):
+        raise click.UsageError(
+            f"{decision} needs --response." if wants else f"{decision} has no response; use --comment."
+        )
+    receipt = context.client.vote(
+        interrupt_id,
+        decision,
+        by=by,
+        response=response,
+        digest=digest,
+        comment=comment,
+        idempotency_key=idempotency_key,
+    )
+    return _show_outcome(context, receipt, digest)
+
+
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
     """A question that was withdrawn."""

@@ -53,6 +53,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts list": ("interrupts", QuestionView),
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", QuestionView),
+    "interrupts vote": ("", Receipt),
     "interrupts withdraw": ("", interrupts.Withdrawn),
     "keys list": ("keys", PublicKey),
     "keys new": ("", PublicKey),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 
 import pytest
 from rich.console import Console
 
+from runner import AsyncClient, Client
 from runner.approvals import Rule
 from runner.cli.interrupts import _show_list, _show_whole
 from runner.cli.output import Output
@@ -118,3 +120,93 @@ def test_only_the_same_question_is_decided_for_several_runs(store):
         check_alike(store, [first.id, f"{first.run_id}.a.1.0000000000000000"], known)
     with pytest.raises(UsageError, match="nothing to decide"):
         check_alike(store, [], known)
+
+
+def vote(runner, question, decision, who, *options):
+    """Run the command; return its exit code and the cells of its line."""
+    done = runner("interrupts", "vote", question.id, decision, "--by", who, *options)
+    return done.exit_code, done.stdout.strip().split("\t"), done.stderr
+
+
+def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
+    """Counted and accepted end with 0, and each way of refusal has the code that an answer has."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    people = voting(ManualWorker(store), FOUR_EYES)
+    question = people.question
+
+    code, cells, _ = vote(runner, question, "approve", "ana", "--digest", question.digest)
+    assert (code, cells[0], cells[3]) == (0, "counted", "1 of 2")
+    assert vote(runner, question, "approve", "ana")[0] == 5
+    assert vote(runner, question, "approve", "zoe")[0] == 6
+    assert vote(runner, question, "approve", "ben", "--digest", "sha256:0")[0] == 5
+    code, cells, _ = vote(runner, question, "approve", "human:|ben", "--comment", "fine")
+    assert (code, cells[0]) == (0, "accepted")
+    assert vote(runner, question, "reject", "eva")[0] == 5
+    assert [taken["comment"] for taken in store.votes(question.id)] == ["", "fine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("edit",), "edit needs --response"),
+        (("respond",), "respond needs --response"),
+        (("reject", "--response", "1"), "reject has no response"),
+        (("shrug",), "shrug"),
+    ],
+)
+def test_a_vote_that_means_nothing_is_wrong_usage(runner, people, arguments, words):
+    """Nothing is sent, and the line says what is wrong."""
+    code, _, errors = vote(runner, people.question, *arguments[:1], "ana", *arguments[1:])
+
+    assert code == 2
+    assert words in errors
+
+
+class Finance:
+    """A directory in which all but one are in finance."""
+
+    def groups(self, principal):
+        return [] if principal.sub == "zoe" else ["finance"]
+
+    def roles(self, principal):
+        return []
+
+
+directory = Finance()
+
+
+@pytest.fixture
+def client(store):
+    client = Client(store=store)
+    client.engine.directory = f"{__name__}:directory"
+    return client
+
+
+def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
+    """One receipt each; another question among them, and nothing is done."""
+    worker = ManualWorker(store)
+    questions = [voting(worker, TWO).question for _ in range(3)]
+    _, other = worker.asking("b", node="b")
+    shown = {question.id: question.digest for question in [*questions, other]}
+    shown[questions[1].id] = "sha256:0"
+
+    with pytest.raises(UsageError, match="nothing was done"):
+        client.respond_all(list(shown), "approve", by="ana", digests=shown)
+    assert [store.votes(question.id) for question in questions] == [[], [], []]
+    ids = [question.id for question in questions]
+    receipts = client.respond_all(ids, "approve", by="ana", digests=shown)
+    assert [str(receipt.status) for receipt in receipts] == ["counted", "rejected", "counted"]
+
+
+def test_an_async_client_decides_for_several_runs_too(client, store):
+    """The same method, as a coroutine."""
+    question = voting(ManualWorker(store), TWO).question
+
+    async def decide():
+        twin = AsyncClient(store=store)
+        twin.sync.engine.directory = client.engine.directory
+        return await twin.respond_all(
+            [question.id], "approve", by="ana", digests={question.id: question.digest}
+        )
+
+    assert [str(receipt.status) for receipt in asyncio.run(decide())] == ["counted"]
