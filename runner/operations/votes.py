@@ -39,7 +39,7 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     except UnstorableError as error:
         return _refused(choice, ReceiptStatus.REJECTED, str(error))
     try:
-        voter = voter_of(engine, choice.by, choice.body)
+        voter = voter_of(engine, Voter(choice.by, choice.groups, choice.roles), choice.body)
     except DirectoryError:
         raise
     except RunnerError as error:
@@ -74,14 +74,15 @@ def plain_answer(choice: Choice) -> Answer:
     return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
 
 
-def voter_of(engine: Engine, principal: Principal, body: Mapping[str, JSON]) -> Voter:
+def voter_of(engine: Engine, voter: Voter, body: Mapping[str, JSON]) -> Voter:
     """Return who votes, as sure as the proof of the message makes it, with groups and roles.
+
+    `voter` is who the door says, which counts where there is no proof.
 
     Raises:
         ProofRefused: the proof does not hold. UsageError: keys or directory can't be read.
         DirectoryError: the directory could not be asked.
     """
-    voter = Voter(principal)
     if body.get("proof") is not None:
         voter = proofs().verify(body, engine.decision_keys.read(), now=time.time()).voter()
     if engine.directory is None:

@@ -18,7 +18,8 @@ class Choice:
     """What a person sends: a decision on a question, before anything of it is judged.
 
     `by` is None where the sender names nobody. `response` (packed) is the answer, or the whole new arguments
-    of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`.
+    of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`. `groups` and
+    `roles` are what the door itself knows of who decides; a proof says them, too.
     """
 
     interrupt_id: str
@@ -29,6 +30,8 @@ class Choice:
     comment: str = ""
     idempotency_key: str | None = None
     body: Mapping[str, JSON] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

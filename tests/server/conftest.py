@@ -8,6 +8,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from runner import Client
+from runner.approvals import Action, Rule
 from runner.definition.registry import Registry
 from runner.records.approvals import Principal
 from runner.server import create_app
@@ -67,6 +68,13 @@ def ask(ctx):
     )
 
 
+def refund(ctx):
+    rule = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
+    action = Action("runner", "function", "refund", {"order": 7, "amount": 120})
+    decided = ctx.interrupt("refund", reason="a **late** order", rule=rule, action=action, risk="high")
+    return [decided.decision, decided.response]
+
+
 def fail(ctx):
     raise ValueError("the secret printer is out of paper")
 
@@ -79,6 +87,7 @@ GRAPHS = {
     "approval": lambda: wired(
         {"look_up": echo, "approve": ask, "pay": echo}, "look_up approve", "approve pay"
     ).build(),
+    "refund": lambda: wired({"refund": refund}).build(),
     "echo": lambda: wired({"echo": echo}).build(),
     "broken": lambda: wired({"fail": fail}).build(),
 }

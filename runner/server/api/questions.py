@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
+from pydantic import BaseModel, Field
 
-from runner.operations.exports import question_of
-from runner.server.access import SEE, Person
-from runner.server.api.documents import PAGE, Cursor, Limit, page_document, question_document
+from runner.errors import RunnerError, StoreError
+from runner.operations.questions import check_alike, read_question, read_questions
+from runner.records.interrupts import Receipt, ReceiptStatus
+from runner.records.json_form import document
+from runner.server.access import DECIDE, OPERATE, SEE, Person
+from runner.server.api.documents import PAGE, Cursor, Limit, question_document
+from runner.server.deciding import Decision, decide
+from runner.server.problems import Problem
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1/questions", tags=["questions"])
 
 Served = Annotated[Services, Depends(services)]
 Seen = Annotated[Person, Depends(SEE)]
+Decides = Annotated[Person, Depends(DECIDE)]
+Word = Literal["approve", "edit", "reject", "respond"]
+
+STATUSES = {
+    ReceiptStatus.ACCEPTED: 200,
+    ReceiptStatus.COUNTED: 200,
+    ReceiptStatus.WITHDRAWN_VOTE: 200,
+    ReceiptStatus.FORBIDDEN: 403,
+    ReceiptStatus.UNKNOWN: 404,
+    ReceiptStatus.DUPLICATE: 409,
+    ReceiptStatus.EXPIRED: 410,
+    ReceiptStatus.SUPERSEDED: 410,
+    ReceiptStatus.REJECTED: 422,
+}
+
+
+class Vote(BaseModel):
+    """A decision: `response` is the answer of "respond", or the whole new arguments of "edit"."""
+
+    model_config = {"extra": "forbid"}
+
+    decision: Word
+    response: Any = None
+    comment: str = ""
+    proof: dict[str, Any] | None = Field(default=None, description="The voter's own signature.")
+
+
+class Votes(BaseModel):
+    """The same decision on several questions that are alike; each with the digest that was shown."""
+
+    model_config = {"extra": "forbid"}
+
+    decision: Literal["approve", "reject"]
+    digests: dict[str, str] = Field(min_length=1, max_length=100)
+    comment: str = ""
+
+
+class Withdrawal(BaseModel):
+    """Why a question is withdrawn, and whether its node asks it anew."""
+
+    model_config = {"extra": "forbid"}
+
+    reason: str = ""
+    reask: bool = False
 
 
 @router.get("", summary="List open questions, oldest first")
@@ -33,12 +83,79 @@ def list_questions(
     page = served.client.interrupts(
         graph=graph, run=run, name=name, assignee=assignee, older_than=older_than, limit=limit, cursor=cursor
     )
-    return page_document(page, lambda question: question_document(question_of(question), person))
+    views = read_questions(served.store, page)
+    return {"items": [question_document(view, person) for view in views], "next": page.next}
 
 
 @router.get("/{question_id}", summary="Show a question, open or not")
 def show(question_id: str, person: Seen, served: Served, response: Response) -> Any:
-    """Show a question. The ETag is its digest, which a vote repeats in If-Match."""
+    """Show a question with its votes. The ETag is its digest, which a vote repeats in If-Match."""
     question = served.client.interrupt(question_id)
     response.headers["etag"] = f'"{question.digest}"'
-    return question_document(question_of(question), person)
+    return question_document(read_question(served.store, question), person)
+
+
+@router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
+def vote(
+    question_id: str,
+    body: Vote,
+    person: Decides,
+    served: Served,
+    if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
+    idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
+) -> Any:
+    """Count a decision. `counted` needs more votes, `accepted` has decided.
+
+    Without If-Match: 428; with another digest than the question's: 412. A second vote of one person is 409,
+    one that comes too late 410, with who was first.
+    """
+    digest = _matched(served, question_id, if_match)
+    decided = Decision(body.decision, body.response, digest, body.comment, idempotency_key, body.proof)
+    return _answered(decide(served, person, question_id, decided))
+
+
+def _matched(served: Services, question_id: str, if_match: str | None) -> str:
+    """Return the digest that the caller was shown.
+
+    Raises:
+        Problem: none is named, or the question has another one.
+    """
+    question = served.client.interrupt(question_id)
+    if if_match is None:
+        raise Problem(428, "Name what you decide on: If-Match with the ETag of the question.")
+    if if_match.strip().removeprefix("W/").strip('"') != question.digest:
+        raise Problem(412, "The question is not what you were shown; nothing was counted. Read it again.")
+    return question.digest
+
+
+def _answered(receipt: Receipt) -> Any:
+    status = STATUSES[receipt.status]
+    told = document(receipt)
+    if status != 200:
+        late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith("already")
+        raise Problem(410 if late else status, receipt.detail or str(receipt.status), receipt=told)
+    return told
+
+
+@router.post(":vote", summary="Decide several questions that are alike")
+def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
+    """Decide questions of one graph, node and schema. Each has its own receipt; others are refused first."""
+    check_alike(served.store, list(body.digests), body.digests)
+    items = []
+    for question_id, digest in body.digests.items():
+        try:
+            receipt = decide(served, person, question_id, Decision(body.decision, None, digest, body.comment))
+            items.append(document(receipt))
+        except StoreError:
+            raise
+        except RunnerError as error:
+            items.append({"interrupt_id": question_id, "status": "rejected", "detail": str(error)})
+    return {"items": items, "next": None}
+
+
+@router.post("/{question_id}:withdraw", status_code=204, summary="Withdraw an open question")
+def withdraw(
+    question_id: str, body: Withdrawal, _: Annotated[Person, Depends(OPERATE)], served: Served
+) -> None:
+    """Withdraw a question; with `reask` its node runs again at once and may ask anew."""
+    served.client.withdraw(question_id, body.reason, reask=body.reask)

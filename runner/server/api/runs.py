@@ -28,6 +28,7 @@ from runner.server.api.documents import (
     page_document,
     run_document,
 )
+from runner.server.deciding import start_for
 from runner.server.problems import Problem
 from runner.server.services import Services, services
 from runner.store.interface import Event
@@ -98,18 +99,20 @@ class MigrateRequest(BaseModel):
 @router.post("", status_code=201, summary="Start a run")
 def start(
     body: NewRun,
-    _: Operates,
+    person: Operates,
     served: Served,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
 ) -> dict[str, Any]:
     """Start a run of a graph; with an Idempotency-Key a repeat of the request returns the same run."""
-    started = served.client.start(
+    started = start_for(
+        served,
+        person,
         body.graph,
         body.task,
+        key=idempotency_key,
         invocation_state=body.invocation_state,
         tags=body.tags,
-        idempotency_key=idempotency_key,
     )
     if idempotency_key is not None:
         _check_same(served, started, body)

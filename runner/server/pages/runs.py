@@ -18,6 +18,7 @@ from runner.operations.views import NodeView, RunView, archived_run, read_run, w
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import OPERATE, SEE, Person
 from runner.server.api.documents import without_payloads
+from runner.server.deciding import start_for
 from runner.server.pages.rendering import back, page, span
 from runner.server.problems import Problem
 from runner.server.services import Services, services
@@ -82,7 +83,7 @@ def list_runs(
 @router.post("/runs")
 def start(
     request: Request,
-    _: Operates,
+    person: Operates,
     served: Served,
     graph: Annotated[str, Form()],
     task: Annotated[str, Form()] = "null",
@@ -92,7 +93,7 @@ def start(
         value = json.loads(task)
     except ValueError as error:
         raise Problem(422, f"The task is not JSON: {error}.") from error
-    return back(request, f"/runs/{served.client.start(graph, value).id}")
+    return back(request, f"/runs/{start_for(served, person, graph, value).id}")
 
 
 @router.get("/runs/{run_id}")

@@ -1,0 +1,83 @@
+"""The server as a door: it says who decides or starts, and signs that where it has a key.
+
+With `RUNNER_SIGNING_KEY` each decision carries what the login said (when it was, of which class, groups and
+roles), signed, so that a worker can check it again. Without it the decision counts at level 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from runner.client import Run
+from runner.execution.decision_keys import SigningKey
+from runner.operations.answers import apply_choice
+from runner.records import codec
+from runner.records.ballots import Choice
+from runner.records.codec import JSON
+from runner.records.interrupts import Receipt
+from runner.records.messages import start_body, vote_body
+from runner.server.access import Person
+from runner.server.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What somebody decides: `response` is the answer of "respond", or the whole new arguments of "edit"."""
+
+    decision: str
+    response: Any = None
+    digest: str | None = None
+    comment: str = ""
+    idempotency_key: str | None = None
+    proof: dict[str, JSON] | None = None
+
+
+def decide(served: Services, person: Person, question_id: str, decided: Decision) -> Receipt:
+    """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
+    body = vote_body(
+        question_id,
+        decided.decision,
+        person.principal,
+        response=decided.response,
+        digest=decided.digest,
+        comment=decided.comment,
+        idempotency_key=decided.idempotency_key,
+    )
+    signed = {**body, "proof": decided.proof} if decided.proof else _signed(served, person, body)
+    choice = Choice(
+        question_id,
+        decided.decision,
+        person.principal,
+        codec.pack(decided.response, "response"),
+        decided.digest,
+        decided.comment,
+        decided.idempotency_key,
+        signed,
+        groups=person.groups,
+        roles=person.roles,
+    )
+    return apply_choice(served.client.engine, choice)
+
+
+def start_for(
+    served: Services, person: Person, graph: str, task: object, *, key: str | None = None, **options: Any
+) -> Run:
+    """Start a run that a person asks for: rules may exclude them from deciding."""
+    given = {name: value for name, value in options.items() if value}
+    body = start_body(graph, task, person.principal, idempotency_key=key, **given)
+    proof: Any = _signed(served, person, body).get("proof")
+    return served.client.start(
+        graph, task, idempotency_key=key, requester=person.principal, proof=proof, **given
+    )
+
+
+def _signed(served: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
+    if not served.settings.signing_key:
+        return body
+    login: dict[str, JSON] = {"groups": sorted(person.groups), "roles": sorted(person.roles)}
+    if person.login_at is not None:
+        login["auth_time"] = int(person.login_at)
+    if person.acr is not None:
+        login["acr"] = person.acr
+    return SigningKey.read(served.settings.signing_key).sign(body, login=login)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.operations.keys import KeySet
+from runner.settings import Settings
+
+
+@pytest.fixture
+def asked(site):
+    """A refund that two of finance approve, but not cora, who started it."""
+    site.as_role("operator", name="cora")
+    run_id = site.http.post("/v1/runs", json={"graph": "refund"}).json()["run_id"]
+    site.work()
+    return site.client.run(run_id).interrupts()[0]
+
+
+def finance(site, name):
+    site.as_role("approver", name=name, groups=["finance"])
+
+
+def vote(site, question, decision="approve", etag=None, **body):
+    headers = {"If-Match": f'"{etag or question.digest}"'}
+    return site.http.post(
+        f"/v1/questions/{question.id}/votes", json={"decision": decision, **body}, headers=headers
+    )
+
+
+def test_two_of_finance_decide(site, asked):
+    """The first vote is counted, the second decides; the run goes on with what was approved."""
+    finance(site, "ana")
+    first = vote(site, asked)
+    finance(site, "ben")
+    second = vote(site, asked, comment="looks right")
+    site.work()
+
+    assert (first.json()["status"], first.json()["have"], first.json()["need"]) == ("counted", 1, 2)
+    assert second.json()["status"] == "accepted"
+    assert site.client.run(asked.run_id).result().results["refund"].output == ["approve", True]
+    shown = site.http.get(f"/v1/questions/{asked.id}").json()
+    assert [(one["by"], one["comment"]) for one in shown["votes"]] == [
+        ("human:|ana", ""),
+        ("human:|ben", "looks right"),
+    ]
+
+
+def test_who_may_not_decide_is_refused(site, asked):
+    """A stranger, who started the run, a second vote of one person, and one who only operates."""
+    site.as_role("approver", name="zoe")
+    stranger = vote(site, asked)
+    finance(site, "cora")
+    starter = vote(site, asked)
+    finance(site, "ana")
+    twice = [vote(site, asked).status_code for _ in range(2)]
+    site.as_role("operator", "admin", name="dan", groups=["finance"])
+    operator = vote(site, asked)
+
+    assert (stranger.status_code, starter.status_code, operator.status_code) == (403, 403, 403)
+    assert "asked for this" in starter.json()["detail"]
+    assert twice == [200, 409]
+
+
+def test_a_vote_names_what_was_shown(site, asked):
+    """Without the digest, or with another one, nothing is counted."""
+    finance(site, "ana")
+    path = f"/v1/questions/{asked.id}/votes"
+
+    assert site.http.post(path, json={"decision": "approve"}).status_code == 428
+    assert vote(site, asked, etag="*").status_code == 412
+    assert vote(site, asked, etag="sha256:other").status_code == 412
+    assert site.http.get(f"/v1/questions/{asked.id}").json()["votes"] == []
+
+
+def test_a_vote_that_is_late_is_gone(site, asked):
+    """Whoever comes behind the decision gets 410, and learns who decided."""
+    for name in ("ana", "ben"):
+        finance(site, name)
+        vote(site, asked)
+    finance(site, "eve")
+
+    late = vote(site, asked)
+
+    assert late.status_code == 410
+    assert "ben" in late.json()["detail"]
+
+
+def test_an_edit_is_counted_apart(site, asked):
+    """Votes for other arguments don't add up; an edit voids those before it."""
+    finance(site, "ana")
+    vote(site, asked)
+    finance(site, "ben")
+    edited = vote(site, asked, "edit", response={"order": 7, "amount": 100})
+    finance(site, "ana")
+    agreed = vote(site, asked, "approve", response={"order": 7, "amount": 100})
+    site.work()
+
+    assert (edited.json()["status"], agreed.json()["status"]) == ("counted", "accepted")
+    output = site.client.run(asked.run_id).result().results["refund"].output
+    assert output == ["edit", {"order": 7, "amount": 100}]
+
+
+def test_alike_questions_are_decided_together(site):
+    """Each has its own receipt; a digest that is missing or other questions among them stop it at once."""
+    site.as_role("operator", name="cora")
+    questions = [site.start("refund", requester="cora").interrupts()[0] for _ in range(3)]
+    other = site.start("approval").interrupts()[0]
+    finance(site, "ana")
+    digests = {question.id: question.digest for question in questions}
+
+    mixed = site.http.post(
+        "/v1/questions:vote", json={"decision": "approve", "digests": {**digests, other.id: other.digest}}
+    )
+    told = site.http.post("/v1/questions:vote", json={"decision": "approve", "digests": digests}).json()[
+        "items"
+    ]
+
+    assert mixed.status_code == 422
+    assert [item["status"] for item in told] == ["counted"] * 3
+
+
+def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
+    """With a key a login counts at level 2; without it, or by a name in a message, it does not."""
+    from runner.approvals import Auth, Rule
+    from tests.graphs import wired
+    from tests.server.conftest import Site
+
+    public, private = tmp_path / "public.json", tmp_path / "private.json"
+    KeySet(public).make("door", private, level=2)
+    monkeypatch.setenv("RUNNER_DECISION_KEYS", str(public))
+
+    def ask(ctx):
+        return ctx.interrupt("pay", rule=Rule(eligible=["group:finance"], auth=Auth(level=2))).decision
+
+    site = Site(redis_url, {"pay": lambda: wired({"ask": ask}).build()})
+    run = site.start("pay")
+    finance(site, "ana")
+    unsigned = vote(site, run.interrupts()[0])
+    site.app.state.services.settings = Settings(redis_url=redis_url, signing_key=str(private))
+    signed = vote(site, run.interrupts()[0])
+    site.work()
+
+    assert unsigned.status_code == 403
+    assert signed.json()["status"] == "accepted"
+    assert run.result().results["ask"].output == "approve"
