@@ -7,6 +7,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -44,12 +45,20 @@ def percentiles(times: list[float]) -> dict[str, float]:
     return {"p50": median(times), "p95": cuts[94], "p99": cuts[98], "count": len(times)}
 
 
+GONE = FileNotFoundError, ProcessLookupError
+"""What reading of a thread or a process raises that has ended since it was listed."""
+
+
 def tree_cpu(pid: int) -> float:
     """Return the processor seconds of a process and of all below it, ended children included."""
     own = _cpu(pid)
     for task in Path(f"/proc/{pid}/task").iterdir():
-        children = (task / "children").read_text().split()
-        own += sum(tree_cpu(int(child)) for child in children)
+        children: list[str] = []
+        with suppress(*GONE):
+            children = (task / "children").read_text().split()
+        for child in children:
+            with suppress(*GONE):
+                own += tree_cpu(int(child))
     return own
 
 
