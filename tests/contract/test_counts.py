@@ -18,6 +18,8 @@ from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
 from runner.records.run import Status
+from runner.store.interface import Start
+from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import EVERY, WorkerRegistry
 from runner.testing.contract.manual_worker import ManualWorker, shape
@@ -69,6 +71,24 @@ def test_a_needless_command_shows(monkeypatch):
     monkeypatch.setattr(RedisStore, "claim", careful)
 
     assert "a node of a chain: commands 3, accepted 2" in differences(counts.count(), counts.accepted())
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("push", [True, False])
+def test_a_start_is_one_request(push, key):
+    """A run of a graph that this process knows starts in one round trip, also where others ring for it."""
+    with embedded_store() as server:
+        store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}", push=push)
+        if push:
+            store.install_doorbell(DoorbellTemplate(["", "id", ""]))
+        store.publish([shape("a>b", name="g")])
+        store.start(Start("00first", "g", None, "task"), "n")
+        counts.TALLY.reset()
+
+        assert store.start(Start("00run", "g", None, "task", idempotency_key=key), "n").word == "started"
+
+        assert counts.TALLY.trips == 1
+        store.close()
 
 
 @pytest.mark.slow
