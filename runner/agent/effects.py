@@ -353,7 +353,8 @@ class ToolExecution:
         reason = f"{agent} asks to call {tool}."
         try:
             call = self._action(self.command.use["input"])
-            approval, recorded = asker.decide(tool, reason, rule=rule, action=call)
+            schema = dict(call.schema) if call.schema else None
+            approval, recorded = asker.decide(tool, reason, rule=rule, action=call, response_schema=schema)
         except InterruptRaised:
             return ToolAsked(self.id, asker.asked)
         except UsageError as error:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Agent, GraphBuilder, Status, tool
+from runner import Agent, GraphBuilder, RetryPolicy, Status, tool
 from runner.approvals import Auth, Principal, Rule, SigningKey
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch
 from runner.execution.decision_keys import DecisionKeys
-from runner.hooks import AfterToolCallEvent, BeforeToolCallEvent
+from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.records import ballots
 from runner.records.approvals import Voter
 from runner.records.ballots import Ballot
@@ -241,3 +241,275 @@ def test_an_approval_is_used_in_its_time(run_graph):
     assert (again.id != asked.id, again.action) == (True, asked.action)
     vote(run, "ana", question=again.id)
     assert len(till.paid) == 1
+
+
+# Functions, and the nodes after them
+
+
+ACTION = {"order": "1042", "amount": 120}
+
+
+def asking(rule, *, action=None, name="refund"):
+    """A function that asks by a rule, and pays what was approved."""
+
+    def ask(ctx):
+        approval = ctx.interrupt(name, "pay?", rule=rule, action=action or ACTION)
+        return {"decision": approval.decision, "response": approval.response}
+
+    return ask
+
+
+def paying(paid, action=None, **options):
+    """A function behind it that pays only what was approved."""
+
+    def pay(ctx):
+        approval = ctx.approved("refund", action or ACTION, **options)
+        paid.append((approval.action["args"]["amount"], ctx.idempotency_key))
+
+    return pay
+
+
+def chain(**nodes):
+    builder = GraphBuilder()
+    for name, function in nodes.items():
+        builder.add_node(function, name)
+    for first, second in zip(list(nodes), list(nodes)[1:], strict=False):
+        builder.add_edge(first, second)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("decision", "response", "returned"),
+    [
+        ("approve", None, True),
+        ("edit", {**ACTION, "amount": 20}, {**ACTION, "amount": 20}),
+        ("respond", "no", "no"),
+    ],
+)
+def test_a_function_gets_the_approval(run_graph, decision, response, returned):
+    """What was decided, with the response of the decision."""
+    run = run_graph(chain(ask=asking(ONE)).build())
+    vote(run, "ana", decision, response)
+    assert run.result.results["ask"].output == {"decision": decision, "response": returned}
+
+
+def test_a_rejection_is_a_decision(run_graph):
+    """It raises nothing."""
+    run = run_graph(chain(ask=asking(ONE)).build())
+    vote(run, "ana", "reject", comment="no")
+    assert run.result.results["ask"].output == {"decision": "reject", "response": {"rejected": "no"}}
+
+
+def test_a_later_node_does_what_was_approved(run_graph):
+    """It names the question and the action, and has a key of its own under which the approval is used."""
+    paid = []
+    run = run_graph(chain(ask=asking(ONE), pay=paying(paid)).build())
+    vote(run, "ana")
+    assert (run.status, [amount for amount, _ in paid]) == (Status.COMPLETED, [120])
+    keys = [event.data["key"] for event in run.events if event.kind == EventKind.INTERRUPT_USED]
+    assert keys == [f"{run.id}.ask.1", paid[0][1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"action": {**ACTION, "amount": 1200}}, "another"),
+        ({"rule": TWO}, "policy"),
+        ({"node": "start"}, "nobody has decided"),
+    ],
+)
+def test_a_later_node_does_nothing_else(run_graph, options, words):
+    """Another action, another rule in the code, a question that nobody asked: it is held."""
+    paid = []
+    run = run_graph(chain(start=lambda ctx: 1, ask=asking(ONE), pay=paying(paid, **options)).build())
+    vote(run, "ana")
+    assert (paid, run.result.results["pay"].status) == ([], Status.HELD)
+    assert words in str(run.result.results["pay"].result)
+
+
+def test_an_approval_is_used_by_one_node(run_graph):
+    """A second node that would do the same again is held: an approval counts once."""
+    first, second = [], []
+    builder = chain(ask=asking(ONE), pay=paying(first), again=paying(second, node="ask"))
+    run = run_graph(builder.build())
+    vote(run, "ana")
+    assert (len(first), second) == (1, [])
+    assert run.result.results["again"].status is Status.HELD
+
+
+def test_the_next_visit_is_asked_about_again(run_graph):
+    """In a loop each visit needs its own approval."""
+    paid = []
+
+    def pay(ctx):
+        ctx.interrupt("refund", rule=ONE, action=ACTION)
+        paid.append(ctx.idempotency_key)
+        return ctx.visit
+
+    builder = GraphBuilder()
+    builder.add_node(pay, "pay")
+    builder.add_node(lambda ctx: None, "more")
+    builder.add_edge("pay", "more", lambda state: state.results["pay"].output < 2)
+    builder.add_edge("more", "pay")
+    builder.set_entry_point("pay")
+    run = run_graph(builder.build())
+    vote(run, "ana")
+    assert len(paid) == 1
+    assert vote(run, "ana") == "accepted"
+    assert (run.status, len(set(paid))) == (Status.COMPLETED, 2)
+
+
+def test_a_reason_that_changes_is_not_what_was_approved(run_graph):
+    """Where no action is bound, the text is what people approved: it must be the same again."""
+    count = iter(range(10))
+
+    def ask(ctx):
+        return ctx.interrupt("refund", f"pay {next(count)}", rule=ONE).decision
+
+    run = run_graph(chain(ask=ask).build())
+    vote(run, "ana", "respond", "yes")
+    assert run.result.results["ask"].status is Status.HELD
+    assert "shown" in str(run.result.results["ask"].result)
+
+
+def test_code_that_swallows_the_mismatch_is_held_all_the_same(run_graph):
+    """Whatever the function returns then does not count."""
+    count = iter(range(10))
+
+    def ask(ctx):
+        try:
+            return ctx.interrupt("refund", f"pay {next(count)}", rule=ONE).decision
+        except ApprovalMismatch:
+            return "went on"
+
+    run = run_graph(chain(ask=ask).build())
+    vote(run, "ana", "respond", "yes")
+    assert run.result.results["ask"].status is Status.HELD
+
+
+# Nodes, and hooks
+
+
+def test_a_node_runs_once_it_is_approved(run_graph):
+    """People see what it would work on; it has not run before."""
+    ran = []
+
+    def pay(ctx):
+        ran.append(ctx.inputs["look"])
+        return "paid"
+
+    builder = chain(look=lambda ctx: {"total": 120})
+    builder.add_node(pay, "pay", approval=TWO)
+    builder.add_edge("look", "pay")
+    run = run_graph(builder.build(), "1042")
+    (question,) = run.interrupts
+    assert question.action["args"] == {"task": "1042", "inputs": {"look": {"total": 120}}}
+    vote(run, "ana")
+    assert ran == []
+    vote(run, "ben")
+    assert (ran, run.status) == ([{"total": 120}], Status.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("decision", "response", "status"),
+    [("reject", None, Status.FAILED), ("respond", "by hand", Status.COMPLETED)],
+)
+def test_a_node_that_is_not_approved_does_not_run(run_graph, decision, response, status):
+    """It fails with who rejected it, or has what a person says as its result."""
+    ran = []
+    builder = GraphBuilder()
+    builder.add_node(ran.append, "pay", approval=ONE)
+    run = run_graph(builder.build(), "1042")
+    vote(run, "ana", decision, response, comment="not now")
+    result = run.result.results["pay"]
+    assert (ran, result.status) == ([], status)
+    assert response == result.output if response else "ana rejected it: not now" in str(result.result)
+
+
+def test_a_nodes_input_is_not_edited(run_graph):
+    """A vote for other input is refused."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: 1, "pay", approval=ONE)
+    run = run_graph(builder.build(), "1042")
+    assert vote(run, "ana", "edit", {"task": "1", "inputs": {}}) == "forbidden"
+
+
+def test_a_hook_may_ask_by_a_rule(run_graph):
+    """Its callbacks get the approval as a function does."""
+
+    class Asking:
+        def register_hooks(self, registry, **_) -> None:
+            registry.add_callback(BeforeNodeCallEvent, self.before)
+
+        def before(self, event) -> None:
+            approval = event.interrupt("may it run?", rule=TWO)
+            if not approval.approved:
+                event.cancel_node = "nobody wants it"
+
+    builder = chain(work=lambda ctx: "done")
+    builder.set_hook_providers([Asking()])
+    run = run_graph(builder.build())
+    vote(run, "ana", "approve", True)
+    vote(run, "ben", "approve", True)
+    assert run.result.results["work"].output == "done"
+
+
+# Crashes, retries, other runs
+
+
+@pytest.mark.parametrize("point", ["before_use", "after_use"])
+@pytest.mark.parametrize("kind", ["tool", "function", "node"])
+def test_a_crash_goes_on_under_the_same_approval(run_graph, crash_at, kind, point):
+    """Nobody is asked again, and all that was begun has the same key."""
+    keys = []
+
+    def pay(ctx):
+        if kind == "function":
+            ctx.interrupt("refund", rule=ONE, action=ACTION)
+        keys.append(ctx.idempotency_key)
+
+    builder = GraphBuilder()
+    builder.add_node(pay, "pay", approval=ONE if kind == "node" else None)
+    till = Till(ONE)
+    run = run_graph(till.graph if kind == "tool" else builder.build(), "1042")
+    crash_at("pay", point)
+    vote(run, "ana")
+    run_graph.clock.advance(60)
+    assert run.status is Status.COMPLETED
+    assert len(set(keys) | {paid[2] for paid in till.paid}) == 1
+    asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
+    assert len(asked) == 1
+
+
+def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
+    """An error of the call is retried by the policy: the approval was used in time, and is used on."""
+    keys = []
+
+    def pay(ctx):
+        ctx.interrupt("refund", rule=replace(ONE, use_within=30), action=ACTION)
+        keys.append(ctx.idempotency_key)
+        if len(keys) < 3:
+            raise ConnectionError("away")
+
+    builder = GraphBuilder()
+    builder.add_node(pay, "pay", retry=RetryPolicy(max_attempts=5, backoff=60))
+    run = run_graph(builder.build())
+    vote(run, "ana")
+    run_graph.clock.advance(600)
+    assert (run.status, len(keys), len(set(keys))) == (Status.COMPLETED, 3, 1)
+
+
+def test_a_copied_decision_is_not_one(run_graph, keys):
+    """Question and votes of one run, written over those of another: the votes are signed for their own."""
+    rule = replace(SIGNED, need=1)
+    graph = chain(ask=asking(rule)).build()
+    first, second = run_graph(graph), run_graph(graph)
+    assert vote(first, "ana", signed=True, keys=keys) == "accepted"
+    (one,) = first.store.read(first.id).interrupts
+    (other,) = second.interrupts
+    go_on, second.go_on = second.go_on, lambda: None
+    vote(second, "ana", signed=True, keys=keys)
+    stored = second.store._database.runs[second.id]
+    stored.votes[other.id] = {1: first.store.votes(one.id)[0]}
+    go_on()
+    assert second.result.results["ask"].status is Status.HELD
