@@ -19,7 +19,7 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import requester_of
+from runner.operations.votes import requester_of, signed
 from runner.records import codec
 from runner.records.approvals import Principal
 from runner.records.ballots import Choice
@@ -302,7 +302,10 @@ class Client:
         if requester is not None:
             given = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
             body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
-            body |= {} if proof is None else {"proof": codec.pack(proof, "proof")}
+            if proof is None:
+                body = signed(self.engine, body, Principal.read(body["requester"]))
+            else:
+                body["proof"] = codec.pack(proof, "proof")
         try:
             run_id = self.engine.start(
                 graph_id,
@@ -443,7 +446,8 @@ class Client:
 
         `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
         arguments that somebody else has edited. Votes add up for the same arguments only. `proof` is the
-        signature of `approvals.vote_body`, which a rule may ask for. A question without a rule takes
+        signature of `approvals.vote_body`, which a rule may ask for; without it RUNNER_SIGNING_KEY signs, if
+        that is set. A question without a rule takes
         "approve" as true, "reject" as false, and "respond".
 
         Raises:
@@ -459,10 +463,13 @@ class Client:
             comment=comment,
             idempotency_key=idempotency_key,
         )
-        signed = body if proof is None else {**body, "proof": codec.pack(proof, "proof")}
         principal = by if isinstance(by, Principal) else Principal.read(by)
+        if proof is None:
+            body = signed(self.engine, body, principal)
+        else:
+            body["proof"] = codec.pack(proof, "proof")
         packed: Any = codec.pack(response, "response")
-        choice = Choice(interrupt_id, decision, principal, packed, digest, comment, idempotency_key, signed)
+        choice = Choice(interrupt_id, decision, principal, packed, digest, comment, idempotency_key, body)
         return apply_choice(self.engine, choice)
 
     def respond_all(

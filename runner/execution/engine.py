@@ -29,7 +29,7 @@ from runner.errors import (
 )
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit, never
-from runner.execution.decision_keys import DecisionKeys
+from runner.execution.decision_keys import DecisionKeys, SigningKey
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, call_on_end
@@ -103,6 +103,14 @@ class Engine:
         self._sweep_timer = SweepTimer(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def signing_key(self) -> SigningKey | None:
+        """The key by which this process signs what its own callers decide; None where it has none."""
+        from runner.settings import Settings  # noqa: PLC0415 - reading settings is slow, and rarely needed
+
+        path = Settings().signing_key
+        return SigningKey.read(path) if path else None
 
     def start(
         self,

@@ -50,21 +50,8 @@ class VisitJudge:
         excluded = _excluded(answer.rule or {})
         requester = self._store.requester(answer.run_id) if "requester" in excluded else None
         nodes = [entry.removeprefix(ANSWERED) for entry in excluded if entry.startswith(ANSWERED)]
-        answered = self._answered(answer.run_id, nodes) if nodes else {}
+        answered = {node: self._store.answerers(answer.run_id, node) for node in nodes}
         return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read)
-
-    def _answered(self, run_id: str, nodes: list[str]) -> dict[str, frozenset[str]]:
-        """Return who answered the questions of nodes, by node."""
-        records = [record for record, _, _ in self._store.fetch(run_id, nodes)]
-        found: dict[str, frozenset[str]] = {}
-        for node, record in zip(nodes, records, strict=True):
-            asked = [one for one in self._store.interrupts(record.questions) if one is not None]
-            people = {question.responder for question in asked if question.status is InterruptStatus.ANSWERED}
-            voted = {
-                vote["by"] for question in asked if question.rule for vote in self._store.votes(question.id)
-            }
-            found[node] = frozenset({_key(person) for person in people if person} | voted)
-        return found
 
 
 SCOPES = ("function", "node")
@@ -86,10 +73,6 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
                 if asked.rule is not None and asked.status is InterruptStatus.ANSWERED:
                     newest = max(newest or asked, asked, key=lambda one: one.answered_at)
     return newest
-
-
-def _key(name: str) -> str:
-    return name if "|" in name else f"human:|{name}"
 
 
 def _excluded(rule: Mapping[str, Any]) -> set[str]:

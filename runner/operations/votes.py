@@ -18,6 +18,7 @@ from runner.records.approvals import DECISIONS, Principal, Rule, Voter, plain_na
 from runner.records.ballots import Ballot, Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.judgement import level_of
 from runner.records.validation import mismatch
 
 
@@ -39,12 +40,13 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     except UnstorableError as error:
         return _refused(choice, ReceiptStatus.REJECTED, str(error))
     try:
-        voter = voter_of(engine, Voter(choice.by, choice.groups, choice.roles), choice.body)
+        said = Voter(choice.by, choice.groups, choice.roles)
+        voter = voter_of(engine, said, choice.body, level_of(rule))
     except DirectoryError:
         raise
     except RunnerError as error:
         return _refused(choice, ReceiptStatus.FORBIDDEN, str(error))
-    if choice.digest is None and max(rule.auth.level, *(step.auth.level for step in rule.steps)):
+    if choice.digest is None and level_of(rule):
         detail = "the vote must name the digest of the question that was shown"
         return _refused(choice, ReceiptStatus.REJECTED, detail)
     ballot = Ballot(
@@ -74,10 +76,12 @@ def plain_answer(choice: Choice) -> Answer:
     return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
 
 
-def voter_of(engine: Engine, voter: Voter, body: Mapping[str, JSON]) -> Voter:
+def voter_of(engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int = 0) -> Voter:
     """Return who votes, as sure as the proof of the message makes it, with groups and roles.
 
-    `voter` is who the door says, which counts where there is no proof.
+    `voter` is who the door says, which counts where there is no proof. For a rule of a `level` above 0 the
+    groups are those that the proof vouches for, as the worker sees them that counts again: it asks no
+    directory.
 
     Raises:
         ProofRefused: the proof does not hold. UsageError: keys or directory can't be read.
@@ -85,11 +89,30 @@ def voter_of(engine: Engine, voter: Voter, body: Mapping[str, JSON]) -> Voter:
     """
     if body.get("proof") is not None:
         voter = proofs().verify(body, engine.decision_keys.read(), now=time.time()).voter()
+    return voter if level else _looked_up(engine, voter)
+
+
+def _looked_up(engine: Engine, voter: Voter) -> Voter:
     if engine.directory is None:
         from runner.settings import Settings  # noqa: PLC0415 - costs most of the start-up of a program
 
         engine.directory = Settings().directory
     return looked_up(voter, engine.directory)
+
+
+def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[str, JSON]:
+    """Sign a message as this process, with the groups that its directory knows, if it has a signing key.
+
+    Only for callers that know themselves who their principal is: what comes by a queue is never signed here.
+
+    Raises:
+        UsageError: the key can't be read. DirectoryError: the directory could not be asked.
+    """
+    key = engine.signing_key
+    if key is None:
+        return body
+    voter = _looked_up(engine, Voter(principal))
+    return key.sign(body, login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)})
 
 
 def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:

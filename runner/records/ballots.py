@@ -153,6 +153,12 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
+def jti_of(ballot: Ballot) -> JSON:
+    """Return the id of the vote's signature, which counts once; None where it has none."""
+    proof = ballot.body.get("proof")
+    return proof.get("jti") if isinstance(proof, dict) else None
+
+
 def part_of(
     ballot: Ballot, part: Mapping[str, Any], vote: Mapping[str, Any], given: Receipt, nonce: str
 ) -> dict[str, JSON]:
@@ -164,6 +170,7 @@ def part_of(
         "round": vote["round"] if vote["weight"] else None,
         "nonce": nonce,
         "key": ballot.idempotency_key,
+        "jti": jti_of(ballot),
         "receipt": [str(given.status), given.have, given.need, given.against],
     }
 

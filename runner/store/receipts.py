@@ -85,7 +85,8 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
 def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None:
     """Return the receipt that a vote has had already; None for a new one. `part` is the voter's."""
     same_key = ballot.idempotency_key is not None and ballot.idempotency_key == part.get("key")
-    if not part.get("receipt") or not (part.get("nonce") == nonce or same_key):
+    same_signature = part.get("jti") is not None and ballots.jti_of(ballot) == part["jti"]
+    if not part.get("receipt") or not (part.get("nonce") == nonce or same_key or same_signature):
         return None
     status, *numbers = part["receipt"]
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)

@@ -74,7 +74,8 @@ class Till:
             for n, (order, amount) in enumerate(calls)
         ]
         self.refund = refund
-        self.model = ScriptedModel([uses, "done"])
+        self.replies = [uses, "done"]
+        self.model = ScriptedModel(self.replies)
         agent = Agent("clerk", self.model, tools=[refund], hooks=hooks)
         builder = GraphBuilder()
         builder.add_node(agent, "pay")
@@ -457,8 +458,34 @@ def test_a_hook_may_ask_by_a_rule(run_graph):
 # Crashes, retries, other runs
 
 
-@pytest.mark.parametrize("point", ["before_use", "after_use"])
-@pytest.mark.parametrize("kind", ["tool", "function", "node"])
+POINTS = ["start", "after_effect", "after_record", "before_use", "after_use", "before_commit"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("moment", ["before the last vote", "after it"])
+def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, moment, point):
+    """At twelve points an agent's worker dies: nobody is asked again, and the call has one key."""
+    till = Till(TWO, calls=[("1042", 120)])
+    asks = moment == "before the last vote"
+    if asks:
+        crash_at("pay", point)  # where nothing is decided yet, what comes after a decision comes then
+    run = run_graph(till.graph, "1042")
+    run_graph.clock.advance(40)
+    vote(run, "ana")
+    if not asks:
+        crash_at("pay", point)
+    vote(run, "ben")
+    run_graph.clock.advance(120)
+    assert run.status is Status.COMPLETED
+    assert {paid[:2] for paid in till.paid} == {("1042", 120)}
+    assert len({paid[2] for paid in till.paid}) == 1
+    asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
+    assert len(asked) == 1
+    assert till.results(run) == ["paid 120"]
+
+
+@pytest.mark.parametrize("point", ["start", "before_use", "after_use", "before_commit"])
+@pytest.mark.parametrize("kind", ["function", "node"])
 def test_a_crash_goes_on_under_the_same_approval(run_graph, crash_at, kind, point):
     """Nobody is asked again, and all that was begun has the same key."""
     keys = []
@@ -470,13 +497,12 @@ def test_a_crash_goes_on_under_the_same_approval(run_graph, crash_at, kind, poin
 
     builder = GraphBuilder()
     builder.add_node(pay, "pay", approval=ONE if kind == "node" else None)
-    till = Till(ONE)
-    run = run_graph(till.graph if kind == "tool" else builder.build(), "1042")
+    run = run_graph(builder.build(), "1042")
     crash_at("pay", point)
     vote(run, "ana")
     run_graph.clock.advance(60)
     assert run.status is Status.COMPLETED
-    assert len(set(keys) | {paid[2] for paid in till.paid}) == 1
+    assert len(set(keys)) == 1
     asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
     assert len(asked) == 1
 

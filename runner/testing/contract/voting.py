@@ -7,9 +7,10 @@ from typing import Any
 
 from runner.records import ballots
 from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
-from runner.records.ballots import Ballot
+from runner.records.ballots import Ballot, Use
 from runner.records.digests import Action
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
+from runner.records.outcomes import Saved
 from runner.records.run import EventKind
 from runner.store.interface import Store
 from runner.testing.contract.manual_worker import ManualWorker, rung
@@ -212,3 +213,35 @@ class VotingContract:
         plain = Voting(worker, worker.asking("a")[1])
         assert plain.vote("ana").status == "unknown"
         assert Voting(worker, replace(people.question, id="00none.a.1.x")).vote("ana").status == "unknown"
+
+    def test_a_decision_is_used_once(self, worker: ManualWorker, store: Store) -> None:
+        """It is written with the checkpoint that starts what it is for: under one key, for one effect."""
+        people = voting(worker, replace(TWO, need=1))
+        name, run_id = people.question.id, people.question.run_id
+        people.vote("ana")
+        token = worker.claim(run_id, "a").token
+        use = Use(name, REFUND.digest(), "first")
+
+        assert store.use(token, use, Saved({"v": 1, "step": 2})).word == "used"
+        assert store.use(token, use, Saved({"v": 1, "step": 3})).word == "used"
+        for other in (replace(use, key="second"), replace(use, effect="sha256:0")):
+            assert store.use(token, other, Saved({"v": 1, "step": 4})).word == "spent"
+        assert store.use(token, replace(use, key="next", follows="first"), Saved({"v": 1})).word == "used"
+        used = people.now.used
+        assert used is not None
+        assert (used["key"], used["effect"]) == ("next", REFUND.digest())
+        kinds = [kind for kind in worker.kinds(run_id) if kind == "interrupt.used a"]
+        assert len(kinds) == 2
+        assert store.documents(run_id)["a"] == {"v": 1}
+
+    def test_what_nobody_decided_is_not_used(self, worker: ManualWorker, store: Store) -> None:
+        """Nor what a worker no longer owns: nothing is written then."""
+        people = voting(worker, TWO)
+        people.vote("ana")
+        run_id, token = worker.begin("a")
+        use = Use(people.question.id, REFUND.digest(), "key")
+
+        assert store.use(token, use, Saved({"v": 1})).word == "spent"
+        store.leave(token)
+        assert store.use(token, use, Saved({"v": 1})).word == "stale"
+        assert (store.documents(run_id), people.now.used) == ({}, None)

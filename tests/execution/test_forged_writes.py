@@ -1,0 +1,264 @@
+"""Whoever can write to Redis approves nothing: random changes at each point, and never an effect.
+
+People decide by signed votes. Between their votes somebody writes to the run's keys with a raw client: bits,
+fields of JSON, votes of their own, a whole decision. A call is made as it was approved, or not at all. The
+control is the same without signatures: there the forged votes have effects.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+import redis
+
+from runner.approvals import Auth, Rule
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.execution.results import graph_result
+from runner.operations.answers import apply_choice
+from runner.records.approvals import Principal
+from runner.records.ballots import Choice
+from runner.records.messages import vote_body
+from runner.records.run import Status
+from runner.store.redis.store import RedisStore
+from tests.execution.test_effects import DOOR, LOGIN, Till, keys
+
+__all__ = ["keys"]
+
+EXACT = ("1042", 120)
+POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint")
+MOMENTS = ("before", "between", "after")
+
+
+class Shop:
+    """A store on a real server with an engine, and a till whose refunds two people approve."""
+
+    def __init__(self, url: str, rule: Rule, *, signed: bool) -> None:
+        self.store, self.raw, self.signed = RedisStore(url), redis.Redis.from_url(url), signed
+        self.till = Till(rule)
+        registry = Registry()
+        registry.add("till", lambda: self.till.graph)
+        self.bells: list = []
+        self.engine = Engine(self.store, self, registry)
+
+    def ring(self, doorbells) -> None:
+        self.bells += doorbells
+
+    def call(self, task, kwargs, task_id) -> bool:
+        return True
+
+    def go_on(self) -> None:
+        """Run what is ready; what is damaged raises, as it does in a worker."""
+        while self.bells:
+            bell = self.bells.pop(0)
+            with suppress(Exception):  # whatever a damaged document makes of it, it is no effect
+                self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+
+    def begin(self) -> tuple[str, str]:
+        """Start a run that waits for people; return it and its question."""
+        self.till.paid.clear()
+        self.till.model.__init__(self.till.replies)
+        run_id = self.engine.start("till", "refund 1042")
+        self.go_on()
+        snapshot = self.store.read(run_id)
+        return run_id, snapshot.interrupts[0].id
+
+    def vote(self, interrupt_id: str, name: str) -> None:
+        """Approve by the door, which signs for the group finance."""
+        try:
+            (asked,) = self.store.interrupts([interrupt_id])
+            by = Principal(name, LOGIN if self.signed else "")
+            body = vote_body(interrupt_id, "approve", by, digest=asked.digest)
+            if self.signed:
+                body = DOOR.sign(body, login={"groups": ["finance"]})
+            apply_choice(self.engine, Choice(interrupt_id, "approve", by, digest=asked.digest, body=body))
+        except Exception:  # noqa: BLE001 - a door that meets damaged data takes no vote
+            return
+
+
+class Intruder:
+    """Writes to the keys of a run, as `redis-cli` does."""
+
+    def __init__(self, raw: redis.Redis, run_id: str, question: str, chance: random.Random) -> None:
+        self.raw, self.chance = raw, chance
+        self.key = next(key for key in raw.scan_iter(f"*:r:{run_id}") if raw.type(key) == b"hash")
+        self.name = question.partition(".")[2]
+
+    def write(self, point: str) -> None:
+        """Change something of one kind."""
+        getattr(self, point)()
+
+    def question(self) -> None:
+        self._json("i:" + self.name, lambda asked: asked.update(reason="refund 1 cent", name="refund"))
+
+    def rule(self) -> None:
+        change = self.chance.choice(
+            [
+                {"need": 1},
+                {"auth": {"level": 0, "max_age": None, "acr": None}},
+                {"eligible": ["anyone"]},
+                {"veto": None},
+            ]
+        )
+        self._json("i:" + self.name, lambda asked: asked["rule"].update(change))
+
+    def action(self) -> None:
+        def change(asked: dict) -> None:
+            action = asked["action"]
+            match self.chance.randrange(3):
+                case 0:
+                    action["args"]["amount"] = 1
+                case 1:
+                    action["tool_schema"] = "sha256:" + "0" * 64
+                case _:
+                    action["tool"] = "look_up"
+
+        self._json("i:" + self.name, change)
+
+    def votes(self) -> None:
+        """Forge a vote: the one that is there under another name, or changed, or as many as it takes."""
+        one = self.raw.hget(self.key, f"v:{self.name}|1")
+        vote = json.loads(one) if one else {"v": 1, "n": 1, "decision": "approve", "weight": 1, "stage": 0}
+        vote |= {"round": 0, "selector": "anyone", "comment": "", "at": 1, "level": 2, "name": ""}
+        vote.setdefault("body", {})
+        vote["effect"] = vote.get("effect") or self._effect()
+        match self.chance.randrange(3):
+            case 0 if one:
+                place = self.chance.choice(["weight", "level", "round", "stage", "n"])
+                self.raw.hset(self.key, f"v:{self.name}|1", json.dumps({**vote, place: 2}))
+            case _:
+                number = 2 if one else 1
+                by = f"human:{self.chance.choice(['', LOGIN])}|eve"
+                body = {**vote["body"], "by": by}
+                forged = json.dumps({**vote, "n": number, "by": by, "body": body})
+                self.raw.hset(self.key, f"v:{self.name}|{number}", forged)
+                self._count(number, vote["effect"])
+
+    def tally(self) -> None:
+        self._count(self.chance.choice([0, 1, 2]), self._effect())
+
+    def decision(self) -> None:
+        """Write that it is decided, or change what was."""
+        there = self.raw.hget(self.key, "d:" + self.name)
+        answer = {"response": {"order": "1042", "amount": 9}, "decision": "edit", "effect": self._effect()}
+        answer |= {"responder": "eve", "idempotency_key": None}
+        if there and self.chance.random() < 0.5:
+            self._json("d:" + self.name, lambda decided: decided.update(answer))
+        else:
+            text = json.dumps(answer | {"response": True, "decision": "approve"})
+            self.raw.hset(self.key, "d:" + self.name, f"answered 1 nonce {text}")
+
+    def checkpoint(self) -> None:
+        """Change what the agent goes on with: the call, or the question that it remembers."""
+
+        def change(document: dict) -> None:
+            state = document["executor"]
+            match self.chance.randrange(3):
+                case 0:
+                    state["calls"][0]["use"]["input"]["amount"] = 1200
+                case 1:
+                    state["calls"][0]["attempt"] = 2
+                case _:
+                    for question in state["questions"].values():
+                        question |= {"status": "answered", "response": True, "decision": "approve"}
+                        question["effect"] = self._effect()
+
+        self._json("k:pay", change)
+
+    def bits(self, point: str) -> None:
+        """Flip bits of a field of one kind."""
+        letter = {"votes": f"v:{self.name}|1", "tally": f"v:{self.name}", "decision": f"d:{self.name}"}
+        field = letter.get(point, "k:pay" if point == "checkpoint" else f"i:{self.name}")
+        text = bytearray(self.raw.hget(self.key, field) or b"")
+        if text:
+            text[self.chance.randrange(len(text))] ^= 1 << self.chance.randrange(7)
+            self.raw.hset(self.key, field, bytes(text))
+
+    def _effect(self) -> str:
+        from runner.records.digests import digest
+
+        text = self.raw.hget(self.key, "i:" + self.name) or b"{}"
+        return digest("action", json.loads(text[text.index(b"{") :]).get("action"))
+
+    def _count(self, number: int, effect: str) -> None:
+        """Have the tally say what the forged votes come to."""
+        tally = {"stage": 0, "round": 0, "effects": {effect: number}, "against": 0, "settled": ""}
+        stored = self.raw.hget(self.key, "v:" + self.name)
+        standing = json.loads(stored) if stored else {"v": 1}
+        standing |= {"tally": tally, "votes": max(number, standing.get("votes", 0))}
+        self.raw.hset(self.key, "v:" + self.name, json.dumps(standing))
+
+    def _json(self, field: str, change) -> None:
+        text = self.raw.hget(self.key, field)
+        if text is None or b"{" not in text:
+            return
+        at = text.index(b"{")
+        document = json.loads(text[at:])
+        try:
+            change(document)
+        except (KeyError, TypeError, IndexError, AttributeError):
+            return
+        self.raw.hset(self.key, field, text[:at] + json.dumps(document).encode())
+
+
+def tried(shop: Shop, chance: random.Random) -> tuple[list[tuple], bool, str]:
+    """Make one change in the life of one question: what was paid, whether two people approved, the point."""
+    run_id, question = shop.begin()
+    point, moment = chance.choice(POINTS), chance.choice(MOMENTS)
+    both = moment == "after" or chance.random() < 0.5
+    intruder = Intruder(shop.raw, run_id, question, chance)
+
+    def intrude() -> None:
+        intruder.bits(point) if chance.random() < 0.3 else intruder.write(point)
+
+    if moment == "before":
+        intrude()
+    shop.vote(question, "ana")
+    if moment == "between":
+        intrude()
+    if both:
+        shop.vote(question, "ben")
+    if moment == "after":
+        intrude()
+    shop.go_on()
+    shop.engine.sweep()
+    shop.go_on()
+    return [paid[:2] for paid in shop.till.paid], both, f"{point} {moment}"
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_no_change_has_an_effect(redis_url, keys, count):
+    """Whatever is written, a call is made as two people approved it, once, or not at all."""
+    rule = Rule(eligible=["group:finance"], need=2, auth=Auth(level=2))
+    shop, chance = Shop(redis_url, rule, signed=True), random.Random(13)  # noqa: S311 - to repeat
+    made: Counter[str] = Counter()
+    for number in range(count):
+        paid, both, what = tried(shop, chance)
+        assert paid == [] or (both and paid == [EXACT]), f"change {number}: {what}: {paid}"
+        made["made" if paid else "not made"] += 1
+    # What nothing rests on leaves an approved call as it was; the rest keeps it from being made.
+    assert made["not made"] > count / 2
+    assert made["made"]
+
+
+def test_without_signatures_changes_have_effects(redis_url):
+    """The control: the same changes where names are believed as they are written."""
+    shop, chance = Shop(redis_url, Rule(need=2), signed=False), random.Random(13)  # noqa: S311 - to repeat
+    made = [tried(shop, chance) for _ in range(120)]
+    assert any(paid and not both for paid, both, _ in made)
+
+
+def test_nothing_written_makes_the_approved_call(redis_url, keys):
+    """The other control: without an intruder two people have their refund made."""
+    rule = Rule(eligible=["group:finance"], need=2, auth=Auth(level=2))
+    shop = Shop(redis_url, rule, signed=True)
+    run_id, question = shop.begin()
+    for name in ("ana", "ben"):
+        shop.vote(question, name)
+    shop.go_on()
+    assert [paid[:2] for paid in shop.till.paid] == [EXACT]
+    assert graph_result(shop.store, shop.store.read(run_id)).status is Status.COMPLETED
