@@ -48,14 +48,19 @@ def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[
 
 
 def racing(call: Callable[..., Any], world: Callable[[], World]) -> Callable[..., Any]:
-    """Let the actor whose request this is stop before each call."""
+    """Let the actor whose request this is stop before each call, and before one that is repeated."""
 
     def stop_and_call(*arguments: Any, **named: Any) -> Any:
         actor = world().current
-        if actor is not None and actor.calls is not None:
-            actor.calls += 1
-            if actor.stop("within a request" if actor.calls > 1 else "at its first call") == "cut":
-                raise StoreError("a call of a request was cut off.")
+        if actor is None or actor.calls is None:
+            return call(*arguments, **named)
+        actor.calls += 1
+        how = actor.stop("within a request" if actor.calls > 1 else "at its first call")
+        if how == "twice":  # the client repeats a call whose reply was lost
+            call(*arguments, **named)
+            how = actor.stop("within a request")
+        if how == "cut":
+            raise StoreError("a call of a request was cut off.")
         return call(*arguments, **named)
 
     return stop_and_call
