@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from runner.records import ballots
+from runner.records.approvals import plain_name
 from runner.records.ballots import Ballot
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
@@ -96,7 +97,8 @@ def late(ballot: Ballot, question: Interrupt, now: int) -> Receipt | None:
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:
-            detail = f"already decided: {question.decision}"
+            who = plain_name(question.responder) if question.responder else "another person"
+            detail = f"already decided by {who}: {question.decision}"
             return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
         case InterruptStatus.WITHDRAWN:
             return ballots.receipt(ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn")

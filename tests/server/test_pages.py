@@ -56,6 +56,53 @@ def test_an_answer_is_sent_with_a_form(site):
     assert site.client.interrupt(question.id).responder == "ana"
 
 
+def test_a_decision_at_high_risk_is_confirmed(site):
+    """The exact call is shown; the word is typed, and then the decision counts."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.as_role("approver", name="ana", groups=["finance"])
+    path = f"/q/{question.id}"
+
+    shown = site.http.get(path, headers=HTML).text
+    first = send(site, path, digest=question.digest, decision="approve").text
+    wrong = send(site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refun")
+    assert site.client.engine.store.votes(question.id) == []
+    second = send(site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refund")
+
+    assert "What will run" in shown
+    assert "two of group finance" in shown
+    assert 'class="primary"' not in shown
+    assert "Type <code>refund</code>" in first
+    assert (wrong.status_code, second.status_code) == (422, 200)
+    assert "1 of 2" in second.text
+
+
+def test_an_edit_shows_what_changes(site):
+    """Before it counts: each argument that differs, before and after."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.as_role("approver", name="ana", groups=["finance"])
+    edit = {"decision": "edit", "arguments": '{"order": 7, "amount": 100}', "digest": question.digest}
+
+    step = send(site, f"/q/{question.id}", **edit).text
+    send(site, f"/q/{question.id}", **edit, confirmed="yes", typed="refund")
+
+    assert "<del>120</del>" in step
+    assert "<ins>100</ins>" in step
+    (vote,) = site.client.engine.store.votes(question.id)
+    assert (vote["decision"], vote["body"]["response"]) == ("edit", {"order": 7, "amount": 100})
+
+
+def test_a_rejection_needs_a_reason(site):
+    """And then one of finance is enough."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.as_role("approver", name="ana", groups=["finance"])
+
+    silent = send(site, f"/q/{question.id}", digest=question.digest, decision="reject")
+    said = send(site, f"/q/{question.id}", digest=question.digest, decision="reject", comment="too much")
+
+    assert (silent.status_code, said.status_code) == (422, 200)
+    assert site.client.interrupt(question.id).decision == "reject"
+
+
 def test_an_answer_that_lost_the_race_says_who_won(site):
     """The second person learns that the first was quicker, and who that was."""
     run = site.start("approval")

@@ -11,6 +11,7 @@ from fastapi import Query
 from pydantic import AfterValidator
 
 from runner.operations.exports import Question
+from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
 from runner.records.codec import JSON
 from runner.records.json_form import document
@@ -91,7 +92,11 @@ def _bare_node(node: NodeView) -> NodeView:
 
 def bare_question(question: Question) -> Question:
     """Return a question without what users and agents have written."""
-    return replace(question, reason=None, response=None, on_expire=None, response_schema=None)
+    bare: dict[str, Any] = {"reason": None, "response": None, "on_expire": None, "response_schema": None}
+    bare["action"] = None
+    if isinstance(question, QuestionView):
+        bare |= {"votes": (), "digests": {}}
+    return replace(question, **bare)
 
 
 def schema_of(kind: Mapping[str, JSON]) -> dict[str, Any]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import Annotated
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from runner.operations.exports import Question, question_of
-from runner.records.interrupts import Receipt
+from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.validation import one_line
 from runner.server.access import DECIDE, SEE, Person
 from runner.server.api.documents import bare_question
+from runner.server.deciding import Decision, decide
 from runner.server.forms import answer_of, fields_of
 from runner.server.pages.rendering import page
 from runner.server.pages.runs import filters_of
@@ -44,9 +48,10 @@ class Row:
     asked_at: int
     expires_at: int
     who: str
+    votes: str
 
 
-def row_of(question: Question, person: Person) -> Row:
+def row_of(question: QuestionView, person: Person) -> Row:
     """Return the row of a question; what it is about only for who may read it."""
     about = ""
     if person.may("read") and question.reason is not None:
@@ -65,7 +70,8 @@ def row_of(question: Question, person: Person) -> Row:
         question.node_id,
         question.asked_at,
         question.expires_at,
-        ", ".join(question.assignees) or "anyone",
+        question.claim or ", ".join(question.assignees) or ("by rule" if question.rule else "anyone"),
+        f"{question.have} of {question.need}" if question.rule else "",
     )
 
 
@@ -89,7 +95,7 @@ def inbox(
         limit=ROWS,
         cursor=cursor or None,
     )
-    rows = [row_of(question_of(question), person) for question in listed]
+    rows = [row_of(view, person) for view in read_questions(served.store, listed)]
     return page(
         request,
         "inbox.html",
@@ -101,60 +107,124 @@ def inbox(
     )
 
 
+# -- one question ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The second step of a decision: `typed` asks for the word to be typed, where the risk is high."""
+
+    decision: str
+    comment: str
+    word: str
+    typed: bool
+    arguments: Any = None
+    changes: tuple[tuple[str, Any, Any], ...] = ()
+    problem: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The word as a regular expression of HTML."""
+        return re.sub(r"([\\^$.*+?()\[\]{}|/-])", r"\\\1", self.word)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page shows besides the question: what was sent with the form, and what became of it."""
+
+    receipt: Receipt | None = None
+    sent: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    confirm: Confirmation | None = None
+    status: int = 200
+
+
 @router.get("/q/{question_id}")
 def show(request: Request, question_id: str, person: Seen, served: Served) -> HTMLResponse:
     """Show a question, open or not."""
-    return _page(request, served, person, question_id)
+    return _page(request, served, person, question_id, Shown())
 
 
 @router.post("/q/{question_id}")
 async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
-    """Answer a question; the page then says what became of the answer."""
+    """Decide a question; the page then says what became of it."""
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    return await run_in_threadpool(_answer, request, served, person, question_id, form)
+    shown = await run_in_threadpool(_decided, served, person, question_id, form)
+    return await run_in_threadpool(_page, request, served, person, question_id, shown)
 
 
-def _answer(
-    request: Request, served: Services, person: Person, question_id: str, form: dict[str, str]
-) -> Response:
+def _decided(served: Services, person: Person, question_id: str, form: dict[str, str]) -> Shown:
     question = question_of(served.client.interrupt(question_id))
     sent = {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
-    response, problems = answer_of(question.response_schema, sent)
-    if problems and question.is_open:
-        return _page(request, served, person, question_id, sent=sent, problems=problems, status=422)
-    receipt = served.client.respond(
-        question_id, response, responder=person.principal.sub, digest=form.get("digest") or None
-    )
-    status = 200 if receipt.status in {"accepted", "counted"} else 409
-    return _page(request, served, person, question_id, receipt=receipt, sent=sent, status=status)
+    sent |= {name: form[name] for name in ("comment", "arguments") if name in form}
+    word = form.get("decision", "respond")
+    if word == "reject" and not form.get("comment", "").strip() and question.is_open:
+        return Shown(sent=sent, problem="Say in the comment why you reject it.", status=422)
+    response: Any = None
+    if word == "respond":
+        response, problems = answer_of(question.response_schema, sent)
+        if problems and question.is_open:
+            return Shown(sent=sent, problems=problems, status=422)
+    elif word == "edit":
+        try:
+            response = json.loads(form.get("arguments", ""))
+        except ValueError as error:
+            return Shown(sent=sent, problem=f"The arguments are not JSON: {error}.", status=422)
+    step = _second_step(question, word, response, form)
+    if step is not None and question.is_open:
+        return Shown(sent=sent, confirm=step, status=422 if step.problem else 200)
+    decided = Decision(word, response, form.get("digest") or None, form.get("comment", ""))
+    receipt = decide(served, person, question_id, decided)
+    good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+    return Shown(receipt, sent, status=200 if good else 409)
 
 
-def _page(
-    request: Request,
-    served: Services,
-    person: Person,
-    question_id: str,
-    *,
-    receipt: Receipt | None = None,
-    sent: dict[str, str] | None = None,
-    problems: dict[str, str] | None = None,
-    status: int = 200,
-) -> HTMLResponse:
-    question = question_of(served.client.interrupt(question_id))
+def _second_step(
+    question: Question, word: str, response: Any, form: Mapping[str, str]
+) -> Confirmation | None:
+    """Return what is still to be confirmed: an edit, and any approval at high risk."""
+    high = question.risk == "high" and word != "reject"
+    if not (high or word == "edit"):
+        return None
+    action = question.action or {}
+    name = str(action.get("tool", question.name))
+    if form.get("confirmed") and (not high or form.get("typed") == name):
+        return None
+    problem = f"Type {name} exactly." if form.get("confirmed") else ""
+    edited = response if word == "edit" else None
+    changes = tuple(_changes(action.get("args", {}), edited)) if isinstance(edited, dict) else ()
+    return Confirmation(word, form.get("comment", ""), name, high, edited, changes, problem)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name) or (name in before) != (name in after):
+            yield name, before.get(name, "(none)"), after.get(name, "(none)")
+
+
+def _page(request: Request, served: Services, person: Person, question_id: str, shown: Shown) -> HTMLResponse:
+    question = read_question(served.store, served.client.interrupt(question_id))
     snapshot = served.store.read(question.run_id)
-    if not person.may("read"):
-        question = bare_question(question)
     fields = [
-        replace(part, problem=(problems or {}).get(part.name, ""))
-        for part in fields_of(question.response_schema, sent)
+        replace(part, problem=shown.problems.get(part.name, ""))
+        for part in fields_of(question.response_schema, shown.sent or None)
     ]
+    decisions = set((question.rule or {}).get("decisions", ("respond",)))
+    # A call is approved, edited or rejected; only a question without one is answered with words.
+    decisions -= {"respond"} if question.action else {"edit"}
     return page(
         request,
         "question.html",
         person,
-        status,
-        question=question,
+        shown.status,
+        question=question if person.may("read") else bare_question(question),
         position=str(snapshot.events) if snapshot else "0",
         fields=fields,
-        receipt=receipt,
+        decisions=decisions,
+        receipt=shown.receipt,
+        confirm=shown.confirm,
+        comment=shown.sent.get("comment", ""),
+        edited=shown.sent.get("arguments", ""),
+        problem=shown.problem,
     )
