@@ -176,8 +176,11 @@ class LimitUsage(Protocol):
     def tag(self, name: str) -> str:
         """Return the value of a tag of the outermost run; "" where it has none."""
 
-    def next_start(self, key: str) -> int:
-        """Return when the next execution of a rate may begin, in ms; 0: at once."""
+    def next_start(self, key: str, interval: int) -> int:
+        """Return when the next execution of a rate may begin, in ms; 0: at once.
+
+        The one after it may begin `interval` ms later.
+        """
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
         """Return the position of a node of this run that has requested a place since then (ms)."""

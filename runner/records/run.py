@@ -258,7 +258,7 @@ DIGITS = 5
 
 
 def next_fence(fence: int, nonce: str) -> int:
-    """Raise a fence for a claim, by an amount derived from its nonce: `parts/fence.lua` computes the same.
+    """Raise a fence for a claim, by an amount derived from its nonce.
 
     So a claim whose reply was lost and that is repeated gets the same fence, and no other claim does.
     """

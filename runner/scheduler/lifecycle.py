@@ -1,6 +1,6 @@
 """The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition.
 
-Twins in `store/lua`: claim.lua and parts/step.lua.
+Twin of the end in `store/lua`: parts/step.lua.
 """
 
 from __future__ import annotations
@@ -287,8 +287,7 @@ def leave(changes: Changes, node: str, visit: int, fence: int) -> TransitionResu
     return close(changes, "left")
 
 
-# Limits of concurrency and rate: whether an execution may begin, and what is written either way. Twin:
-# `store/lua/parts/limits.lua` with parts/places.lua.
+# Limits of concurrency and rate: whether an execution may begin, and what is written either way.
 
 
 def reserve(limits: Sequence[LimitShape], view: LimitUsage, now: int) -> tuple[int, list[Action]]:
@@ -297,7 +296,7 @@ def reserve(limits: Sequence[LimitShape], view: LimitUsage, now: int) -> tuple[i
     for limit in limits:
         if limit.interval:
             key = limit.key(view)
-            earliest = max(now, view.next_start(key))
+            earliest = max(now, view.next_start(key, limit.interval))
             actions.append(ReserveTime(key, earliest + limit.interval))
             start = max(start, earliest)
     return start - now, actions

@@ -90,8 +90,8 @@ class Known(View):
     def tag(self, name: str) -> str:
         raise Unread(name)
 
-    def next_start(self, key: str) -> int:
-        raise Unread(key)
+    def next_start(self, key: str, interval: int) -> int:
+        raise Unread(key, interval)
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
         raise Unread(key, node, since, now)

@@ -6,10 +6,12 @@ import contextlib
 import json
 import multiprocessing
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
+from runner.definition.policies import Limit
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
@@ -17,7 +19,7 @@ from runner.records.interrupts import Answer
 from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered
 from runner.records.run import Status
-from runner.store.interface import Settlement, Start
+from runner.store.interface import Reply, Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.store import LOOKED_AT, RedisStore
@@ -669,6 +671,53 @@ def test_a_sweep_ends_on_a_slow_network(redis_url):
 
     assert list(store.runs()) == []
     store.close()
+
+
+def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock):
+    """Two claims that both saw a free place: the later one waits, and gets the place of the first."""
+    limit = Limit("one", concurrency=1, rate=1, per=10)
+    run_id = worker.start(shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]}))
+    first = []
+
+    def slow() -> int:
+        """A clock that is asked again when the node was read, and takes its time."""
+        if not first:
+            first.append(None)
+        elif first == [None]:
+            first[0] = worker.claim(run_id, "a").token
+        return clock()
+
+    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
+    reply = late.claim(run_id, "b", 1, 1, "late")
+    late.close()
+    assert (reply.word, reply.delay_ms) == ("limited", 10_000)
+    clock.advance(10)
+    assert worker.sweep() == ["b.1.1"]
+    worker.limited(run_id, "b")
+    assert worker.end(first[0]) == ["b.1.1"]
+    worker.claim(run_id, "b")
+
+
+@pytest.mark.parametrize("rate", [None, 1])
+def test_claims_at_one_moment_share_a_limit(redis_url, rate):
+    """As many nodes begin as there are places, and each start that a rate delays has its own time."""
+    limit = Limit("some", concurrency=None if rate else 3, rate=rate, per=100)
+    names = [f"n{number}" for number in range(16)]
+    stores = [RedisStore(redis_url, push=False) for _ in names]
+    worker = ManualWorker(stores[0])
+    run_id = worker.start(shape(" ".join(names), entries=names, limits={name: [limit] for name in names}))
+    with ThreadPoolExecutor(len(names)) as pool:
+        claims = [
+            pool.submit(store.claim, run_id, name, 1, 1, name)
+            for store, name in zip(stores, names, strict=True)
+        ]
+        replies = [claim.result() for claim in claims]
+    for store in stores:
+        store.close()
+
+    waits = sorted(reply.delay_ms for reply in replies if isinstance(reply, Reply))
+    assert len(replies) - len(waits) == (1 if rate else 3)
+    assert [round(wait / 100_000) for wait in waits] == (list(range(1, 16)) if rate else [0] * 13)
 
 
 def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):

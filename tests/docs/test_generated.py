@@ -57,11 +57,11 @@ def test_every_script_is_called(generator):
 
     assert len(callers) > 20
     assert [name for name, functions in callers.items() if not functions] == []
-    assert callers["claim"][0] == ("store/redis/store.py", "RedisStore.claim")
+    assert callers["take"] == [("store/redis/hot.py", "Hot._take")]
 
 
 def test_a_script_without_a_caller_is_noticed(generator, monkeypatch):
     """A name that no code gives to a call has no caller."""
-    monkeypatch.setattr(generator, "script_names", lambda: ["claim", "nowhere"])
+    monkeypatch.setattr(generator, "script_names", lambda: ["take", "nowhere"])
 
     assert generator.script_callers()["nowhere"] == []

@@ -14,6 +14,8 @@
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
 --     events (a list);
 --   arrivals: key, field, round, how many, how many of them live, below how many they stay or 0;
+--   places of limits that are taken or waited for: limit, run|node, since (ms), how many there are, "1" if one must be
+--     free for it, "0" if none;
 --   sizes: key, bytes more, "1" if there must be room for them;
 --   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
@@ -23,7 +25,7 @@
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
 --   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
 -- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
---   value, form, run and arrival as it is; "full" and two sizes (parts/size.lua).
+--   value, form, run, arrival, place (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
 -- include: doorbells
 -- include: echo
@@ -104,6 +106,12 @@ for nth = 1, number() do
   arrived, alive = arrived + more, alive + live
   if below > 0 and arrived >= below then changed = true end
   arrivals[nth] = {key, field, '[' .. round .. ',' .. arrived .. ',' .. alive .. ']'}
+end
+for _ = 1, number() do
+  local key, member, since, concurrency, free = take(), take(), take(), number(), take() == '1'
+  local taken, ahead, mine = turn(key, member, since)
+  see(table.concat({taken, ahead, mine}, ' '))
+  if (mine == 1 or taken + ahead < concurrency) ~= free then changed = true end
 end
 local sizes = {}
 for nth = 1, number() do

@@ -1,5 +1,5 @@
 -- Give a ready visit to one worker that knows its graph: it names the fields of the run that the node needs.
--- Anything unusual is left to claim.lua.
+-- It knows the fence; anything unusual is left to a transaction (store/redis/store.py).
 --
 -- Keys touched: r:<run> (the node, counters), timers, r:<run>:e; r:<root> and its :e; read: r:<run> (inputs,
 --   answers), r:<run>:f (an item) and :m (messages that the node kept).
@@ -9,7 +9,7 @@
 -- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
 --   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
 --   questions, their decisions, what the node kept: document, task of its own, messages. Or "graph" and field
---   `of`, when the run's graph is another one; "stale"; "other" where claim.lua must decide.
+--   `of`, when the run's graph is another one; "stale"; "other" where a transaction must decide.
 -- include: settings
 -- include: echo
 local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
@@ -27,13 +27,11 @@ if ENDED[status] or number ~= visit or attempt ~= ARGV[9] or (status == 'running
 end
 if not event then return {'other'} end
 if ARGV[13] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
-if rest:find('"child":', 1, true) then return {'other'} end
-
 local record = found[1]
 if status == 'ready' then
-  if rest:find('"[ghru]') or rest:find('"s[ei]') then
+  if rest:find('"[gru]') or rest:find('"since', 1, true) then
     local fields = cjson.decode(rest)
-    if fields.since or fields.granted or fields.handed then return {'other'} end
+    if fields.since or fields.granted then return {'other'} end
     fields.unseen, fields.rings = nil, nil
     rest = next(fields) and cjson.encode(fields) or ''
   end

@@ -128,7 +128,7 @@ class StoredRun:
         value: object = self.root_tags.get(name, "")
         return value if isinstance(value, str) else ""
 
-    def next_start(self, key: str) -> int:
+    def next_start(self, key: str, interval: int) -> int:  # noqa: ARG002 - it is written with the claim
         return self.semaphores.starts.get(key, 0)
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:

@@ -54,7 +54,8 @@ class Settings:
     """What a draft needs to know of its store; times in ms.
 
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
-    of a run apart, and returns a reference to it.
+    of a run apart, and returns a reference to it. `full` are the limits that had no place free when they were
+    last asked for one.
     """
 
     prefix: str
@@ -64,6 +65,7 @@ class Settings:
     push: bool
     shelve: Callable[[str, bytes], bytes]
     topologies: Topologies
+    full: set[str] = field(default_factory=set)
 
 
 UNREAD = {
@@ -88,6 +90,12 @@ class Reads:
         self.times = 0
         self.is_presumed = False
         self.written: dict[tuple[str, bytes], bytes] = {}
+        self.turns: dict[tuple[str, str], bytes] = {}
+        """What a commit has answered of places: (limit, member) -> taken, ahead, own."""
+        self.starts: dict[str, int] = {}
+        """The times that were reserved under rates."""
+        self.rates: dict[str, int] = {}
+        """Rates of which a time must be reserved first: limit -> ms between two."""
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._replies: dict[Command, Any] = {}
         self._missing: dict[str, dict[str, None]] = {}
@@ -96,7 +104,7 @@ class Reads:
     @property
     def is_incomplete(self) -> bool:
         """Whether something was asked for that was not read yet."""
-        return bool(self._missing or self._commands)
+        return bool(self._missing or self._commands or self.rates)
 
     def presume(
         self, fields: Mapping[str, Mapping[str, bytes | None]], replies: Mapping[Command, Any]
@@ -128,6 +136,11 @@ class Reads:
         self.ask(*command)
         return self._replies.get(command, UNREAD.get(str(command[0])))
 
+    def reserved(self, times: Iterable[int]) -> None:
+        """Remember the times that were reserved under the rates that asked for one."""
+        self.starts |= dict(zip(self.rates, times, strict=True))
+        self.rates = {}
+
     def questions(self) -> tuple[list[Command], list[tuple[str, list[str]]]]:
         """Return the commands that read what is missing, and which hashes the first of them read."""
         hashes = [
@@ -145,10 +158,16 @@ class Reads:
         self._replies.update(zip(self._commands, reply[1 + len(hashes) :], strict=True))
         self._missing, self._commands = {}, {}
 
-    def renew(self, now: int, values: Iterable[tuple[str, str, bytes | None]]) -> None:
-        """Remember what fields have changed to; what commands replied is read again."""
+    def renew(
+        self,
+        now: int,
+        values: Iterable[tuple[str, str, bytes | None]],
+        turns: Mapping[tuple[str, str], bytes],
+    ) -> None:
+        """Remember what fields and places have changed to; what commands replied is read again."""
         self.now = now
         self._replies = {}
+        self.turns.update(turns)
         for key, name, value in values:
             self._fields.setdefault(key, {})[name] = value
 
@@ -197,6 +216,17 @@ class Arrival:
     below: int
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whether a place of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
+
+    key: str
+    member: str
+    since: int
+    concurrency: int
+    is_free: bool
+
+
 class Draft:
     """What one transaction has read, checks and writes. Keys are without the prefix."""
 
@@ -219,6 +249,7 @@ class Draft:
         self.answered: list[Interrupt] = []
         self.left_shapes: list[tuple[str, str]] = []
         self.rung_by = ""
+        self.turns: dict[tuple[str, str], Turn] = {}
         self.places: list[tuple[str, int, str]] = []
 
     # Reading
@@ -359,6 +390,9 @@ class Draft:
                 arrival.live,
                 arrival.below,
             )
+        yield len(self.turns)
+        for turn in self.turns.values():
+            yield from (turn.key, turn.member, turn.since, turn.concurrency, int(turn.is_free))
         sizes = {root: size for root, size in self.sizes.items() if size}
         yield len(sizes)
         for root, size in sizes.items():
@@ -406,6 +440,10 @@ class Draft:
             *((line.key, "run") for line in self.lines.values()),
             *((arrival.key, arrival.name) for arrival in self.arrivals),
         ]
-        for (key, name), value in zip(names, values, strict=True):
+        for (key, name), value in zip(names, values, strict=False):
             if name:
                 yield key, name, value
+
+    def seen_turns(self, values: Sequence[bytes]) -> dict[tuple[str, str], bytes]:
+        """Name what it returns of places of limits, which comes last."""
+        return dict(zip(self.turns, values[len(values) - len(self.turns) :], strict=True))

@@ -32,10 +32,13 @@ from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
 from runner.store.redis import forked, kept, new_run, questions, renamed, retention, script_values
-from runner.store.redis.draft import Arrival, Draft, Line
+from runner.store.redis.draft import Arrival, Draft, Line, Turn
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
 from runner.store.redis.sizes import VISIT_BYTES
+
+MOST_LIMITS = 1_000
+"""Limits without a free place that a process remembers."""
 
 RECORDS = re.compile(r"[nl]:|a-?\d+:")
 """How the fields begin that have records of nodes and loops, and arrivals."""
@@ -69,6 +72,15 @@ class DraftedRun:
             return written
         text = self.draft.get(self.key, f"n:{node}")
         return encoding.node_record(text)[0] if text else NodeRecord()
+
+    def text(self, node: str) -> bytes:
+        """Return a node's record as it is stored, or will be."""
+        written = self._nodes.get(node)
+        return self._text(node, written).encode() if written else self.draft.get(self.key, f"n:{node}") or b""
+
+    def _text(self, node: str, record: NodeRecord) -> str:
+        shape = self.topology.nodes.get(shape_name(node))
+        return node_text(record, shape.scope if shape else -1)
 
     def loop(self, loop: int) -> LoopRecord:
         written = self._loops.get(loop)
@@ -149,11 +161,31 @@ class DraftedRun:
         value: object = load(text).get(name, "") if text else ""
         return value if isinstance(value, str) else ""
 
-    def next_start(self, key: str) -> int:
-        raise NotImplementedError(f"a claim asks for the limit {key}, and no other transition")
+    # Limits change with every claim of any run. A time under a rate is reserved before it is planned with;
+    # a place is guessed, and a commit that finds it otherwise answers with how it is.
+
+    def next_start(self, key: str, interval: int) -> int:
+        reads = self.draft.reads
+        if key not in reads.starts:
+            reads.rates[key] = interval
+        return reads.starts.get(key, 0)
 
     def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        raise NotImplementedError(f"a claim asks for the limit {key}, and no other transition")
+        member = f"{self.record.run_id}|{node}"
+        limits = self.topology.nodes[shape_name(node)].limits
+        concurrency = next(limit.concurrency for limit in limits if limit.key(self) == key)
+        full = self.draft.settings.full
+        text = self.draft.reads.turns.get((key, member))
+        if text is None:
+            # Who has waited has a place kept now; others find it as the last one did.
+            text = b"0 0 1" if since < now else b"%d 0 0" % (concurrency if key in full else 0)
+        taken, ahead, mine = map(int, text.split())
+        is_free = bool(mine) or taken + ahead < concurrency
+        if len(full) > MOST_LIMITS:
+            full.clear()
+        (full.discard if is_free else full.add)(key)
+        self.draft.turns[key, member] = Turn(key, member, since, concurrency, is_free)
+        return QueuePosition(taken, ahead, bool(mine))
 
     # Writing
 
@@ -377,8 +409,7 @@ class DraftedRun:
         draft, key = self.draft, self.key
         for node, record in self._nodes.items():
             draft.get(key, f"n:{node}")
-            shape = self.topology.nodes.get(shape_name(node))
-            draft.put(key, f"n:{node}", node_text(record, shape.scope if shape else -1))
+            draft.put(key, f"n:{node}", self._text(node, record))
         for loop, around in self._loops.items():
             draft.get(key, f"l:{loop}")
             draft.put(key, f"l:{loop}", loop_text(around))

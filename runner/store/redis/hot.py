@@ -2,12 +2,13 @@
 
 The worker knows its node's graph, and its claim has read the node's records. So the claim says which fields
 it needs, and the scheduler plans the end from them; the scripts `take` and `apply` check and write. A method
-returns None where that does not do: nothing was written, and the script that reads everything decides.
+returns None where that does not do: nothing was written, and a transaction decides.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +24,16 @@ from runner.scheduler.plan import Known, Plan, plan
 from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
-from runner.store.interface import Claim, Reply, Settlement, Token
-from runner.store.redis import doorbell_template, plans, retention
+from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
+from runner.store.redis import doorbell_template, plans, retention, script_values
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.draft import Command, Reads
+from runner.store.redis.drafted_run import DraftedRun
 from runner.store.redis.early import EARLY
 from runner.store.redis.keys import TEMPLATE, Keys, run_key
 from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
-from runner.store.redis.script_values import decided, question_fields
+from runner.store.redis.script_values import question_fields
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import HEAD
 
@@ -71,12 +73,13 @@ class Hot:
         call: Callable[..., list[Any]],
         *,
         topology: Callable[[str, str], Topology | None],
+        snapshot: Callable[[str], RunSnapshot | None],
         large: LargeValues,
         lease_ms: int,
     ) -> None:
-        """`call` runs a script, `topology` reads that of a graph."""
+        """`call` runs a script, `topology` reads that of a graph, `snapshot` a run."""
         self._redis, self._keys, self._call = connection, keys, call
-        self._topology, self._large, self._lease_ms = topology, large, lease_ms
+        self._topology, self._snapshot, self._large, self._lease_ms = topology, snapshot, large, lease_ms
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         # The graph that last had a node of a name: right for most runs that this process has not seen yet.
@@ -159,11 +162,13 @@ class Hot:
         item, asked, questions, decisions, kept = own
         document, own_task, messages = kept or (None, None, [])
         record, _ = encoding.node_record(seen.texts[f"n:{node}"])
+        (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = known or self._meet(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
         outputs = [output for _, _, output in inputs]
-        task, state, *outputs = [
-            load(value or b"null") for value in self._large.get([item or own_task or task, state, *outputs])
+        task, state, report, *outputs = [
+            load(value or b"null")
+            for value in self._large.get([item or own_task or task, state, report, *outputs])
         ]
         seen.texts |= {name: values[name] or b"" for name in graph.guards(node)}
         seen.asked = encoding.dump([record.visit, *map(bytes.decode, asked)]) if asked else None
@@ -181,17 +186,38 @@ class Hot:
                 (source, reached, output)
                 for (source, reached, _), output in zip(inputs, outputs, strict=True)
             ],
-            answers=decided(asked, questions, decisions) if asked else [],
+            answers=script_values.decided(asked, questions, decisions) if asked else [],
             document=load(document) if document else None,
             messages=[load(message) for message in messages],
+            child=self._snapshot(record.child) if record.child else None,
             map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
+            report=report,
         )
 
-    def meet(self, claim: Claim) -> None:
-        """Remember the graph of a run whose node was claimed in the general way."""
-        graph = self._graph(claim.graph_id, claim.fingerprint)
-        if graph is not None:
-            self._likely[shape_name(claim.token.node)] = graph
+    def needed(self, run_id: str, node: str) -> Sequence[str]:
+        """Name the fields of a run that a claim of a node will need, as far as its graph can be guessed."""
+        run = self._runs.get(run_id)
+        graph = run.graph if run else self._likely.get(shape_name(node))
+        known = graph is not None and shape_name(node) in graph.topology.nodes
+        return (*graph.fields(node), "task", "state") if graph is not None and known else ()
+
+    def drafted(self, run: DraftedRun, node: str) -> Callable[[], Claim]:
+        """Read what a worker needs of a node that a draft gives to it; return what makes the claim of it."""
+        graph, draft, key = self.remember(run.topology), run.draft, run.key
+        record, text = run.node(node), run.text(node)
+        fields = (*graph.fields(node), "task", "state")
+        draft.reads.want(key, fields)
+        values = {name: draft.peek(key, name) for name in fields}
+        seen = Seen(
+            run.record.run_id, graph, bool(run.record.parent), run.record.active == 1, {f"n:{node}": text}
+        )
+        own = _own(run, node, record.visit)
+
+        def claim() -> Claim:
+            made = self._claimed(node, seen, values, None, own)
+            return made if graph.is_plain(node) else replace(made, token=replace(made.token, seen=None))
+
+        return claim
 
     def _meet(
         self, run_id: str, node: str, graph: KnownGraph, values: Mapping[str, bytes | None]
@@ -419,6 +445,26 @@ def _final(topology: Topology, node: str, values: Mapping[str, bytes | None]) ->
         if text is not None and text.startswith(b"completed 1 "):
             final |= {f"n:{edge.source}": text, f"o:{edge.source}.1": values[f"o:{edge.source}.1"]}
     return final
+
+
+def _own(run: DraftedRun, node: str, visit: int) -> Sequence[Any]:
+    """Read what most nodes have not: see `NOTHING_KEPT`."""
+    draft, key = run.draft, run.key
+    item = draft.peek(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}") if map_of(node) else None
+    asked, *ids = load(draft.get(key, f"q:{node}") or b"[0]")
+    # A question of a ready node may still be answered: then all is read again.
+    pairs = [question_fields(each) for each in ids] if asked == visit else []
+    draft.reads.want(key, itertools.chain(*pairs))
+    questions = [draft.peek(key, question) for question, _ in pairs]
+    decisions = [draft.get(key, decision) for _, decision in pairs]
+    document = draft.peek(key, f"k:{node}")
+    if document is None:
+        return item, [each.encode() for each in ids] if pairs else None, questions, decisions, None
+    count = int(draft.peek(f"{key}:m", f"#{node}") or 0)
+    messages = [draft.peek(f"{key}:m", f"{number}.{node}") for number in range(1, count + 1)]
+    own_task = draft.peek(key, f"t:{node}.{visit}")
+    kept = (None if document == b"1" else document, own_task, messages)
+    return item, [each.encode() for each in ids] if pairs else None, questions, decisions, kept
 
 
 def _bytes(text: Argument) -> bytes:

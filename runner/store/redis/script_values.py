@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from runner.definition.model import ROOT
 from runner.records import codec
@@ -23,7 +23,7 @@ from runner.records.interrupts import (
 from runner.records.run import LoopRecord, MapRecord, NodeRecord
 from runner.store import encoding
 from runner.store.encoding import dump, load
-from runner.store.interface import Claim, Fetched, RunSnapshot, Token
+from runner.store.interface import Fetched
 from runner.store.redis.large_values import LargeValues
 
 Write = Callable[[JSON], bytes]
@@ -114,55 +114,6 @@ def decision(answer: Answer) -> bytes:
 
 
 # Claims and nodes.
-
-
-class ClaimReply(NamedTuple):
-    """What the script `claim` returns; parts/claimed.lua and parts/fast_claim.lua write it."""
-
-    word: bytes
-    graph: bytes
-    fingerprint: bytes
-    shape: bytes
-    record: bytes
-    task: bytes
-    invocation_state: bytes
-    inputs: list[tuple[bytes, int, bytes]]
-    questions: tuple[list[bytes], list[bytes], list[bytes | None]] | tuple[()]
-    document: bytes | None
-    messages: list[bytes]
-    items: bytes | None
-    report: bytes | None
-
-
-def claimed(
-    run_id: str, node: str, reply: list[Any], large: LargeValues, read: Callable[[str], RunSnapshot | None]
-) -> Claim:
-    """Build a claim. Its large values and the child run that the node waits for are read as well."""
-    claim = ClaimReply(*reply)
-    record, _ = encoding.node_record(claim.record)
-    values = large.get(
-        [claim.task, claim.invocation_state, claim.report, *(output for _, _, output in claim.inputs)]
-    )
-    task, state, report, *outputs = map(_load, values)
-    return Claim(
-        token=Token(run_id, node, record.visit, record.fence),
-        graph_id=claim.graph.decode(),
-        fingerprint=claim.fingerprint.decode(),
-        signature=load(claim.shape)["signature"],
-        record=record,
-        task=task,
-        invocation_state={} if claim.invocation_state is None else state,
-        inputs=[
-            (source.decode(), visit, output)
-            for (source, visit, _), output in zip(claim.inputs, outputs, strict=True)
-        ],
-        answers=decided(*claim.questions) if claim.questions else [],
-        document=load(claim.document) if claim.document else None,
-        messages=[load(message) for message in claim.messages],
-        child=read(record.child) if record.child else None,
-        map=encoding.map_of_visit(claim.items, record.visit),
-        report=report,
-    )
 
 
 def decided(

@@ -62,7 +62,7 @@ from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempo
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.plans import Seen
 from runner.store.redis.questions import standing, votes_field
-from runner.store.redis.script_values import claimed, fetched, question_fields
+from runner.store.redis.script_values import fetched, question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
 
@@ -189,6 +189,7 @@ class RedisStore:
             self._keys,
             self._call,
             topology=self.topology,
+            snapshot=self.read,
             large=self._large,
             lease_ms=self.lease_ms,
         )
@@ -274,12 +275,19 @@ class RedisStore:
         hot = self._hot.claim(run_id, node, visit, attempt, nonce)
         if hot is not None:
             return hot
-        reply = self._call("claim", run_id, node, visit, attempt, nonce)
-        if reply[0] != b"claimed":
-            return reply_of(reply)
-        claim = claimed(run_id, node, reply, self._large, self.read)
-        self._hot.meet(claim)
-        return claim
+        drafted: list[Callable[[], Claim]] = []
+
+        def plan(step: Transaction) -> Reply:
+            run = step.find(run_id)
+            if run is None:
+                return Reply("unknown")
+            reply = requests.make(step, run_id, scheduler.claim, node, visit, attempt, nonce)
+            drafted[:] = [self._hot.drafted(run, node)] if reply.word == "claimed" else []
+            return reply
+
+        wants = of_run(run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._hot.needed(run_id, node))
+        reply = self._transactions.run("claim", plan, wants)
+        return drafted[0]() if reply.word == "claimed" else reply
 
     def save(self, token: Token, saved: Saved) -> Reply:
         _forget_kept(token)

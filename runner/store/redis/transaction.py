@@ -19,7 +19,16 @@ from runner import scheduler
 from runner.errors import StoreError
 from runner.records.codec import JSON
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
-from runner.scheduler.changes import Changes, LimitAction, OfferPlaces, ReturnPlace, TimerKind
+from runner.scheduler.changes import (
+    Changes,
+    JoinQueue,
+    LimitAction,
+    OfferPlaces,
+    ReserveTime,
+    ReturnPlace,
+    TakePlace,
+    TimerKind,
+)
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
@@ -150,14 +159,25 @@ class Transaction:
         self.draft.command("XTRIM", "dead", "MINID", oldest)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Note a place that is given back: the script offers it to others, and returns those."""
+        """Write what becomes of places and rates; who gets a place that is given back, only the script knows.
+
+        It returns those: see `Transactions`.
+        """
+        draft = self.draft
         match action:
             case ReturnPlace():
-                self.draft.places.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
+                draft.places.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
             case OfferPlaces():
-                self.draft.places.append((action.key, action.concurrency, ""))
-            case _:
-                raise NotImplementedError(f"{action} is written by the script of claims")
+                draft.places.append((action.key, action.concurrency, ""))
+            case TakePlace():
+                until = "inf" if action.until is None else action.until
+                draft.command("ZREM", f"limit:q:{action.key}", f"{run_id}|{action.node}")
+                draft.command("ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}")
+            case JoinQueue():
+                draft.command("ZREM", f"limit:h:{action.key}", f"{run_id}|{action.node}")
+                draft.command("ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}")
+            case ReserveTime():
+                pass  # before it was planned with: see `Transactions`
         return ()
 
     def check_room(self, run_id: str) -> None:
@@ -244,7 +264,7 @@ class Transactions:
                     reads.again()
                     self._look(reads, verb)
                     continue
-                reads.renew(int(answer[1]), draft.seen(answer[2]))
+                reads.renew(int(answer[1]), draft.seen(answer[2]), draft.seen_turns(answer[2]))
                 conflicts += 1
                 if conflicts > AT_ONCE:
                     time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
@@ -272,6 +292,11 @@ class Transactions:
         return reply
 
     def _look(self, reads: Reads, verb: str) -> None:
+        if reads.rates:
+            times = self._call("reserve", *(part for rate in reads.rates.items() for part in rate), verb=verb)
+            reads.reserved(map(int, times))
+            if not reads.is_incomplete:
+                return
         commands, hashes = reads.questions()
         arguments = (part for command in commands for part in (len(command), *command))
         reads.take(self._call("look", *arguments, verb=verb), hashes)

@@ -17,7 +17,7 @@ local function cancel_idle(d, name)
   local record = node(d, name)
   if record.child ~= '' then d.follow[#d.follow + 1] = {run = record.child} end
   local out = is_out(record)
-  -- Whoever hears it tells the other system, if it can: see claim.lua.
+  -- Whoever hears it tells the other system, if it can: see `scheduler.claim`.
   if out then dispatch(d, name, record) end
   if record.items or out or not record.busy then cancel_node(d, name) end
 end
