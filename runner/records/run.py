@@ -2,7 +2,7 @@
 and the kinds of its events.
 
 A store keeps exactly these; scheduling reads and writes nothing else. All are values: a transition makes new
-ones. A record that was never written has the defaults, which `store/lua/parts/records.lua` repeats.
+ones. A record that was never written has the defaults.
 """
 
 from __future__ import annotations
@@ -285,8 +285,7 @@ def existing(value: Value | None, run_id: str) -> Value:
     return value
 
 
-# Events are for readers of one run; notices are for services that act on questions and ends of all runs. The
-# scripts of the store repeat the set of notices in `parts/events.lua`.
+# Events are for readers of one run; notices are for services that act on questions and ends of all runs.
 
 
 class EventKind(enum.StrEnum):

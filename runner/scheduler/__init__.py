@@ -1,9 +1,8 @@
 """Every transition of a run: the rules in prose, and the one entry point to this folder.
 
-Two rules hold it together. Everything that changes the status of a node, a loop or a run is written here and,
-with the same names for the same things, in `store/lua`: a change of one is a change of both, and a property
-test compares them. And a transition reads only the node, its direct neighbours and the run's counters: its
-cost does not grow with the graph.
+Two rules hold it together. Everything that changes the status of a node, a loop or a run is written here, for
+every store. And a transition reads only the node, its direct neighbours and the run's counters: its cost does
+not grow with the graph.
 
 The life of a node:
 

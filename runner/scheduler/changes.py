@@ -2,8 +2,7 @@
 
 `Changes` reads a record through the `View` only when a transition needs it, so the cost of a transition does
 not grow with the run, and it keeps the run's counters equal to the nodes that it writes. The decisions
-themselves are in the other modules of this folder. Its twin is `store/lua/parts/draft.lua`: a field or an
-action added here is added there, and `tests/properties/test_stores_agree.py` compares the two.
+themselves are in the other modules of this folder.
 """
 
 from __future__ import annotations

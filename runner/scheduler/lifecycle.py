@@ -1,7 +1,4 @@
-"""The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition.
-
-Twin of the end in `store/lua`: parts/step.lua.
-"""
+"""The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition."""
 
 from __future__ import annotations
 

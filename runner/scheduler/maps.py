@@ -1,7 +1,4 @@
-"""The items of a map: they start while its concurrency allows, and the end of the last makes the map ready.
-
-Twins in `store/lua/parts`: mapping.lua and items.lua.
-"""
+"""The items of a map: they start while its concurrency allows, and the end of the last makes it ready."""
 
 from __future__ import annotations
 

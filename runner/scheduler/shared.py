@@ -1,7 +1,4 @@
-"""The parts that transitions share: dispatch a node, withdraw its questions, cancel it, stop the run.
-
-Twins in `store/lua/parts`: ring.lua, stop.lua, idle.lua, handed.lua. The numbers here stand there, too.
-"""
+"""The parts that transitions share: dispatch a node, withdraw its questions, cancel it, stop the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a node waits for besides people: its items, a child run, an external task, a migration.
-
-Twin of `child_changed` in `store/lua`: parts/follow.lua.
-"""
+"""What a node waits for besides people: its items, a child run, an external task, a migration."""
 
 from __future__ import annotations
 

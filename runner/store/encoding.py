@@ -63,7 +63,7 @@ EVENT_LETTERS: dict[str, str] = {
     EventKind.INTERRUPT_ASKED: "q",
     EventKind.INTERRUPT_ANSWERED: "a",
 }
-"""How the kinds of events are stored that most runs have: see parts/events.lua."""
+"""How the kinds of events are stored that most runs have."""
 
 EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 
@@ -142,7 +142,7 @@ RECORD = (
 
 
 def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
-    """Read a run's own fields; see parts/run.lua.
+    """Read a run's own fields.
 
     Raises:
         CorruptDocument: another version of this library wrote them.
@@ -186,7 +186,7 @@ def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes | No
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:
-    """Read a node's record, and the scope in whose rounds it counts; see parts/records.lua."""
+    """Read a node's record, and the scope in whose rounds it counts; see `script_values.node_text`."""
     status, visit, attempt, fence, stamp, edges, nonce, rest = data.decode().split(" ", 7)
     fields = load(rest) if rest else {}
     scope = fields.pop("scope", -1)
@@ -214,7 +214,7 @@ def loop_record(data: bytes) -> LoopRecord:
 
 
 def map_record(data: bytes) -> MapRecord:
-    """Read the record of a map's items; see parts/maps.lua."""
+    """Read the record of a map's items."""
     visit, total, begun, active, waiting, failed, stopped, swept = map(int, data.split())
     return MapRecord(visit, total, begun, active, waiting, failed, bool(stopped), swept)
 

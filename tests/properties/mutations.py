@@ -195,13 +195,6 @@ MUTATIONS = (
     ),
     # -- maps, in the scripts ----------------------------------------------------------------------
     Mutation(
-        LUA + "parts/maps.lua",
-        "return d.run.stopping ~= '' or (owner and map(d, owner).stopped == 1)",
-        "return d.run.stopping ~= ''",
-        "an item of a stopped map goes on",
-        "maps",
-    ),
-    Mutation(
         LUA + "apply.lua",
         "      if busy + rest == 0 then return {'other'} end\n",
         "",

@@ -1,9 +1,9 @@
--- Add an event to those of a run.
+-- Add an event to those of a run, and to its root's. It knows no rule.
 --
 -- Keys touched: r:<run> and its root's (count their events), r:<run>:e and its root's.
 -- Arguments: 6 run, 7 kind, 8 node, 9 visit, 10 data (JSON).
 -- Words: "emitted", "unknown".
--- include: commit
+-- include: echo
 local LONG, LEFT = 1000, 1000
 
 -- Events that tell much push the older ones out before half of what a run may have lies in its events.
@@ -13,13 +13,17 @@ local function thin(key)
   redis.call('HSET', key, 'chatter', 0)
 end
 
-local d = open(ARGV[6])
-if not d then return {'unknown'} end
-announce(d, ARGV[7], ARGV[8], ARGV[9], '', ARGV[10])
-commit(d)
+local key = prefix .. 'r:' .. ARGV[6]
+local line, path = unpack(redis.call('HMGET', key, 'run', 'path'))
+if not line then return {'unknown'} end
+local head, number, stopping = line:match('^(.* )(%d+) (%S+)$')
+redis.call('HSET', key, 'run', head .. number + 1 .. ' ' .. stopping)
+local event = {kind = ARGV[7], node = ARGV[8], visit = ARGV[9], detail = '', data = ARGV[10]}
+write_event(key, number + 1, event, event.node)
+local root = path and root_of(key)
+if root then echo(root, event) end
 if #ARGV[10] > LONG then
-  local root = prefix .. 'r:' .. d.root
-  thin(d.key)
-  if root ~= d.key and redis.call('EXISTS', root) == 1 then thin(root) end
+  thin(key)
+  if root and root.run ~= '' then thin(root.key) end
 end
 return {'emitted'}

@@ -11,10 +11,12 @@ local left = root and redis.call('PTTL', prefix .. 'r:' .. root) or -2
 if left == -2 then return {'unknown'} end
 local key = prefix .. 'r:' .. root .. ':b'
 if redis.call('HEXISTS', key, ARGV[7]) == 0 then
-  local refused = full(root, not run:find(' %-$'), large_bytes(ARGV[8]))
+  -- It counts as many bytes as it had before it was compressed.
+  local bytes = tonumber(ARGV[8]:match('^%d+'))
+  local refused = full(redis.call('HGET', prefix .. 'r:' .. root, 'size'), run, bytes)
   if refused then return refused end
   redis.call('HSET', key, ARGV[7], ARGV[8])
-  grow(root, large_bytes(ARGV[8]))
+  grow(root, bytes)
 end
 if left >= 0 then redis.call('PEXPIRE', key, left) end
 return {'shelved', root}

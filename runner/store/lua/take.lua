@@ -12,6 +12,10 @@
 --   `of`, when the run's graph is another one; "stale"; "other" where a transaction must decide.
 -- include: settings
 -- include: echo
+
+-- A question's id without its run's, by which the fields of the run name it.
+local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
+
 local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
 local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run

@@ -199,23 +199,20 @@ class Hot:
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
         known = graph is not None and shape_name(node) in graph.topology.nodes
-        return (*graph.fields(node), "task", "state") if graph is not None and known else ()
+        return (*graph.fields(node), *_unknown(run)) if graph is not None and known else ()
 
     def drafted(self, run: DraftedRun, node: str) -> Callable[[], Claim]:
         """Read what a worker needs of a node that a draft gives to it; return what makes the claim of it."""
         graph, draft, key = self.remember(run.topology), run.draft, run.key
-        record, text = run.node(node), run.text(node)
-        fields = (*graph.fields(node), "task", "state")
+        fields = (*graph.fields(node), *_unknown(None))
         draft.reads.want(key, fields)
         values = {name: draft.peek(key, name) for name in fields}
-        seen = Seen(
-            run.record.run_id, graph, bool(run.record.parent), run.record.active == 1, {f"n:{node}": text}
-        )
-        own = _own(run, node, record.visit)
+        seen = Seen(run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)})
+        own = _own(run, node, run.node(node).visit)
 
         def claim() -> Claim:
             made = self._claimed(node, seen, values, None, own)
-            return made if graph.is_plain(node) else replace(made, token=replace(made.token, seen=None))
+            return replace(made, token=replace(made.token, seen=None))
 
         return claim
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
-from typing import Any
 
 from runner.definition.model import ROOT
 from runner.records import codec
@@ -21,10 +20,7 @@ from runner.records.interrupts import (
     InterruptStatus,
 )
 from runner.records.run import LoopRecord, MapRecord, NodeRecord
-from runner.store import encoding
 from runner.store.encoding import dump, load
-from runner.store.interface import Fetched
-from runner.store.redis.large_values import LargeValues
 
 Write = Callable[[JSON], bytes]
 """Writes a value that may be large."""
@@ -47,7 +43,6 @@ def question_document(question: Interrupt) -> bytes:
     changed = {name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]}
     for name in PLACE:
         changed.pop(name, None)
-    # Scripts find the assignees at the beginning: see parts/indexes.lua.
     return dump({"assignees": question.assignees, **changed})
 
 
@@ -124,19 +119,6 @@ def decided(
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
-def fetched(values: Sequence[bytes], large: LargeValues) -> list[Fetched]:
-    outputs = large.get(values[1::3])
-    entries = large.get([entry and entry.partition(b" ")[2] for entry in values[2::3]])
-    return [
-        (encoding.node_record(record)[0], _load(output), _load(entry))
-        for record, output, entry in zip(values[::3], outputs, entries, strict=True)
-    ]
-
-
-def _load(data: bytes | None) -> Any:
-    return None if data is None else load(data)
-
-
 # Records.
 
 
@@ -145,7 +127,6 @@ def loop_text(record: LoopRecord) -> bytes:
 
 
 def map_text(record: MapRecord) -> str:
-    """Write the record of a map's items as parts/maps.lua does."""
     return " ".join(str(int(count)) for count in astuple(record))
 
 
@@ -154,13 +135,17 @@ REST = {
     for field in fields(NodeRecord)
     if field.name not in {"status", "visit", "attempt", "fence", "stamp", "edges", "nonce"}
 }
-"""What follows as an object in a node's text, where it is not this; see parts/records.lua."""
+"""What follows as an object in a node's text, where it is not this."""
 
 rest_of = operator.attrgetter(*REST)
 
 
 def node_text(record: NodeRecord, scope: int) -> str:
-    """Write a node's record as parts/records.lua does; `scope` is the innermost loop around the node."""
+    """Write a node's record: status, visit, attempt, fence, stamp, edges, nonce, rest.
+
+    An empty text is "-". The rest is an object, or nothing: most nodes have no more, and this is read most
+    quickly. `scope` is the innermost loop around the node.
+    """
     pairs = zip(REST.items(), rest_of(record), strict=True)
     rest = {name: value for (name, default), value in pairs if value != default}
     if scope != ROOT:

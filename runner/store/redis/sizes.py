@@ -7,6 +7,6 @@ was given to it, of what its nodes and people leave in it and of what nodes keep
 RUN_BYTES, VISIT_BYTES, MESSAGE_BYTES = 1024, 300, 50
 """Bytes of a run, of a settled visit and of a stored message.
 
-Measured; `test_a_run_counts_about_what_it_takes` compares the sums with the server's. The scripts have
-the same numbers, in parts/settings.lua.
+Measured; `test_a_run_counts_about_what_it_takes` compares the sums with the server's. The last one
+stands in store/lua/save.lua, too.
 """

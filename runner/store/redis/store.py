@@ -10,12 +10,12 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from runner import scheduler
-from runner.definition.model import AFTER_GRAPH, Topology, item_id
+from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
 from runner.records import ballots, budgets
 from runner.records.ballots import Ballot, Standing, Use
@@ -34,7 +34,7 @@ from runner.records.listings import (
 )
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
-from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, no_such_run
+from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, VisitKey, no_such_run
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
@@ -52,7 +52,7 @@ from runner.store.interface import (
     Start,
     Token,
 )
-from runner.store.redis import measurements, retention, script_values, sweeping, unarchived
+from runner.store.redis import early, measurements, retention, script_values, sweeping, unarchived
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.draft import Command, Reads, Settings, Topologies
@@ -62,17 +62,13 @@ from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempo
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.plans import Seen
 from runner.store.redis.questions import standing, votes_field
-from runner.store.redis.script_values import fetched, question_fields
+from runner.store.redis.script_values import question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
 
 log = logging.getLogger(__name__)
 
 WEEK = 7 * 86_400.0
-
-MAX_EARLY, MAX_EARLY_SUM = 1_000, 65_536_000
-"""Answers that wait for their questions at most, and their bytes together."""
-
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries while the store is away or full: at first, and in the end."""
@@ -450,10 +446,12 @@ class RedisStore:
         address = address_of(interrupt_id)
         if address is None:
             return "crowded"
-        limits = (round(seconds * 1000), MAX_EARLY, MAX_EARLY_SUM)
-        reply = self._call("keep_early", address.run_id, interrupt_id, door, dump(message), *limits)
-        word: bytes = reply[0]
-        return word.decode()
+        text = dump(message)
+
+        def plan(step: Transaction) -> Reply:
+            return Reply(early.keep(step.draft, interrupt_id, door, text, round(seconds * 1000)))
+
+        return self._transactions.run("keep_early", plan).word
 
     def _measure_answers(self, questions: Sequence[Interrupt | None]) -> None:
         """Record for how long questions were open that were just answered."""
@@ -773,10 +771,31 @@ class RedisStore:
         return encoding.run_record(run_id, fields) if fields else None
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
-        word, *values = self._call("fetch", run_id, *nodes)
-        if word != b"found":
+        """Read nodes, in one command those that are in no loop and had one visit."""
+        names = ["run", *(f"n:{node}" for node in nodes), *_results((node, 1) for node in nodes)]
+        values = self._fields(run_id, names)
+        if values["run"] is None:
             raise no_such_run(run_id)
-        return fetched(values, self._large)
+        stored = {node: encoding.node_record(text) for node in nodes if (text := values[f"n:{node}"])}
+        later = [*_results((node, record.visit) for node, (record, _) in stored.items() if record.visit > 1)]
+        later += {f"l:{scope}" for _, scope in stored.values() if scope != ROOT}
+        values |= self._fields(run_id, later) if later else {}
+        records = {
+            node: encoding.in_round(record, encoding.loop_record(values.get(f"l:{scope}") or b"{}").round)
+            for node, (record, scope) in stored.items()
+        }
+        rows = [(node, records.get(node, NodeRecord())) for node in nodes]
+        outputs = self._large.get([values.get(f"o:{node}.{record.visit}") for node, record in rows])
+        texts = [values.get(f"x:{node}.{record.visit}") for node, record in rows]
+        entries = self._large.get([text and text.partition(b" ")[2] for text in texts])
+        return [
+            (record, load(output) if output else None, load(entry) if entry else None)
+            for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
+        ]
+
+    def _fields(self, run_id: str, names: Sequence[str]) -> dict[str, bytes | None]:
+        values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *names)
+        return dict(zip(names, values, strict=True))
 
     def documents(self, run_id: str) -> dict[str, JSON]:
         with self._redis.translated():
@@ -1073,6 +1092,11 @@ def _forget_kept(token: Token) -> None:
     """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
     if isinstance(token.seen, Seen):
         token.seen.kept = None
+
+
+def _results(visits: Iterable[VisitKey]) -> Iterator[str]:
+    """Name the fields of outputs and entries."""
+    return (f"{kind}:{node}.{visit}" for node, visit in visits for kind in "ox")
 
 
 def _token(token: Token) -> tuple[Argument, ...]:

@@ -35,8 +35,3 @@ local function echo(root, event, bytes)
   redis.call('HSET', root.key, 'run', head .. number + 1 .. ' ' .. stopping, 'size', root.size + (bytes or 0))
   write_event(root.key, number + 1, event, root.path .. event.node)
 end
-
--- An output is written with its visit's end when it is short and no reference.
-local function short_output(output)
-  if #output <= 1000 and output:byte() ~= 64 then return output end
-end

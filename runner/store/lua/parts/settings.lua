@@ -6,16 +6,9 @@
 -- `prefix` names the partition; every key is built from it, so all share its slot (see keys.py).
 local prefix = KEYS[1]
 
--- Bytes that a run, a settled visit and a stored message take beside their values: keys, records, events.
--- Measured; `test_a_run_counts_about_what_it_takes` compares the sums with the server's.
-local RUN_BYTES, VISIT_BYTES, MESSAGE_BYTES = 1024, 300, 50
-
 local lease, push, retention, most = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
-
--- A question's id without its run's, by which the fields of the run name it.
-local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
 
 -- Call a command with any number of arguments: Lua's stack takes a few thousand at once.
 local function many(command, key, args)
