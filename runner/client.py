@@ -19,7 +19,7 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import requester_of, signed
+from runner.operations.votes import apply_deed, principal_of, requester_of, signed
 from runner.records import codec
 from runner.records.approvals import Principal
 from runner.records.ballots import Choice
@@ -463,7 +463,7 @@ class Client:
             comment=comment,
             idempotency_key=idempotency_key,
         )
-        principal = by if isinstance(by, Principal) else Principal.read(by)
+        principal = principal_of(by)
         if proof is None:
             body = signed(self.engine, body, principal)
         else:
@@ -497,6 +497,48 @@ class Client:
             self.vote(name, decision, by=by, response=response, digest=digests[name], comment=comment)
             for name in ids
         ]
+
+    def withdraw_vote(self, interrupt_id: str, *, by: Principal | str) -> Receipt:
+        """Take back one's own vote on a question that is still open; then one may vote again.
+
+        A vote on which others have built stays: one of a stage that was met, or an edit that voided others.
+
+        Raises:
+            UsageError: `by` is no principal.
+        """
+        return apply_deed(self.engine, interrupt_id, "withdraw", by)
+
+    def delegate(self, interrupt_id: str, *, to: Principal | str, by: Principal | str) -> Receipt:
+        """Let somebody else vote in one's place, as far as the rule allows; to oneself it takes that back.
+
+        Raises:
+            UsageError: a name is no principal. DirectoryError: groups can't be looked up now.
+        """
+        return apply_deed(self.engine, interrupt_id, "delegate", by, to=to)
+
+    def claim(self, interrupt_id: str, *, by: Principal | str, ttl: float = 600) -> Receipt:
+        """Show others that somebody works on a question, for `ttl` seconds; anybody may still vote.
+
+        Raises:
+            UsageError: `by` is no principal, or the time can't be used.
+        """
+        return apply_deed(self.engine, interrupt_id, "claim", by, ttl=ttl)
+
+    def release(self, interrupt_id: str, *, by: Principal | str) -> Receipt:
+        """Give up one's claim.
+
+        Raises:
+            UsageError: `by` is no principal.
+        """
+        return apply_deed(self.engine, interrupt_id, "release", by)
+
+    def comment(self, interrupt_id: str, comment: str, *, by: Principal | str) -> Receipt:
+        """Say something about a question to all who look at it: an event of the run, and a notice.
+
+        Raises:
+            UsageError: `by` is no principal, or the text is empty or too long.
+        """
+        return apply_deed(self.engine, interrupt_id, "comment", by, comment=comment)
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.

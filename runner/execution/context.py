@@ -288,7 +288,7 @@ def claimed_visit(
             token.node,
             token.visit,
             routes=tuple(routes),
-            judge=VisitJudge(store, keys or DecisionKeys(), claim.answers),
+            judge=VisitJudge(store, keys or DecisionKeys(), token.run_id, claim.answers),
         ),
         graph_id=claim.graph_id,
         attempt=record.attempt,

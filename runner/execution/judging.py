@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from runner.definition.calendars import escalates_at
+from runner.errors import UsageError
 from runner.execution.decision_keys import DecisionKeys
 from runner.records import judgement
 from runner.records.approvals import Approval, Rule
@@ -26,8 +28,9 @@ MOST_AGAIN = 100
 class VisitJudge:
     """Judges what was decided on the questions of one visit."""
 
-    def __init__(self, store: Store, keys: DecisionKeys, answers: Iterable[Interrupt]) -> None:
+    def __init__(self, store: Store, keys: DecisionKeys, run_id: str, answers: Iterable[Interrupt]) -> None:
         """Read the votes on those of the answers that were decided by a rule."""
+        self._run_id = run_id
         self.tenant = store.namespace
         self._store, self._keys = store, keys
         self._evidence = {answer.id: self._read(answer) for answer in answers if answer.rule is not None}
@@ -45,6 +48,20 @@ class VisitJudge:
         """Whether it is too late to use a decision for the first time."""
         clock = self._store.clock
         return judgement.is_stale(rule, recorded, clock() if clock else time.time_ns() // 1_000_000)
+
+    def check(self, rule: Rule) -> None:
+        """Check what a rule needs to know besides itself.
+
+        Raises:
+            UsageError: it excludes the requester, who is not known, or names an unknown calendar.
+        """
+        escalates_at(rule, 0)
+        excludes = any("requester" in {*rule.exclude, *step.exclude} for step in rule.steps)
+        if excludes and self._store.requester(self._run_id) is None:
+            raise UsageError(
+                "the rule excludes who asked for the run, but nobody was named when it was started: start it "
+                "with requester=."
+            )
 
     def _read(self, answer: Interrupt) -> Evidence:
         excluded = _excluded(answer.rule or {})

@@ -15,11 +15,14 @@ from runner.execution.engine import Engine
 from runner.operations.directory import looked_up
 from runner.records import ballots, codec, size_limits, validation
 from runner.records.approvals import DECISIONS, Principal, Rule, Voter, plain_name
-from runner.records.ballots import Ballot, Choice
+from runner.records.ballots import Ballot, Choice, Deed
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.judgement import level_of
 from runner.records.validation import mismatch
+
+MOST_CLAIMED = 30 * 86_400
+"""Seconds that a claim holds at most."""
 
 
 def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
@@ -64,6 +67,50 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     receipt, reply = engine.store.vote(ballot, ids.nonce())
     engine.ring(reply)
     return receipt
+
+
+def apply_deed(
+    engine: Engine,
+    interrupt_id: str,
+    kind: str,
+    by: Principal | str,
+    *,
+    to: Principal | str | None = None,
+    ttl: float = 0,
+    comment: str = "",
+) -> Receipt:
+    """Do what somebody wants with a question with a rule, besides voting: see `ballots.Deed`.
+
+    `ttl` is in seconds.
+
+    Raises:
+        UsageError: a name is no principal, the time or the comment can't be used.
+        DirectoryError: who they are can't be looked up now; nothing was done.
+    """
+    validation.checked(comment, "the comment", validation.MAX_REASON)
+    if kind == "comment" and not comment:
+        raise UsageError("a comment has some text.")
+    if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
+        raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
+    voter = voter_of(engine, principal_of(by), {})
+    other = None if to is None else voter_of(engine, principal_of(to), {})
+    question = engine.store.interrupts([interrupt_id])[0]
+    answered: dict[str, frozenset[str]] = {}
+    if question is not None and question.rule is not None:
+        answered = answerers(engine, Rule.thawed(question.rule), question)
+    deed = Deed(interrupt_id, kind, voter, other, round(ttl * 1000), comment, answered=answered)
+    receipt, reply = engine.store.act(deed, ids.nonce())
+    engine.ring(reply)
+    return receipt
+
+
+def principal_of(text: Principal | str) -> Principal:
+    """Return the principal that a text names, or the one that it is.
+
+    Raises:
+        UsageError: it names nobody.
+    """
+    return text if isinstance(text, Principal) else Principal.read(text)
 
 
 def plain_answer(choice: Choice) -> Answer:

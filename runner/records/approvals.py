@@ -416,6 +416,15 @@ def _reject(step: Rule, tally: Tally, vote: Vote) -> Count:
     return Count("accepted", counted, have, step.need, "reject")
 
 
+def without(tally: Tally, vote: Vote) -> Tally:
+    """Take a vote of the open stage out of a tally."""
+    if vote.decision == "reject":
+        return replace(tally, against=tally.against - vote.weight)
+    left = tally.effects.get(vote.effect, 0) - vote.weight
+    effects = {effect: weight for effect, weight in tally.effects.items() if effect != vote.effect}
+    return replace(tally, effects={**effects, vote.effect: left} if left > 0 else effects)
+
+
 def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
     """Count votes from the first to the last, as the worker does before the effect; a doubled one is passed
     over.
@@ -439,14 +448,15 @@ class Facts:
 
     `requester` is the key of who started the run, `answered` has by node the keys of those who answered it,
     `escalated` are selectors that have become eligible; `lent` is true for one to whom somebody eligible
-    has delegated. `original` is the effect of approving what was shown, `voted_in` the round in which the
-    voter has voted before.
+    has delegated, `gave` for one who has delegated. `original` is the effect of approving what was shown,
+    `voted_in` the round in which the voter has voted before.
     """
 
     requester: str = ""
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     escalated: Sequence[str] = ()
     lent: bool = False
+    gave: bool = False
     original: str = ""
     voted_in: int | None = None
 
@@ -462,11 +472,11 @@ def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tu
     if facts.original and vote.decision in {"approve", "edit"}:
         supported = vote.effect in {facts.original, tally.settled, *tally.effects}
         vote = replace(vote, decision="approve" if supported else "edit")
-    why = _barred(rule, voter, facts, tally.stage)
+    why = barred(rule, voter, facts, tally.stage)
     if why:
         return Count("forbidden", tally, detail=why), vote
     stage = 0 if vote.decision == "edit" and rule.edit == "resets" else tally.stage
-    weight = 0 if stage != tally.stage and _barred(rule, voter, facts, stage) else 1
+    weight = 0 if stage != tally.stage and barred(rule, voter, facts, stage) else 1
     if weight:
         weight = weight_of(rule.steps[stage], sorted(voter.selectors))
     vote = replace(vote, principal=voter.principal.key, weight=weight)
@@ -484,7 +494,10 @@ def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     return max(fits, key=lambda form: weight_of(step, [form]))
 
 
-def _barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+def barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+    """Return why somebody may not vote in a stage, by all that is known; "" where they may."""
+    if facts.gave:
+        return "you have let somebody else vote in your place"
     escalated = [*facts.escalated, *(["anyone"] if facts.lent else [])]
     return forbidden(
         rule,

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.errors import UsageError
 from runner.records import approvals, digests
-from runner.records.approvals import Count, Decision, Facts, Principal, Rule, Tally, Voter
+from runner.records.approvals import Count, Decision, Facts, Principal, Tally, Voter
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 
@@ -72,11 +72,30 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Deed:
+    """What somebody wants with a question besides voting: see `store/voting.py`.
+
+    `kind` is "claim", "release", "delegate", "comment" or "withdraw" (of the own vote). `to` is who gets a
+    delegated vote, `ttl` how long a claim holds in ms.
+    """
+
+    interrupt_id: str
+    kind: str
+    voter: Voter
+    to: Voter | None = None
+    ttl: int = 0
+    comment: str = ""
+    digest: str | None = None
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How the votes of a question stand: the tally, and what people did to the question besides.
 
     `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
-    (ms). `lent` has by the key of who may vote in place of another that other's key. `escalated` counts the
+    (ms). `lent` has by the key of who may vote in place of another that other's key, `spent` by the other's
+    key the round in which that was done. `escalated` counts the
     steps of escalation that have come.
     """
 
@@ -85,6 +104,7 @@ class Standing:
     claim: str = ""
     claimed_until: int = 0
     lent: Mapping[str, str] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
     escalated: int = 0
     comments: int = 0
 
@@ -126,25 +146,38 @@ def decision_of(question: Interrupt, count: Count) -> str:
 
 
 def facts(
-    question: Interrupt, ballot: Ballot, standing: Standing, rule: Rule, part: Mapping[str, Any]
+    question: Interrupt, deed: Ballot | Deed, standing: Standing, part: Mapping[str, Any], now: int
 ) -> Facts:
     """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
-    escalated = [form for _, more in rule.escalate[: standing.escalated] for form in more]
-    lent = ballot.voter.principal.key in standing.lent
-    original = approved(question)
-    return Facts(question.requester, ballot.answered, escalated, lent, original, part.get("round"))
+    key = deed.voter.principal.key
+    return Facts(
+        requester=question.requester,
+        answered=deed.answered,
+        escalated=escalated(question, now),
+        lent=key in standing.lent,
+        gave=key in standing.lent.values(),
+        original=approved(question),
+        voted_in=part.get("round"),
+    )
+
+
+def escalated(question: Interrupt, now: int) -> list[str]:
+    """Return the selectors that have become eligible by now (ms), because a question was open for long."""
+    steps = (question.rule or {}).get("escalate", ())
+    due = zip(question.escalates_at, steps, strict=False)
+    return [entry for moment, (_, more) in due if moment <= now for entry in more]
 
 
 def receipt(
-    ballot: Ballot,
+    deed: Ballot | Deed,
     status: ReceiptStatus,
     detail: str = "",
     numbers: Sequence[int] = (),
 ) -> Receipt:
-    """Write what became of a vote; the numbers are have, need and against."""
-    address = address_of(ballot.interrupt_id)
+    """Write what became of a vote or a deed; the numbers are have, need and against."""
+    address = address_of(deed.interrupt_id)
     run_id = address.run_id if address else None
-    return Receipt(status, ballot.interrupt_id, run_id, detail, *numbers)
+    return Receipt(status, deed.interrupt_id, run_id, detail, *numbers)
 
 
 def counted(ballot: Ballot, count: Count) -> Receipt:
@@ -168,6 +201,7 @@ def part_of(
         "n": vote["n"],
         # A vote that counts nothing leaves its voter the one that does.
         "round": vote["round"] if vote["weight"] else None,
+        **{name: vote[name] for name in ("stage", "decision", "effect", "weight")},
         "nonce": nonce,
         "key": ballot.idempotency_key,
         "jti": jti_of(ballot),

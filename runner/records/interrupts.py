@@ -89,8 +89,9 @@ class Interrupt:
 
     With a `rule` (as `Rule.frozen` writes it) it is decided by votes, and its digest has the form
     `digest_v` 2. `action` is the preimage of what would run, `requester` the principal who started the run,
-    `place` the graph, fingerprint, root and path of its run when it was asked. `decision` and `effect` are
-    what the votes came to; `used` says what was done by it: the idempotency `key`, the `effect`, when (`at`).
+    `place` the graph, fingerprint, root and path of its run when it was asked, `escalates_at` (ms) when
+    others become eligible. `decision` and `effect` are what the votes came to; `used` says what was done by
+    it: the idempotency `key`, the `effect`, when (`at`).
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -127,6 +128,7 @@ class Interrupt:
     risk: str = ""
     digest_v: int = 1
     place: dict[str, str] | None = None
+    escalates_at: list[int] = field(default_factory=list)
     decision: str = ""
     effect: str = ""
     used: dict[str, Any] | None = None
@@ -155,6 +157,13 @@ class Judge(Protocol):
 
     def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
         """Whether it is too late to use a decision."""
+
+    def check(self, rule: Rule) -> None:
+        """Check what a rule needs to know besides itself.
+
+        Raises:
+            UsageError: it excludes the requester, who is not known, or names an unknown calendar.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +242,14 @@ class Address:
         return replace(question, digest=digest(question))
 
 
-OF_RULES = {
+OF_RULES: dict[str, Any] = {
     "rule": None,
     "requester": "",
     "action": None,
     "risk": "",
     "digest_v": 1,
     "place": None,
+    "escalates_at": [],
     "decision": "",
     "effect": "",
     "used": None,
@@ -306,6 +316,8 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
         raise UsageError(f"{field}: rule must be a Rule, which names who is eligible in place of assignees.")
     if risk not in RISKS:
         raise UsageError(f'{field}: risk must be "low" or "high", not {risk!r:.80}.')
+    if judge is not None:
+        judge.check(rule)
     if isinstance(action, Mapping):
         action = Action(judge.tenant if judge else "", "function", name, codec.plain(action))
     if not (action is None or isinstance(action, Action)):

@@ -55,6 +55,7 @@ class TimerKind(enum.StrEnum):
     NODE = "node"
     EXPIRE = "expire"
     REMIND = "remind"
+    ESCALATE = "escalate"
     DRAIN = "drain"
     DEADLINE = "deadline"
     MAP = "map"

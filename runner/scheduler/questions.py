@@ -137,10 +137,12 @@ def _resolve(
 
 
 def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:
-    """Handle a question's timer: it expires, or a reminder is due."""
+    """Handle a question's timer: it expires, a reminder is due, or more people may decide it."""
     question = changes.view.question(interrupt)
     if question is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("stale")
+    if kind is TimerKind.ESCALATE:
+        return _escalate(changes, question)
     return _expire(changes, question) if kind is TimerKind.EXPIRE else _remind(changes, question)
 
 
@@ -186,6 +188,17 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     changes.add(EndExpired(node, record.visit, interrupt, edges))
     finish(changes, node, ended, Status.COMPLETED if target else Status.FAILED, edges)
     return close(changes, "expired")
+
+
+def _escalate(changes: Changes, question: Interrupt) -> TransitionResult:
+    """Publish that more people may vote from now on, and set the timer of the next step."""
+    if question.is_over(changes.now):
+        return changes.refuse("stale")
+    changes.add(AddEvent(EventKind.INTERRUPT_ESCALATED, question.node_id, question.visit, question.id))
+    again = next((moment for moment in question.escalates_at if moment > changes.now), 0)
+    if again:
+        changes.add(SetTimer(TimerKind.ESCALATE, question.id, again))
+    return changes.result("escalated")
 
 
 def _remind(changes: Changes, question: Interrupt) -> TransitionResult:

@@ -42,7 +42,7 @@ def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
             return close(changes, "stopped")
         case TimerKind.NODE:
             return _due_node(changes, key)
-        case TimerKind.EXPIRE | TimerKind.REMIND:
+        case TimerKind.EXPIRE | TimerKind.REMIND | TimerKind.ESCALATE:
             return due_question(changes, kind, key)
         case TimerKind.MAP:
             changes.maps[key] = changes.map(key)

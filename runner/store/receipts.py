@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from runner.records import ballots
 from runner.records.approvals import plain_name
-from runner.records.ballots import Ballot
+from runner.records.ballots import Ballot, Deed
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
 CRASHED: Final[dict[str, Any]] = {
@@ -93,7 +93,7 @@ def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
 
 
-def late(ballot: Ballot, question: Interrupt, now: int) -> Receipt | None:
+def late(ballot: Ballot | Deed, question: Interrupt, now: int) -> Receipt | None:
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
-from runner.records import approvals, ballots, failures
-from runner.records.approvals import Rule
-from runner.records.ballots import Ballot, Use
+from runner.records import failures
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     Answer,
@@ -26,7 +24,7 @@ from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
 from runner.store.encoding import replied
 from runner.store.interface import Doorbell, Fork, Reply, Settlement, Start, Token
-from runner.store.receipts import by_visit, first, late, receipts_for
+from runner.store.receipts import by_visit, receipts_for
 from runner.store.walk import Book, Kept, apply
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
@@ -197,73 +195,6 @@ def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[lis
     return receipts, Reply("answered", doorbells)
 
 
-def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-    """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
-    name, voter = ballot.interrupt_id, ballot.voter
-    run = asking(book, name)
-    question = run.question(name) if run else None
-    if run is None or question is None or question.rule is None:
-        detail = "no such question was asked" if question is None else "the question has no rule"
-        return ballots.receipt(ballot, ReceiptStatus.UNKNOWN, detail), Reply("unknown")
-    key, standing = voter.principal.key, run.standing(name)
-    part = run.voter(name, key)
-    earlier = first(ballot, part, nonce) or late(ballot, question, book.clock())
-    if earlier is not None:
-        return earlier, Reply("refused")
-    rule = Rule.thawed(question.rule)
-    facts = ballots.facts(question, ballot, standing, rule, part)
-    asked = approvals.Vote(key, ballot.decision, ballot.effect)
-    count, counted = approvals.cast(rule, standing.tally, voter, asked, facts)
-    receipt = ballots.counted(ballot, count)
-    if count.word in {"duplicate", "forbidden"}:
-        return receipt, _refuse(book, run, ballot, receipt)
-    number, stage = (
-        standing.votes + 1,
-        0 if count.tally.round > standing.tally.round else standing.tally.stage,
-    )
-    selector = approvals.used_selector(rule, voter, facts, standing.tally.stage)
-    place, now = (selector, stage, count.tally.round), book.clock()
-    stored = ballots.stored_vote(ballot, counted, number, place, now)
-    if part.get("n"):
-        run.put_vote(name, part["n"], None)
-    run.put_vote(name, number, stored)
-    run.put_voter(name, key, ballots.part_of(ballot, part, stored, receipt, nonce))
-    run.put_standing(name, replace(standing, tally=count.tally, votes=number))
-    reply = _note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt))
-    if count.word == "accepted":
-        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce)
-    return receipt, reply
-
-
-def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str) -> Reply:
-    """Write what the votes on a question came to, and answer it."""
-    address = address_of(answer.interrupt_id)
-    run.decide(answer, nonce, book.clock())
-    if address is None:
-        return Reply("unknown")
-    payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
-    place = (address.node_id, address.visit)
-    return make(book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads)
-
-
-def _note(book: Book[Kept], run: Kept, kind: EventKind, interrupt_id: str, data: JSON) -> Reply:
-    """Add an event of a question that stays open."""
-    return make(book, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
-
-
-def _refuse(book: Book[Kept], run: Kept, ballot: Ballot, receipt: Receipt) -> Reply:
-    """Record that a vote was forbidden; one that came twice leaves nothing."""
-    if receipt.status is not ReceiptStatus.FORBIDDEN:
-        return Reply("refused")
-    data: JSON = {
-        "by": ballot.voter.principal.key,
-        "decision": ballot.decision,
-        "detail": receipt.detail,
-        "level": ballot.voter.level,
-    }
-    return _note(book, run, EventKind.INTERRUPT_REFUSED, ballot.interrupt_id, data)
-
-
 def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
     """Record what is about to be done by a decision, with the checkpoint that starts it."""
     run = owned(book, token)
@@ -276,8 +207,13 @@ def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
     if question.used is None or question.used["key"] != use.key:
         run.note_use(question, {"key": use.key, "effect": use.effect, "at": book.clock()})
         data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
-        _note(book, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+        note(book, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
     return Reply("used")
+
+
+def note(book: Book[Kept], run: Kept, kind: EventKind, interrupt_id: str, data: JSON) -> Reply:
+    """Add an event of a question that stays open."""
+    return make(book, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
 
 
 def asking(book: Book[Kept], interrupt_id: str) -> Kept | None:

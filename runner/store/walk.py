@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
 from runner import scheduler
-from runner.records import interrupts
+from runner.definition.calendars import escalates_at
+from runner.records import ballots, interrupts
+from runner.records.approvals import Rule
 from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
@@ -124,6 +126,9 @@ class KeptRun(View, Protocol):
 
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         """Write a vote under its number, or delete it."""
+
+    def assign(self, interrupt_id: str, person: str) -> None:
+        """List an open question among those that are assigned to a person, too."""
 
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         """Write what is done by the decision on a question."""
@@ -267,6 +272,8 @@ def _add_event(
         _open(book, run, questions[action.detail])
     if kind is EventKind.INTERRUPT_REMINDED:
         payloads[kind] = {"count": run.remind(action.detail)}
+    if kind is EventKind.INTERRUPT_ESCALATED:
+        payloads[kind] = _escalated(run, action.detail, book.clock())
     if kind is EventKind.RUN_ENDED:
         run.end(book.clock())
     data = payloads.get(kind) if kind in OF_QUESTIONS else payloads.get(action.detail, payloads.get(kind))
@@ -282,8 +289,20 @@ def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:
     if opened.expires_in is not None:
         expires_at = now + round(opened.expires_in * 1000)
         book.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
+    if opened.escalates_at:
+        book.set_timer(TimerKind.ESCALATE, run_id, opened.id, opened.escalates_at[0])
     if first := interrupts.first_reminder(opened):
         book.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+
+
+def _escalated(run: KeptRun, interrupt_id: str, now: int) -> JSON:
+    """Count the steps of a question's escalation that have come; return the data of the event."""
+    question = run.question(interrupt_id)
+    if question is None:
+        raise AssertionError(f"{interrupt_id} escalates, and was never asked")
+    step = sum(moment <= now for moment in question.escalates_at)
+    run.put_standing(interrupt_id, replace(run.standing(interrupt_id), escalated=step))
+    return {"step": step, "selectors": ballots.escalated(question, now)}
 
 
 def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
@@ -295,7 +314,8 @@ def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
         "fingerprint": record.fingerprint,
         "path": record.path,
     }
-    placed = replace(question, place=place, requester=run.requester())
+    escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
+    placed = replace(question, place=place, requester=run.requester(), escalates_at=escalates)
     return replace(placed, digest=interrupts.digest(placed))
 
 

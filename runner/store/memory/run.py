@@ -187,6 +187,11 @@ class StoredRun:
     def winner(self, interrupt_id: str) -> str:
         return self.winners.get(interrupt_id, "")
 
+    def assign(self, interrupt_id: str, person: str) -> None:
+        question = self.questions[interrupt_id]
+        if person not in question.assignees:
+            self.questions[interrupt_id] = replace(question, assignees=[*question.assignees, person])
+
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         self.questions[question.id] = replace(question, used=pack_copy(dict(used)))
 

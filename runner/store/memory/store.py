@@ -13,7 +13,7 @@ from typing import Any
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
 from runner.records import ballots, budgets
-from runner.records.ballots import Ballot, Standing, Use
+from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt
@@ -23,7 +23,7 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import interface, requests, walk
+from runner.store import interface, requests, voting, walk
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.memory.database import Database, wall_clock
@@ -190,7 +190,13 @@ class MemoryStore:
 
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         with self._changed:
-            receipt, reply = requests.vote(self._database, ballot, nonce)
+            receipt, reply = voting.vote(self._database, ballot, nonce)
+            self._changed.notify_all()
+            return receipt, reply
+
+    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+        with self._changed:
+            receipt, reply = voting.act(self._database, deed, nonce)
             self._changed.notify_all()
             return receipt, reply
 

@@ -385,6 +385,9 @@ class DraftedRun:
         self.draft.put(self.key, name, text)
         self.draft.grow(self.record.root, len(text) - had)
 
+    def assign(self, interrupt_id: str, person: str) -> None:
+        self.draft.grow(self.record.root, questions.assign(self.draft, self.key, interrupt_id, person))
+
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         _, decided = script_values.question_fields(question.id)
         head, brace, text = (self.draft.get(self.key, decided) or b"").partition(b"{")

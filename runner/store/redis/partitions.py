@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.records.ballots import Ballot, Standing, Use
+from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -308,6 +308,11 @@ class PartitionedStore:
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:
         partition = self._of(token.run_id)
         return self._rung(partition, partition.use(token, use, saved))
+
+    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+        partition = self._of_question(deed.interrupt_id)
+        receipt, reply = partition.act(deed, nonce)
+        return receipt, self._rung(partition, reply)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         return self._of_question(interrupt_id).votes(interrupt_id)

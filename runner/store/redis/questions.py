@@ -103,6 +103,21 @@ def close(draft: Draft, run: RunRecord, interrupt_id: str, decision: bytes) -> N
         draft.command("ZREM", name, interrupt_id)
 
 
+def assign(draft: Draft, key: str, interrupt_id: str, person: str) -> int:
+    """List a question among those of one person more; return by how many bytes it grows."""
+    field, _ = question_fields(interrupt_id)
+    before = draft.get(key, field) or b""
+    head, brace, text = before.partition(b"{")
+    document = load(brace + text)
+    if person in document["assignees"]:
+        return 0
+    asked_at = head.split()[1]
+    after = head + dump({**document, "assignees": [*document["assignees"], person]})
+    draft.put(key, field, after)
+    draft.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
+    return len(after) - len(before)
+
+
 def remind(draft: Draft, key: str, interrupt_id: str) -> int:
     """Write a question with one reminder more; return how many it had with it."""
     field, _ = question_fields(interrupt_id)

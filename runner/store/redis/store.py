@@ -18,7 +18,7 @@ from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
 from runner.records import ballots, budgets
-from runner.records.ballots import Ballot, Standing, Use
+from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, address_of
@@ -38,7 +38,7 @@ from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntr
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
-from runner.store import encoding, interface, requests
+from runner.store import encoding, interface, requests, voting
 from runner.store.encoding import CHUNK, doorbells_of, dump, load, reply_of, topology_of
 from runner.store.interface import (
     Claim,
@@ -490,20 +490,30 @@ class RedisStore:
         return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
 
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+        return self._on_question("vote", ballot, functools.partial(voting.vote, ballot=ballot, nonce=nonce))
+
+    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+        return self._on_question(deed.kind, deed, functools.partial(voting.act, deed=deed, nonce=nonce))
+
+    def _on_question(
+        self, verb: str, deed: Ballot | Deed, do: Callable[[Transaction], tuple[Receipt, Reply]]
+    ) -> tuple[Receipt, Reply]:
+        """Do what one person wants with a question with a rule."""
         receipts: list[Receipt] = []
+        answered: list[Interrupt] = []
 
         def plan(step: Transaction) -> Reply:
-            receipt, reply = requests.vote(step, ballot, nonce)
-            receipts[:] = [receipt]
+            receipt, reply = do(step)
+            receipts[:], answered[:] = [receipt], step.draft.answered
             return reply
 
-        name = ballot.interrupt_id
+        name, wants = deed.interrupt_id, list[tuple[str, str]]()
         address = address_of(name)
-        wants: list[tuple[str, str]] = []
         if address is not None:
-            own = (votes_field(name), votes_field(name, ballot.voter.principal.key))
+            own = (votes_field(name), votes_field(name, deed.voter.principal.key))
             wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
-        reply = self._transactions.run("vote", plan, wants)
+        reply = self._transactions.run(verb, plan, wants)
+        self._measure_answers(answered)
         return receipts[0], reply
 
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:

@@ -7,9 +7,10 @@ from typing import Any
 
 from runner.records import ballots
 from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
-from runner.records.ballots import Ballot, Use
+from runner.records.ballots import Ballot, Deed, Use
 from runner.records.digests import Action
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
+from runner.records.listings import InterruptQuery
 from runner.records.outcomes import Saved
 from runner.records.run import EventKind
 from runner.store.interface import Store
@@ -45,6 +46,24 @@ class Voting:
         ballot = Ballot(self.question.id, voter, decision, response, effect, **options)
         receipt, self.reply = self.store.vote(ballot, nonce or self.worker.nonce())
         return receipt
+
+    def act(
+        self,
+        who: str,
+        kind: str,
+        *,
+        to: str = "",
+        groups: tuple[str, ...] = ("finance",),
+        others: tuple[str, ...] = ("finance",),
+        nonce: str = "",
+        **options: Any,
+    ) -> str:
+        """Do what one does besides voting; name what became of it."""
+        voter = Voter(Principal(who), frozenset(groups))
+        other = Voter(Principal(to), frozenset(others)) if to else None
+        deed = Deed(self.question.id, kind, voter, other, **options)
+        receipt, self.reply = self.store.act(deed, nonce or self.worker.nonce())
+        return str(receipt.status)
 
     def words(self, *votes: tuple[Any, ...]) -> list[str]:
         """Vote several times; name what became of each."""
@@ -245,3 +264,132 @@ class VotingContract:
         store.leave(token)
         assert store.use(token, use, Saved({"v": 1})).word == "stale"
         assert (store.documents(run_id), people.now.used) == ({}, None)
+
+    def test_a_claim_shows_who_works_on_it(self, worker: ManualWorker, store: Store) -> None:
+        """One person at a time claims a question, for some time; others may still vote."""
+        people = voting(worker, TWO)
+
+        assert people.act("eve", "claim", groups=(), ttl=60_000) == "forbidden"
+        assert people.act("ana", "claim", ttl=60_000) == "accepted"
+        assert people.act("ben", "claim", ttl=60_000) == "duplicate"
+        assert people.act("ben", "release") == "forbidden"
+        assert people.words(("ben",)) == ["counted"]
+        (standing,) = store.standings([people.question.id])
+        assert (standing.claim, standing.claimed_until) == ("human:|ana", worker.clock.now + 60_000)
+        worker.clock.advance(60)
+        assert people.act("ben", "claim", ttl=60_000) == "accepted"
+        assert people.act("ben", "release") == "accepted"
+        (standing,) = store.standings([people.question.id])
+        assert (standing.claim, standing.votes) == ("", 1)
+        kinds = [
+            kind for kind in worker.kinds(people.question.run_id) if "claimed" in kind or "released" in kind
+        ]
+        assert kinds == ["interrupt.claimed a", "interrupt.claimed a", "interrupt.released a"]
+
+    def test_a_comment_is_an_event(self, worker: ManualWorker, store: Store) -> None:
+        """Those who may vote can say something to all; a repeat of a request says it once."""
+        people = voting(worker, TWO)
+
+        assert people.act("eve", "comment", groups=(), comment="me, too") == "forbidden"
+        assert [people.act("ana", "comment", comment="why?", nonce="n") for _ in range(2)] == ["accepted"] * 2
+        events = [
+            event for event in store.events(people.question.run_id) if event.kind == "interrupt.commented"
+        ]
+        assert [event.data for event in events] == [{"by": "human:|ana", "comment": "why?"}]
+
+    def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
+        """Who delegates has no vote any more, and the other one has one; each counts once."""
+        people = voting(worker, replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone"))
+        eve: dict[str, Any] = {"groups": ()}
+
+        assert people.vote("eve", **eve).status == "forbidden"
+        assert people.act("eve", "delegate", to="ana", **eve) == "forbidden"
+        assert people.act("ana", "delegate", to="eve", others=()) == "accepted"
+        assert people.vote("ana").status == "forbidden"
+        assert people.act("eve", "delegate", to="dan", **eve) == "forbidden"
+        assert people.question.id in [
+            listed.id for listed in store.open_interrupts(InterruptQuery(assignee="eve"))
+        ]
+        assert people.vote("eve", **eve).status == "counted"
+        assert people.act("ana", "delegate", to="ana") == "duplicate"
+        assert people.vote("ben").status == "accepted"
+        assert [vote["selector"] for vote in store.votes(people.question.id)] == [
+            "delegated",
+            "user:human:|ben",
+        ]
+        assert not store.open_interrupts(InterruptQuery(assignee="eve"))
+
+    def test_a_rule_says_to_whom_one_may_delegate(self, worker: ManualWorker) -> None:
+        """To nobody, to somebody of the same group, and never where people must prove who they are."""
+        none, group = voting(worker, TWO), voting(worker, replace(TWO, delegate="group"))
+        sure = voting(worker, replace(TWO, delegate="anyone", auth=Auth(level=1)))
+
+        assert none.act("ana", "delegate", to="ben") == "forbidden"
+        assert group.act("ana", "delegate", to="eve", others=("sales",)) == "forbidden"
+        assert group.act("ana", "delegate", to="ben") == "accepted"
+        assert group.act("ana", "delegate", to="ana") == "accepted"
+        assert group.words(("ana",), ("ben",)) == ["counted", "accepted"]
+        assert sure.act("ana", "delegate", to="ben") == "forbidden"
+
+    def test_a_vote_can_be_taken_back(self, worker: ManualWorker, store: Store) -> None:
+        """While nothing has followed from it: then it does not count, and its voter may vote again."""
+        people = voting(worker, replace(TWO, veto=2))
+
+        assert people.act("ana", "withdraw") == "rejected"
+        assert people.words(("ana",), ("ben", "reject")) == ["counted", "counted"]
+        assert [people.act(who, "withdraw") for who in ("ana", "ben", "ben")] == [
+            "withdrawn_vote",
+            "withdrawn_vote",
+            "rejected",
+        ]
+        assert store.votes(people.question.id) == []
+        assert people.words(("cid",), ("ana", "reject"), ("ben",)) == ["counted", "counted", "accepted"]
+        assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
+
+    def test_a_vote_that_others_have_built_on_stays(self, worker: ManualWorker) -> None:
+        """Of a stage that is met, and an edit that voided others."""
+        stages = voting(worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])]))
+        edit = voting(worker, TWO)
+
+        assert stages.vote("ana").status == "counted"
+        assert stages.act("ana", "withdraw") == "forbidden"
+        assert edit.words(("ana",), ("ben", "edit", edited("5"))) == ["counted", "counted"]
+        assert [edit.act(who, "withdraw") for who in ("ana", "ben")] == ["rejected", "rejected"]
+
+    def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
+        """When a question was open for so long, others may vote, too; each step is an event once."""
+        rule = replace(TWO, escalate=[(60, ["role:lead"]), (120, ["eve"])])
+        people = voting(worker, rule)
+        eve: dict[str, Any] = {"groups": ()}
+
+        assert people.vote("eve", **eve).status == "forbidden"
+        worker.sweep(after=60)
+        worker.sweep(after=59)
+        assert people.vote("eve", **eve).status == "forbidden"
+        worker.sweep(after=1)
+        worker.sweep(after=1_000)
+
+        assert people.vote("eve", **eve).status == "counted"
+        events = [
+            event for event in store.events(people.question.run_id) if event.kind == "interrupt.escalated"
+        ]
+        assert [event.data for event in events] == [
+            {"step": 1, "selectors": ["role:lead"]},
+            {"step": 2, "selectors": ["role:lead", "user:human:|eve"]},
+        ]
+        (standing,) = store.standings([people.question.id])
+        assert standing.escalated == 2
+
+    def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
+        """Those who answered what a node asked last, or voted on it, are known by their keys."""
+        run_id = worker.start("a b")
+        (plain,) = worker.park(run_id, "a")
+        worker.answer(plain, responder="ana")
+        (asked,) = worker.park(run_id, "b", rule=TWO, action=REFUND)
+        (question,) = store.interrupts([asked.id])
+        assert question is not None
+        Voting(worker, question).vote("ben")
+
+        assert store.answerers(run_id, "a") == {"human:|ana"}
+        assert store.answerers(run_id, "b") == {"human:|ben"}
+        assert store.answerers(run_id, "c") == store.answerers("00none", "a") == frozenset()

@@ -1,0 +1,259 @@
+"""What people do to a question with a rule: they vote, delegate, claim and release it, and comment on it.
+
+Each reads the question, how its votes stand, and the one person's part: nothing grows with the voters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner import scheduler
+from runner.records import approvals, ballots
+from runner.records.approvals import Auth, Facts, Rule
+from runner.records.ballots import Ballot, Deed, Standing
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.run import EventKind
+from runner.scheduler.changes import TimerKind
+from runner.store import event_payloads
+from runner.store.interface import Reply
+from runner.store.receipts import first, late
+from runner.store.requests import asking, make, note
+from runner.store.walk import Book, Kept
+
+MOST_LENT = 100
+"""How many people may vote in place of others on one question."""
+
+
+def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+    """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
+    name, voter = ballot.interrupt_id, ballot.voter
+    run = asking(book, name)
+    question = run.question(name) if run else None
+    if run is None or question is None or question.rule is None:
+        return _unknown(ballot, question), Reply("unknown")
+    key, standing = voter.principal.key, run.standing(name)
+    part = run.voter(name, key)
+    earlier = first(ballot, part, nonce) or late(ballot, question, book.clock())
+    if earlier is not None:
+        return earlier, Reply("refused")
+    rule = Rule.thawed(question.rule)
+    facts = ballots.facts(question, ballot, standing, part, book.clock())
+    asked = approvals.Vote(key, ballot.decision, ballot.effect)
+    count, counted = approvals.cast(rule, standing.tally, voter, asked, facts)
+    receipt = ballots.counted(ballot, count)
+    if count.word in {"duplicate", "forbidden"}:
+        return receipt, _refuse(book, run, ballot, receipt)
+    number, stage = (
+        standing.votes + 1,
+        0 if count.tally.round > standing.tally.round else standing.tally.stage,
+    )
+    selector = approvals.used_selector(rule, voter, facts, standing.tally.stage)
+    place, now = (selector, stage, count.tally.round), book.clock()
+    stored = ballots.stored_vote(ballot, counted, number, place, now)
+    if part.get("n"):
+        run.put_vote(name, part["n"], None)
+    run.put_vote(name, number, stored)
+    run.put_voter(name, key, ballots.part_of(ballot, part, stored, receipt, nonce))
+    spent = dict(standing.spent)
+    if counted.weight and key in standing.lent:
+        spent[standing.lent[key]] = count.tally.round
+    run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
+    reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt))
+    if count.word == "accepted":
+        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce)
+    return receipt, reply
+
+
+def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str) -> Reply:
+    """Write what the votes on a question came to, and answer it."""
+    address = address_of(answer.interrupt_id)
+    book.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
+    run.decide(answer, nonce, book.clock())
+    if address is None:
+        return Reply("unknown")
+    payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
+    place = (address.node_id, address.visit)
+    return make(book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads)
+
+
+def _unknown(deed: Ballot | Deed, question: Interrupt | None) -> Receipt:
+    detail = "no such question was asked" if question is None else "the question has no rule"
+    return ballots.receipt(deed, ReceiptStatus.UNKNOWN, detail)
+
+
+def _refuse(book: Book[Kept], run: Kept, ballot: Ballot, receipt: Receipt) -> Reply:
+    """Record that a vote was forbidden; one that came twice leaves nothing."""
+    if receipt.status is not ReceiptStatus.FORBIDDEN:
+        return Reply("refused")
+    data: JSON = {
+        "by": ballot.voter.principal.key,
+        "decision": ballot.decision,
+        "detail": receipt.detail,
+        "level": ballot.voter.level,
+    }
+    return note(book, run, EventKind.INTERRUPT_REFUSED, ballot.interrupt_id, data)
+
+
+# What people do besides voting. None of it decides anything.
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What somebody wants with a question, and all that decides whether it is done."""
+
+    rule: Rule
+    facts: Facts
+    deed: Deed
+    standing: Standing
+    part: Mapping[str, Any]
+    now: int
+
+    @property
+    def key(self) -> str:
+        """Who wants it."""
+        return self.deed.voter.principal.key
+
+    def barred(self, rule: Rule) -> Receipt | None:
+        """Refuse one who may not vote; a rule without its `auth` looks only at who it is."""
+        why = approvals.barred(rule, self.deed.voter, self.facts, self.standing.tally.stage)
+        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+
+    def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
+        """Write why it is not done."""
+        return ballots.receipt(self.deed, status, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a deed changes: the standing, the person's part, a vote that goes; `data` is for its event."""
+
+    standing: Standing
+    data: Mapping[str, JSON] = field(default_factory=dict)
+    part: Mapping[str, Any] | None = None
+    gone: int = 0
+    status: ReceiptStatus = ReceiptStatus.ACCEPTED
+
+
+def act(book: Book[Kept], deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+    """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
+    name, key = deed.interrupt_id, deed.voter.principal.key
+    run = asking(book, name)
+    question = run.question(name) if run else None
+    if run is None or question is None or question.rule is None:
+        return _unknown(deed, question), Reply("unknown")
+    standing, part = run.standing(name), run.voter(name, key)
+    earlier = late(deed, question, book.clock())
+    if part.get("deed", [""])[0] == nonce:
+        earlier = ballots.receipt(deed, ReceiptStatus(part["deed"][1]))
+    if earlier is not None:
+        return earlier, Reply("refused")
+    facts = ballots.facts(question, deed, standing, part, book.clock())
+    done = _DEEDS[deed.kind](Case(Rule.thawed(question.rule), facts, deed, standing, part, book.clock()))
+    if isinstance(done, Receipt):
+        return done, Reply("refused")
+    if done.gone:
+        run.put_vote(name, done.gone, None)
+    if deed.kind == "delegate" and deed.to is not None:
+        run.assign(name, approvals.plain_name(deed.to.principal.key))
+    run.put_voter(
+        name, key, {**(part if done.part is None else done.part), "deed": [nonce, str(done.status)]}
+    )
+    run.put_standing(name, done.standing)
+    receipt = ballots.receipt(deed, done.status)
+    return receipt, note(book, run, EVENTS[deed.kind], name, {"by": key, **done.data})
+
+
+def _claim(case: Case) -> Done | Receipt:
+    """Show that somebody works on a question: nobody else claims it until that time is over."""
+    standing = case.standing
+    if refusal := case.barred(_named(case.rule)):
+        return refusal
+    if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
+        return case.refusal(ReceiptStatus.DUPLICATE, f"claimed by {approvals.plain_name(standing.claim)}")
+    until = case.now + case.deed.ttl
+    return Done(replace(standing, claim=case.key, claimed_until=until), {"until": until})
+
+
+def _release(case: Case) -> Done | Receipt:
+    if case.standing.claim != case.key:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "it is not claimed by you")
+    return Done(replace(case.standing, claim="", claimed_until=0))
+
+
+def _comment(case: Case) -> Done | Receipt:
+    """Note what somebody says who may vote, or who asked for the run."""
+    refusal = None if case.key == case.facts.requester else case.barred(_named(case.rule))
+    comments = case.standing.comments + 1
+    return refusal or Done(replace(case.standing, comments=comments), {"comment": case.deed.comment})
+
+
+def _delegate(case: Case) -> Done | Receipt:
+    """Let somebody else vote in one's place; to oneself it takes that back."""
+    rule, to, lent = case.rule, case.deed.to, dict(case.standing.lent)
+    if refusal := replace(case, facts=replace(case.facts, gave=False)).barred(rule):
+        return refusal
+    if to is None or rule.delegate == "none" or case.key in lent:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated")
+    if max(rule.auth.level, *(step.auth.level for step in rule.steps)):
+        return case.refusal(ReceiptStatus.FORBIDDEN, "who must prove who they are vote themselves")
+    if case.part.get("round") == case.standing.tally.round:
+        return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
+    if case.standing.spent.get(case.key) == case.standing.tally.round:
+        return case.refusal(ReceiptStatus.DUPLICATE, "somebody has voted in your place")
+    for other, by in case.standing.lent.items():
+        if by == case.key:
+            del lent[other]
+    if to.principal.key == case.key:
+        return Done(replace(case.standing, lent=lent), {"to": case.key})
+    groups = {entry for entry in case.deed.voter.selectors & to.selectors if entry.startswith("group:")}
+    if rule.delegate == "group" and not groups:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place")
+    if to.principal.key in lent or len(lent) >= MOST_LENT:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
+    lent[to.principal.key] = case.key
+    return Done(replace(case.standing, lent=lent), {"to": to.principal.key})
+
+
+def _withdraw(case: Case) -> Done | Receipt:
+    """Take back a vote of the open stage; an edit that voided others stays."""
+    part, tally = dict(case.part), case.standing.tally
+    if refusal := case.barred(case.rule):
+        return refusal
+    if part.get("round") != tally.round:
+        return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
+    if part["stage"] != tally.stage or (part["decision"] == "edit" and case.rule.edit == "resets"):
+        return case.refusal(ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back")
+    tally = approvals.without(
+        tally, approvals.Vote(case.key, part["decision"], part["effect"], part["weight"])
+    )
+    gone = part["n"]
+    for name in ("n", "round", "receipt", "nonce", "key"):
+        part.pop(name, None)
+    data: dict[str, JSON] = {"decision": "withdrawn", "n": gone}
+    return Done(replace(case.standing, tally=tally), data, part, gone, ReceiptStatus.WITHDRAWN_VOTE)
+
+
+def _named(rule: Rule) -> Rule:
+    """Return a rule that asks for no proof: what only shows something needs none."""
+    stages = tuple(replace(stage, auth=Auth()) for stage in rule.stages)
+    return replace(rule, auth=Auth(), stages=stages)
+
+
+EVENTS = {
+    "withdraw": EventKind.INTERRUPT_VOTED,
+    "delegate": EventKind.INTERRUPT_DELEGATED,
+    "claim": EventKind.INTERRUPT_CLAIMED,
+    "release": EventKind.INTERRUPT_RELEASED,
+    "comment": EventKind.INTERRUPT_COMMENTED,
+}
+
+_DEEDS: Mapping[str, Callable[[Case], Done | Receipt]] = {
+    "withdraw": _withdraw,
+    "delegate": _delegate,
+    "claim": _claim,
+    "release": _release,
+    "comment": _comment,
+}
