@@ -124,6 +124,9 @@ class KeptRun(View, Protocol):
     def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
         """Write one person's part in a question: nothing, when it is empty."""
 
+    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+        """Return the vote of a number; empty for one that is gone."""
+
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         """Write a vote under its number, or delete it."""
 
@@ -315,8 +318,21 @@ def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
         "path": record.path,
     }
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
+    _forget_votes(run, question.id)
     placed = replace(question, place=place, requester=run.requester(), escalates_at=escalates)
     return replace(placed, digest=interrupts.digest(placed))
+
+
+def _forget_votes(run: KeptRun, interrupt_id: str) -> None:
+    """Drop what people did to a question that is asked again under its id: a node has its old name back."""
+    standing = run.standing(interrupt_id)
+    for number in range(1, standing.votes + 1):
+        vote = run.vote(interrupt_id, number)
+        if vote:
+            run.put_voter(interrupt_id, vote["by"], {})
+            run.put_vote(interrupt_id, number, None)
+    if standing != Standing():
+        run.put_standing(interrupt_id, Standing())
 
 
 def _end_expired(run: KeptRun, action: EndExpired) -> dict[str, JSON]:

@@ -332,7 +332,7 @@ def test_options_of_a_rule_are_checked_where_it_asks(options):
 
 
 def test_a_rule_that_nobody_can_judge_fails_the_node():
-    """A rule that excludes the requester of a run without one asks nothing, and says why; so does a calendar."""
+    """One that excludes a requester who is not known asks nothing, and says why; so does a calendar."""
     for rule, why in ((Rule(exclude=["requester"]), "requester="), (Rule(calendar="office"), "add_calendar")):
         team = Asking(rule=rule, action=REFUND)
         team.bench.run_id = team.bench.engine.start("bench", "task")

@@ -236,6 +236,9 @@ class StoredRun:
     def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
         self.voters[interrupt_id, principal] = pack_copy(dict(part))
 
+    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+        return self.votes.get(interrupt_id, {}).get(number) or {}
+
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         numbered = self.votes.setdefault(interrupt_id, {})
         if vote is None:

@@ -368,6 +368,10 @@ class DraftedRun:
     def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
         self._replace(questions.votes_field(interrupt_id, principal), dump(dict(part)))
 
+    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+        stored = self.draft.get(self.key, questions.votes_field(interrupt_id, str(number)))
+        return load(stored) if stored else {}
+
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         name = questions.votes_field(interrupt_id, str(number))
         if vote is None:

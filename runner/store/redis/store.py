@@ -310,10 +310,12 @@ class RedisStore:
             return reply
 
         fields = [field for question in interrupts for field in question_fields(question.id)]
-        fields.append(f"q:{token.node}")
+        fields += [f"q:{token.node}", *(votes_field(one.id) for one in interrupts if one.rule is not None)]
         wants, asks = _saved_wants(token, saved)
         wants += [*_wants(token, *fields), *(("early", f"?{question.id}") for question in interrupts)]
-        presumed = self._hot.presume(token, interrupts) if verb == "park" else None
+        # The digest of a question with a rule covers when it expires, which only a look can tell.
+        ruled = any(question.rule is not None for question in interrupts)
+        presumed = self._hot.presume(token, interrupts) if verb == "park" and not ruled else None
         _forget_kept(token)
         return self._transactions.run(verb, plan, wants, asks, room=verb == "park", presumed=presumed)
 

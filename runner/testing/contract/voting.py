@@ -9,7 +9,7 @@ from runner.records import ballots
 from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
 from runner.records.ballots import Ballot, Deed, Use
 from runner.records.digests import Action
-from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
+from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.listings import InterruptQuery
 from runner.records.outcomes import Saved
 from runner.records.run import EventKind
@@ -126,6 +126,7 @@ class VotingContract:
         assert (question.digest_v, question.risk, question.action) == (2, "high", REFUND.preimage())
         assert question.place is not None
         assert question.place["root"] == question.run_id
+        assert question.digest == digest(question)
         other = voting(worker, replace(TWO, need=1), risk="high", expires_in=60).question
         assert other.digest.startswith("sha256:")
         assert other.digest != question.digest
