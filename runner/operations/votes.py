@@ -92,8 +92,8 @@ def apply_deed(
         raise UsageError("a comment has some text.")
     if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
         raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
-    voter = voter_of(engine, principal_of(by), {})
-    other = None if to is None else voter_of(engine, principal_of(to), {})
+    voter = _looked_up(engine, Voter(principal_of(by)))
+    other = None if to is None else _looked_up(engine, Voter(principal_of(to)))
     question = engine.store.interrupts([interrupt_id])[0]
     answered: dict[str, frozenset[str]] = {}
     if question is not None and question.rule is not None:

@@ -29,18 +29,18 @@ MOST_LENT = 100
 
 def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
-    name, voter = ballot.interrupt_id, ballot.voter
+    name, voter, now = ballot.interrupt_id, ballot.voter, book.clock()
     run = asking(book, name)
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
         return _unknown(ballot, question), Reply("unknown")
     key, standing = voter.principal.key, run.standing(name)
     part = run.voter(name, key)
-    earlier = first(ballot, part, nonce) or late(ballot, question, book.clock())
+    earlier = first(ballot, part, nonce) or late(ballot, question, now)
     if earlier is not None:
         return earlier, Reply("refused")
     rule = Rule.thawed(question.rule)
-    facts = ballots.facts(question, ballot, standing, part, book.clock())
+    facts = ballots.facts(question, ballot, standing, part, now)
     asked = approvals.Vote(key, ballot.decision, ballot.effect)
     count, counted = approvals.cast(rule, standing.tally, voter, asked, facts)
     receipt = ballots.counted(ballot, count)
@@ -51,7 +51,7 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         0 if count.tally.round > standing.tally.round else standing.tally.stage,
     )
     selector = approvals.used_selector(rule, voter, facts, standing.tally.stage)
-    place, now = (selector, stage, count.tally.round), book.clock()
+    place = (selector, stage, count.tally.round)
     stored = ballots.stored_vote(ballot, counted, number, place, now)
     if part.get("n"):
         run.put_vote(name, part["n"], None)
@@ -63,15 +63,15 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
     reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt))
     if count.word == "accepted":
-        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce)
+        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce, now)
     return receipt, reply
 
 
-def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str) -> Reply:
+def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str, now: int) -> Reply:
     """Write what the votes on a question came to, and answer it."""
     address = address_of(answer.interrupt_id)
     book.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
-    run.decide(answer, nonce, book.clock())
+    run.decide(answer, nonce, now)
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
@@ -139,19 +139,19 @@ class Done:
 
 def act(book: Book[Kept], deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
     """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
-    name, key = deed.interrupt_id, deed.voter.principal.key
+    name, key, now = deed.interrupt_id, deed.voter.principal.key, book.clock()
     run = asking(book, name)
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
         return _unknown(deed, question), Reply("unknown")
     standing, part = run.standing(name), run.voter(name, key)
-    earlier = late(deed, question, book.clock())
+    earlier = late(deed, question, now)
     if part.get("deed", [""])[0] == nonce:
         earlier = ballots.receipt(deed, ReceiptStatus(part["deed"][1]))
     if earlier is not None:
         return earlier, Reply("refused")
-    facts = ballots.facts(question, deed, standing, part, book.clock())
-    done = _DEEDS[deed.kind](Case(Rule.thawed(question.rule), facts, deed, standing, part, book.clock()))
+    facts = ballots.facts(question, deed, standing, part, now)
+    done = _DEEDS[deed.kind](Case(Rule.thawed(question.rule), facts, deed, standing, part, now))
     if isinstance(done, Receipt):
         return done, Reply("refused")
     if done.gone:
