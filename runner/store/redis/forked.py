@@ -52,12 +52,13 @@ def copy_kept(draft: Draft, source: str, run_id: str, nodes: Iterable[str]) -> i
     draft.reads.want(source, [f"k:{node}" for node in nodes])
     draft.reads.want(f"{source}:m", [f"#{node}" for node in nodes])
     for node in nodes:
-        document = draft.peek(source, f"k:{node}")
+        # With these two its messages are as they were read, whatever the node does meanwhile.
+        document = draft.get(source, f"k:{node}")
         # Of one byte it is no document, but says that the node has a task of its own.
         if document is None or len(document) == 1:
             continue
         draft.put(key, f"k:{node}", document)
-        count = int(draft.peek(f"{source}:m", f"#{node}") or 0)
+        count = int(draft.get(f"{source}:m", f"#{node}") or 0)
         names = [f"{number}.{node}" for number in range(1, count + 1)]
         draft.reads.want(f"{source}:m", names)
         for name in names:
