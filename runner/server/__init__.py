@@ -3,6 +3,7 @@
 from runner.server.access import Person
 from runner.server.app import create_app
 from runner.server.auth import ApiKeys, Local, ProxyHeaders
+from runner.server.oidc import OIDC
 from runner.server.problems import Problem
 
-__all__ = ["ApiKeys", "Local", "Person", "Problem", "ProxyHeaders", "create_app"]
+__all__ = ["OIDC", "ApiKeys", "Local", "Person", "Problem", "ProxyHeaders", "create_app"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -65,9 +65,11 @@ def create_app(
         Exception,
     ):
         app.add_exception_handler(kind, respond)
-    for router in ROUTERS:
+    own = getattr(auth, "router", None)
+    routers = ROUTERS if own is None else (own, *ROUTERS)
+    for router in routers:
         app.include_router(router)
-    _check_routes()
+    _check_routes(routers)
     return app
 
 
@@ -81,12 +83,12 @@ def permission_of(route: APIRoute) -> Allow | None:
     return next((part.call for part in route.dependant.dependencies if isinstance(part.call, Allow)), None)
 
 
-def routes() -> Iterator[APIRoute]:
+def routes(routers: Iterable[APIRouter] | None = None) -> Iterator[APIRoute]:
     """List the routes that answer with data or pages."""
-    return (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
+    return (route for router in routers or ROUTERS for route in router.routes if isinstance(route, APIRoute))
 
 
-def _check_routes() -> None:
-    for route in routes():
+def _check_routes(routers: Iterable[APIRouter]) -> None:
+    for route in routes(routers):
         if permission_of(route) is None:
             raise UsageError(f"the route {route.path} names no permission, so nobody may be let in.")

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from runner import errors
@@ -79,9 +80,20 @@ def respond(request: Request, error: Exception) -> Response:
     """Answer a request that failed: JSON for programs; pages have their own form."""
     problem = problem_of(error)
     page = getattr(request.app.state, "error_page", None)
-    if page is not None and "text/html" in request.headers.get("accept", ""):
-        response: Response = page(request, problem)
+    login = getattr(getattr(request.app.state, "auth", None), "login_path", "")
+    is_page = "text/html" in request.headers.get("accept", "")
+    if login and is_page and problem.status == 401 and request.method == "GET":
+        base = str(request.scope.get("root_path", "")).rstrip("/")
+        query = urlencode({"next": _path_below(request, base)})
+        response: Response = RedirectResponse(f"{base}{login}?{query}", 303)
+    elif page is not None and is_page:
+        response = page(request, problem)
     else:
         response = JSONResponse(problem.document(), problem.status, media_type=MEDIA_TYPE)
     response.headers.update(problem.headers)
     return response
+
+
+def _path_below(request: Request, base: str) -> str:
+    path = request.url.path.removeprefix(base) or "/"
+    return f"{path}?{request.url.query}" if request.url.query else path

@@ -158,6 +158,7 @@ def page(
         url=lambda path: base + path,
         static=lambda file: f"{base}/static/{file}?v={HASHES[file]}",
         query=request.query_params,
+        can_log_out=hasattr(request.app.state.auth, "login_path"),
         form_token=request.app.state.form_tokens.issue(person),
         title_of_site=request.app.title,
         **values,

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import hashlib
+import time
+from base64 import urlsafe_b64encode
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI, Form
+from fastapi.responses import RedirectResponse
+from fastapi.testclient import TestClient
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from runner.errors import UsageError
+from runner.server import OIDC, create_app
+from tests.ports import free_port
+from tests.server.conftest import Served
+
+HTML = {"Accept": "text/html"}
+
+
+class Provider:
+    """An identity provider that logs in ana at once; a test may have it say something else."""
+
+    def __init__(self, url):
+        self.url, self.key, self.changes = url, RSAKey.generate_key(2048, {"kid": "k1"}), {}
+        self.signer, self.codes = self.key, {}
+        self.app = FastAPI()
+        self.app.get("/.well-known/openid-configuration")(self.metadata)
+        self.app.get("/keys")(lambda: {"keys": [self.key.as_dict(private=False)]})
+        self.app.get("/authorize")(self.authorize)
+        self.app.post("/token")(self.token)
+
+    def metadata(self):
+        ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        return {"issuer": self.url, **{name: f"{self.url}/{end}" for name, end in ends.items()}}
+
+    def authorize(self, state: str, nonce: str, redirect_uri: str, code_challenge: str):
+        code = f"code{len(self.codes)}"
+        self.codes[code] = (nonce, code_challenge)
+        return RedirectResponse(f"{redirect_uri}?{urlencode({'code': code, 'state': state})}", 302)
+
+    def token(self, code: str = Form(), code_verifier: str = Form()):
+        nonce, challenge = self.codes.pop(code)
+        digest = hashlib.sha256(code_verifier.encode()).digest()
+        assert challenge == urlsafe_b64encode(digest).rstrip(b"=").decode()
+        now = int(time.time())
+        claims = {
+            "iss": self.url,
+            "aud": "runner",
+            "sub": "ana",
+            "name": "Ana",
+            "nonce": nonce,
+            "iat": now,
+            "exp": now + 60,
+            "auth_time": now - 5,
+            "acr": "gold",
+            "groups": ["finance"],
+            "roles": ["approver", "emperor"],
+        }
+        claims = {name: value for name, value in {**claims, **self.changes}.items() if value is not None}
+        return {"id_token": jwt.encode({"alg": "RS256", "kid": "k1"}, claims, self.signer)}
+
+
+@pytest.fixture
+def provider():
+    port = free_port()
+    provider = Provider(f"http://127.0.0.1:{port}")
+    with Served(provider.app, port):
+        yield provider
+
+
+@pytest.fixture
+def people(site, provider):
+    """The application with logins, and a browser's cookies."""
+    site.app = create_app(site.settings, auth=OIDC(provider.url, "runner"))
+    site.app.state.services.client = site.client
+    return TestClient(site.app, base_url="https://runner.example", follow_redirects=False)
+
+
+def log_in(people, path="/inbox?tab=all"):
+    """Follow the redirects of a login as a browser does; the provider's are real requests."""
+    first = people.get(path, headers=HTML)
+    begun = people.get(first.headers["location"])
+    back = httpx.get(begun.headers["location"])
+    return people.get(back.headers["location"].removeprefix("https://runner.example"))
+
+
+def test_a_login_leads_back_to_the_page(people):
+    """Who is not known is sent to log in, and then is where they wanted to be, as themselves."""
+    done = log_in(people)
+
+    assert (done.status_code, done.headers["location"]) == (303, "/inbox?tab=all")
+    page = people.get("/inbox", headers=HTML)
+    assert (page.status_code, "Ana" in page.text) == (200, True)
+    assert people.get("/v1/runs").status_code == 200
+    assert people.post("/v1/runs", json={"graph": "echo"}).status_code == 403
+    cookie = done.headers["set-cookie"]
+    words = ("__Host-runner-session", "HttpOnly", "Secure", "SameSite=lax", "Path=/")
+    assert all(word in cookie for word in words)
+
+
+def test_a_login_is_of_level_two(people, site):
+    """It has the time, the class and the groups, for rules that ask for them."""
+    log_in(people)
+
+    seen = []
+    inner = site.app.state.auth
+    site.app.state.auth = lambda request: seen.append(inner(request)) or seen[-1]
+    people.get("/v1/runs")
+
+    assert (seen[0].level, seen[0].acr, seen[0].groups) == (2, "gold", frozenset({"finance"}))
+    assert seen[0].roles == frozenset({"approver"})
+    assert seen[0].principal.key.endswith("|ana")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"iss": "https://evil.example"},
+        {"aud": "another"},
+        {"nonce": "replayed"},
+        {"nonce": None},
+        {"exp": 1},
+        {"exp": None},
+        {"sub": None},
+        {"azp": "another"},
+    ],
+)
+def test_a_token_that_does_not_hold_logs_nobody_in(people, provider, changes):
+    """Another issuer, audience, nonce or time: 403, and no session."""
+    provider.changes = changes
+
+    assert log_in(people).status_code == 403
+    assert people.get("/v1/runs").status_code == 401
+
+
+def test_a_token_of_another_key_logs_nobody_in(people, provider):
+    """Whoever signs it must be who publishes the keys."""
+    provider.signer = RSAKey.generate_key(2048, {"kid": "k1"})
+
+    assert log_in(people).status_code == 403
+
+
+def test_a_callback_that_nobody_began_is_refused(people):
+    """Neither without the cookie of the beginning, nor with another state."""
+    assert people.get("/callback?code=x&state=y").status_code == 400
+    people.get("/login")
+    assert people.get("/callback?code=x&state=y").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_a_login_leads_nowhere_else(people, path):
+    """What follows the login is a page of this server."""
+    begun = people.get(f"/login?{urlencode({'next': path})}")
+    back = httpx.get(begun.headers["location"])
+    done = people.get(back.headers["location"].removeprefix("https://runner.example"))
+
+    assert done.headers["location"] == "/"
+
+
+def test_a_forged_session_is_none(people):
+    """Also one that is signed for another purpose, or by another server."""
+    people.get("/login")
+    people.cookies.set("__Host-runner-session", people.cookies["__Host-runner-login"])
+    assert people.get("/v1/runs").status_code == 401
+    people.cookies.set("__Host-runner-session", "e30.e30.e30")
+    assert people.get("/v1/runs").status_code == 401
+
+
+def test_logging_out_ends_the_session(people, site):
+    """By a form of this server, as everything that changes something."""
+    log_in(people)
+    assert people.post("/logout", headers={"Origin": "https://evil.example"}).status_code == 403
+    page = people.get("/inbox", headers=HTML).text
+    token = page.partition('name="form_token" value="')[2].partition('"')[0]
+    form = {"form_token": token}
+    headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin"}
+    done = people.post("/logout", data=form, headers=headers)
+
+    assert done.status_code == 303
+    assert people.get("/v1/runs").status_code == 401
+
+
+def test_the_challenge_is_sent_and_the_issuer_is_https(people):
+    """PKCE with S256; an address without TLS is refused where it is not this machine."""
+    query = parse_qs(urlsplit(people.get("/login").headers["location"]).query)
+
+    assert query["code_challenge_method"] == ["S256"]
+    with pytest.raises(UsageError, match="https"):
+        OIDC("http://login.example", "runner")
