@@ -177,7 +177,7 @@ class OIDC:
             registry.validate(decoded.claims)
         except (JoseError, ValueError) as error:
             raise Problem(
-                403, "The identity provider's answer does not hold: nobody is logged in."
+                403, "The answer of the identity provider doesn't hold."
             ) from error
         azp = decoded.claims.get("azp")
         if azp is not None and azp != self._client_id:
