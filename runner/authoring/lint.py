@@ -55,6 +55,7 @@ SEVERITIES = {
     "entry-in-loop": Severity.HINT,
     "entry-waits": Severity.HINT,
     "map-without-bound": Severity.HINT,
+    "decision-unchecked": Severity.HINT,
 }
 """By the code of a problem, which is stable."""
 
@@ -364,8 +365,8 @@ def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
             for call in _questions(function):
-                if {keyword.arg for keyword in call.keywords} & {"response_schema", None}:
-                    continue  # None is **options, which may hold a schema
+                if {keyword.arg for keyword in call.keywords} & {"response_schema", "rule", None}:
+                    continue  # None is **options, which may hold a schema; a rule knows its decisions
                 message = (
                     f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't use."
                 )
@@ -373,6 +374,36 @@ def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
                     "Give interrupt() a response_schema: an answer that does not fit is refused at the door."
                 )
                 yield "question-without-schema", node, message, advice
+
+
+def _unchecked_decisions(plan: Plan) -> Iterator[Finding]:
+    """Report functions behind a question with a rule that run on its recorded output alone."""
+    nodes = plan.definition.nodes
+    for edge in plan.definition.edges:
+        names = [_name(call) for call in _ruled(nodes[edge.source].executor)]
+        functions = [function for _, function in _functions(nodes[edge.target].executor)]
+        gated = nodes[edge.target].approval is not None
+        if not names or not functions or gated or any(_calls(function, "approved") for function in functions):
+            continue
+        message = (
+            f"This node runs on what {edge.source!r} returned of the decision on {names[0]!r}, and does not "
+            "check the decision itself: whoever can write to the store can change what was returned."
+        )
+        advice = f"Where it does what was approved, call ctx.approved({names[0]!r}, action, rule=...) first."
+        yield "decision-unchecked", edge.target, message, advice
+
+
+def _ruled(executor: object) -> Iterator[ast.Call]:
+    for _, function in _functions(executor):
+        for call in _questions(function):
+            if any(keyword.arg == "rule" for keyword in call.keywords):
+                yield call
+
+
+def _calls(function: Callable[..., Any], name: str) -> bool:
+    code = sources.tree(function)
+    parts = ast.walk(code) if code is not None else ()
+    return any(isinstance(part, ast.Attribute) and part.attr == name for part in parts)
 
 
 def _functions(executor: object) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -412,4 +443,5 @@ RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _missing_results,
     _without_effect,
     _unchecked_answers,
+    _unchecked_decisions,
 )

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
+from runner.records.approvals import Rule, excludes_requester
 
 PATH = "/"
 
@@ -31,11 +32,15 @@ class HasDefinition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A graph ready to run: its declaration, its topology, and each node's edges."""
+    """A graph ready to run: its declaration, its topology, and each node's edges.
+
+    `for_requester` is a node whose rule, or a tool's of it, excludes who asked for the run; "" for none.
+    """
 
     definition: Definition
     topology: Topology
     edges: dict[str, list[EdgeSpec]]
+    for_requester: str = ""
 
     def node(self, node: str) -> NodeSpec:
         """Return a node's declaration; for an item, its map's executor as a node."""
@@ -48,7 +53,15 @@ class Plan:
 
 
 def plan(definition: Definition) -> Plan:
-    return Plan(definition, topology(definition), definition.edges_by_source())
+    excluding = (spec.id for spec in definition.nodes.values() if any(map(excludes_requester, _rules(spec))))
+    return Plan(definition, topology(definition), definition.edges_by_source(), next(excluding, ""))
+
+
+def _rules(spec: NodeSpec) -> Iterator[Rule]:
+    """List the rules by which a node or its tools are approved."""
+    tools = getattr(getattr(spec.executor, "config", None), "tools", None)
+    gates = [spec.approval, *(getattr(one, "approval", None) for one in (tools or {}).values())]
+    return (rule for rule in gates if rule is not None)
 
 
 Factory = TypeVar("Factory", bound=Callable[[], HasDefinition])

@@ -66,6 +66,11 @@ class RunStarter:
         _check_on_end(on_end)
         if plan is not None:
             self.publish([graph_id])
+            if plan.for_requester and requester is None:
+                raise UsageError(
+                    f"node {plan.for_requester!r} of graph {graph_id!r} is approved by a rule that excludes "
+                    "who asked for the run, so nothing was started: pass requester."
+                )
         start = Start(
             run_id=run_id or ids.run_id(self._store.partition(graph_id, key)),
             graph_id=graph_id,

@@ -9,7 +9,7 @@ from runner.store.redis.dead_letters import DeadLetter, DeadLetters
 
 
 def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str]) -> str:
-    """Send a message again, or retry the outermost run of a node; then the letter is gone.
+    """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
 
     It returns the message's place in its stream, or the run. `retried` has the runs that were retried for
     other letters; they are retried once.
@@ -30,8 +30,9 @@ def _retry(engine: Engine, letter: DeadLetter, retried: set[str]) -> str:
             f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
             f"Start a new run, then: runner dead drop {letter.id}."
         )
+    held = engine.ring(engine.store.release(letter.run_id, [letter.node])).word == "released"
     root = record.root or record.run_id
-    if root not in retried:
+    if not held and root not in retried:
         recovery.retry(engine, root, None)
         retried.add(root)
     return root

@@ -235,6 +235,11 @@ def people_of(rule: Rule) -> list[str]:
     return list(dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:")))
 
 
+def excludes_requester(rule: Rule) -> bool:
+    """Whether who asked for the run may not decide."""
+    return any("requester" in step.exclude for step in (rule, *rule.steps))
+
+
 def plain_name(key: str) -> str:
     """Return a principal's key as people write it: "ana" for `human:|ana`."""
     return key.removeprefix("human:|")

@@ -243,7 +243,7 @@ def _requester(
     rule: Rule, stored: Interrupt, requester: Mapping[str, Any] | None, keys: Mapping[str, Key]
 ) -> str:
     """Return who asked for the run; where the rule excludes them, by a proof that holds."""
-    if not any("requester" in {*rule.exclude, *step.exclude} for step in rule.steps):
+    if not approvals.excludes_requester(rule):
         return stored.requester
     from runner.records.proofs import ProofRefused, verify  # noqa: PLC0415 - as above
 

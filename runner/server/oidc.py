@@ -176,9 +176,7 @@ class OIDC:
             )
             registry.validate(decoded.claims)
         except (JoseError, ValueError) as error:
-            raise Problem(
-                403, "The answer of the identity provider doesn't hold."
-            ) from error
+            raise Problem(403, "The answer of the identity provider doesn't hold.") from error
         azp = decoded.claims.get("azp")
         if azp is not None and azp != self._client_id:
             raise Problem(403, "The identity provider's answer is for another program.")

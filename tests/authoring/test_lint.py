@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Agent, GraphBuilder, ToolContext, tool
+from runner.approvals import Rule as Approved
 from runner.authoring.lint import Problem, check
 from runner.definition.registry import plan
 from runner.hooks import AfterGraphEvent, BeforeGraphEvent
@@ -297,3 +298,28 @@ def test_a_question_that_leads_nowhere_is_reported(edges, expected):
 def test_reviewers_side_by_side_are_no_problem():
     """Several nodes that ask at the end of a graph don't depend on each other."""
     assert found(wired({"a": ident, "legal": approve, "finance": approve}, "a legal", "a finance")) == []
+
+
+def by_rule(ctx):
+    return ctx.interrupt("refund", rule=Approved(need=2), action={"order": ctx.task}).decision
+
+
+def checks(ctx):
+    return ctx.approved("refund", {"order": ctx.task}, rule=Approved(need=2)).decision
+
+
+@pytest.mark.parametrize(
+    ("behind", "options", "expected"),
+    [
+        (ident, {}, [("hint", "decision-unchecked", "pay")]),
+        (checks, {}, []),
+        (ident, {"approval": Approved()}, []),
+    ],
+)
+def test_a_node_behind_a_decision_checks_it(behind, options, expected):
+    """One that does what was approved must ask for the approval: what was returned can be rewritten."""
+    graph = wired({"ask": by_rule})
+    graph.add_node(behind, "pay", **options)
+    graph.add_edge("ask", "pay")
+
+    assert found(graph) == expected

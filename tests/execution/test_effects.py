@@ -11,16 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from runner import Agent, GraphBuilder, RetryPolicy, Status, tool
 from runner.approvals import Auth, Principal, Rule, SigningKey
 from runner.audit.checkpoint import public_bytes
-from runner.errors import ApprovalMismatch
+from runner.errors import ApprovalMismatch, UsageError
 from runner.execution.decision_keys import DecisionKeys
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
+from runner.operations import recovery
+from runner.operations.questions import read_question
 from runner.records import ballots
 from runner.records.approvals import Voter
 from runner.records.ballots import Ballot
+from runner.records.json_form import document
 from runner.records.judgement import response_of
 from runner.records.proofs import encoded, verify
 from runner.records.run import EventKind
 from runner.testing import ScriptedModel
+from tests.records.test_digests import in_javascript
 
 LOGIN = "https://login.example"
 DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
@@ -539,3 +543,57 @@ def test_a_copied_decision_is_not_one(run_graph, keys):
     stored.votes[other.id] = {1: first.store.votes(one.id)[0]}
     go_on()
     assert second.result.results["ask"].status is Status.HELD
+
+
+def test_another_language_recomputes_the_digests_of_a_real_question(run_graph):
+    """What `interrupts show --json` names under `digests` is all that is hashed, key by key."""
+    till = Till(replace(TWO, weights={"role:cfo": 2}))
+    run = run_graph(till.graph, "refund 1042")
+    (question,) = run.interrupts
+    shown = json.loads(json.dumps(document(read_question(run.store, question))))["digests"]
+    kinds = ["question", "policy", "action"]
+    assert set(shown) >= set(kinds)
+    assert in_javascript([(kind, shown[kind]) for kind in kinds]) == [
+        question.digest,
+        shown["question"]["policy"],
+        shown["question"]["action"],
+    ]
+    edited = {**shown["action"], "args": {"order": "1042", "amount": 20}}
+    vote(run, "ana", "edit", edited["args"])
+    (cast,) = run.store.votes(question.id)
+    assert in_javascript([("action", edited)]) == [cast["effect"]]
+
+
+def test_a_fork_asks_again(run_graph):
+    """What was approved in one run approves nothing in a run that begins from its results."""
+    paid = []
+
+    def pay(ctx):
+        approval = ctx.interrupt("refund", rule=ONE, action=ACTION)
+        paid.append((ctx.run_id, approval.decision))
+
+    run = run_graph(chain(look=lambda ctx: 1, pay=pay).build())
+    vote(run, "ana")
+    forked = recovery.fork(run._engine, run.id, "look")
+    run.go_on()
+    assert paid == [(run.id, "approve")]
+    (again,) = run.store.read(forked).interrupts
+    assert (again.is_open, again.name, again.run_id) == (True, "refund", forked)
+
+
+def test_a_rule_that_excludes_who_asked_needs_to_know_who_that_is(run_graph):
+    """It is refused rather than asked of nobody."""
+    rule = Rule(exclude=["requester"])
+    run = run_graph(chain(ask=asking(rule)).build())
+    assert (run.status, run.interrupts) == (Status.FAILED, [])
+
+
+@pytest.mark.parametrize("kind", ["node", "tool"])
+def test_a_run_that_nobody_may_approve_is_not_started(run_graph, kind):
+    """The rule of a tool or a node is known before: nothing is started without a requester."""
+    rule = Rule(exclude=["requester"])
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: 1, "pay", approval=rule)
+    graph = Till(rule).graph if kind == "tool" else builder.build()
+    with pytest.raises(UsageError, match="pass requester"):
+        run_graph(graph)
