@@ -11,8 +11,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from runner import Graph, GraphBuilder, NodeContext, graph
+from runner.approvals import DAY, Rule
 
 LIMIT = 100
+
+RULE = Rule(eligible=["anyone"], decisions=["respond"], use_within=DAY)
+"""Anyone may decide, but no agent. With `need=2` two people must give the same answer."""
 
 
 class Decision(BaseModel):
@@ -29,9 +33,9 @@ def look_up(ctx: NodeContext) -> dict[str, Any]:
 
 def approve(ctx: NodeContext) -> dict[str, Any]:
     """Ask a person; the worker is free until the answer arrives."""
-    decision: Decision = ctx.interrupt(
-        "refund", reason=ctx.inputs["look_up"], response_schema=Decision, expires_in=3 * 86_400
-    )
+    order = ctx.inputs["look_up"]
+    approval = ctx.interrupt("refund", order, response_schema=Decision, rule=RULE, expires_in=3 * DAY)
+    decision: Decision = approval.response
     return decision.model_dump()
 
 

@@ -64,7 +64,11 @@ def test_a_rejected_refund_is_not_paid():
     """A no is an answer: the run completes, and nothing behind the question runs."""
     graph = refund()
     (question,) = graph({"order": 1, "amount": 200}).interrupts
-    answer = {"interruptId": question.id, "response": {"decision": "reject", "comment": "no receipt"}}
+    answer = {
+        "interruptId": question.id,
+        "responder": "ana",
+        "response": {"decision": "reject", "comment": "no receipt"},
+    }
     result = graph([{"interruptResponse": answer}])
 
     assert result.status is Status.COMPLETED

@@ -18,6 +18,7 @@ from runner.records.ballots import Ballot
 from runner.records.codec import JSON
 from runner.records.digests import Action
 from runner.records.interrupts import InterruptStatus
+from runner.records.judgement import Evidence, judge
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from runner.testing.contract.manual_worker import ManualWorker, shape
@@ -250,8 +251,8 @@ STORED: Mapping[str, tuple[Decision, JSON]] = {
 class Asked:
     """The question of the model, in a memory store."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.clock = ManualClock()
+    def __init__(self, rule: Rule, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.store = MemoryStore(clock=self.clock)
         worker = ManualWorker(self.store, self.clock)
         requester = {"principal": REQUESTER}
@@ -272,7 +273,11 @@ class Asked:
     @property
     def decided(self) -> tuple[str, str] | None:
         (now,) = self.store.interrupts([self.question.id])
-        return (now.decision, now.effect) if now.status is InterruptStatus.ANSWERED else None
+        if now.status is not InterruptStatus.ANSWERED:
+            return None
+        judged = judge(self.question, now, Evidence(self.store.votes(self.question.id)))
+        assert (judged.decision, judged.effect) == (now.decision, now.effect)
+        return now.decision, now.effect
 
 
 def differences(
@@ -323,3 +328,19 @@ def test_a_model_that_counts_otherwise_differs_from_the_store():
     machine = without(Machine(FOUR_EYES), **CONTROLS["one_person_counts_once"])
 
     assert every(FOUR_EYES, machine, 2, (-1,))
+
+
+class Ticking(ManualClock):
+    """A clock that never shows a time twice."""
+
+    def __call__(self) -> int:
+        self.advance(0.001)
+        return super().__call__()
+
+
+def test_a_decision_has_the_time_of_its_last_vote():
+    """The worker compares the two, so that a vote which takes two milliseconds is not held as a forgery."""
+    asked = Asked(RULES["one of three"], Ticking())
+    asked.vote("ana", "approve", "1")
+
+    assert asked.decided
