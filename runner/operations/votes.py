@@ -73,7 +73,7 @@ def apply_deed(
     engine: Engine,
     interrupt_id: str,
     kind: str,
-    by: Principal | str,
+    by: Voter | Principal | str,
     *,
     to: Principal | str | None = None,
     ttl: float = 0,
@@ -81,7 +81,7 @@ def apply_deed(
 ) -> Receipt:
     """Do what somebody wants with a question with a rule, besides voting: see `ballots.Deed`.
 
-    `ttl` is in seconds.
+    `by` may be a voter whose groups and roles the door knows; `ttl` is in seconds.
 
     Raises:
         UsageError: a name is no principal, the time or the comment can't be used.
@@ -92,7 +92,7 @@ def apply_deed(
         raise UsageError("a comment has some text.")
     if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
         raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
-    voter = _looked_up(engine, Voter(principal_of(by)))
+    voter = _looked_up(engine, by if isinstance(by, Voter) else Voter(principal_of(by)))
     other = None if to is None else _looked_up(engine, Voter(principal_of(to)))
     question = engine.store.interrupts([interrupt_id])[0]
     answered: dict[str, frozenset[str]] = {}

@@ -12,7 +12,9 @@ from typing import Any
 from runner.client import Run
 from runner.execution.decision_keys import SigningKey
 from runner.operations.answers import apply_choice
+from runner.operations.votes import apply_deed
 from runner.records import codec
+from runner.records.approvals import Voter
 from runner.records.ballots import Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Receipt
@@ -58,6 +60,12 @@ def decide(served: Services, person: Person, question_id: str, decided: Decision
         roles=person.roles,
     )
     return apply_choice(served.client.engine, choice)
+
+
+def act(served: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
+    """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
+    voter = Voter(person.principal, person.groups, person.roles)
+    return apply_deed(served.client.engine, question_id, kind, voter, **options)
 
 
 def start_for(

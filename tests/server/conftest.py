@@ -63,7 +63,7 @@ class Site:
 def ask(ctx):
     return ctx.interrupt(
         "refund",
-        reason={"order": 7, "note": "late"},
+        reason={"order": 7, "note": "unpunctual"},
         response_schema={"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
     )
 

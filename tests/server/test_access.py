@@ -81,11 +81,11 @@ def test_viewers_see_no_payloads(site):
     for path in paths:
         text = site.http.get(path).text
         assert "secret" not in text, path
-        assert "late" not in text, path
+        assert "unpunctual" not in text, path
     assert site.http.get("/v1/dead").status_code == 403
     site.as_role("reader")
     assert "secret" in site.http.get(paths[0]).text
-    assert "late" in site.http.get(paths[-1]).text
+    assert "unpunctual" in site.http.get(paths[-1]).text
 
 
 # -- browsers ---------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_a_question_has_its_digest_as_etag(site):
     (listed,) = site.http.get("/v1/questions", params={"run": run.id}).json()["items"]
     shown = site.http.get(f"/v1/questions/{listed['id']}")
 
-    assert shown.json()["reason"] == {"order": 7, "note": "late"}
+    assert shown.json()["reason"] == {"order": 7, "note": "unpunctual"}
     assert shown.headers["etag"] == f'"{shown.json()["digest"]}"'
 
 

@@ -174,8 +174,8 @@ def test_who_may_not_act_sees_no_form(site):
     assert "Send the answer" not in site.http.get(f"/q/{question}", headers=HTML).text
     site.as_role("viewer")
     assert "secret" not in site.http.get(f"/runs/{run.id}", headers=HTML).text
-    assert "late" not in site.http.get(f"/q/{question}", headers=HTML).text
-    assert "late" not in site.http.get("/inbox", headers=HTML).text
+    assert "unpunctual" not in site.http.get(f"/q/{question}", headers=HTML).text
+    assert "unpunctual" not in site.http.get("/inbox", headers=HTML).text
 
 
 def test_an_error_is_a_page_in_words(site):

@@ -99,6 +99,27 @@ def test_an_edit_is_counted_apart(site, asked):
     assert output == ["edit", {"order": 7, "amount": 100}]
 
 
+def test_a_question_is_claimed_commented_and_delegated(site, asked):
+    """As the rule allows; a vote can be taken back while the question is open."""
+    finance(site, "ana")
+
+    def post(action, **body):
+        return site.http.post(f"/v1/questions/{asked.id}:{action}", json=body)
+
+    assert post("claim", ttl=60).json()["status"] == "accepted"
+    assert site.http.get(f"/v1/questions/{asked.id}").json()["claim"] == "human:|ana"
+    assert post("comment", comment="why so much?").json()["status"] == "accepted"
+    assert post("delegate", to="ben").status_code == 403
+    assert post("release").json()["status"] == "accepted"
+    vote(site, asked)
+    assert site.http.delete(f"/v1/questions/{asked.id}/votes").json()["status"] == "withdrawn_vote"
+    assert site.http.get(f"/v1/questions/{asked.id}").json()["have"] == 0
+    page = site.http.get(f"/q/{asked.id}", headers={"Accept": "text/html"}).text
+    assert "why so much?" in page
+    site.as_role("approver", name="zoe")
+    assert post("claim", ttl=60).status_code == 403
+
+
 def test_alike_questions_are_decided_together(site):
     """Each has its own receipt; a digest that is missing or other questions among them stop it at once."""
     site.as_role("operator", name="cora")

@@ -13,7 +13,7 @@ from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.json_form import document
 from runner.server.access import DECIDE, OPERATE, SEE, Person
 from runner.server.api.documents import PAGE, Cursor, Limit, question_document
-from runner.server.deciding import Decision, decide
+from runner.server.deciding import Decision, act, decide
 from runner.server.problems import Problem
 from runner.server.services import Services, services
 
@@ -135,6 +135,60 @@ def _answered(receipt: Receipt) -> Any:
         late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith("already")
         raise Problem(410 if late else status, receipt.detail or str(receipt.status), receipt=told)
     return told
+
+
+class Claim(BaseModel):
+    """For how many seconds somebody works on a question."""
+
+    model_config = {"extra": "forbid"}
+
+    ttl: float = Field(default=600, ge=1, le=86_400)
+
+
+class Delegation(BaseModel):
+    """Who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
+
+    model_config = {"extra": "forbid"}
+
+    to: str = Field(min_length=1)
+
+
+class Comment(BaseModel):
+    """What somebody says about a question."""
+
+    model_config = {"extra": "forbid"}
+
+    comment: str = Field(min_length=1)
+
+
+@router.post("/{question_id}:claim", summary="Say that you work on a question")
+def claim(question_id: str, body: Claim, person: Decides, served: Served) -> Any:
+    """Show others that you work on it, for a time; they can still vote."""
+    return _answered(act(served, person, question_id, "claim", ttl=body.ttl))
+
+
+@router.post("/{question_id}:release", summary="Say that you don't work on it any more")
+def release(question_id: str, person: Decides, served: Served) -> Any:
+    """End your claim."""
+    return _answered(act(served, person, question_id, "release"))
+
+
+@router.post("/{question_id}:delegate", summary="Let somebody else vote instead of you")
+def delegate(question_id: str, body: Delegation, person: Decides, served: Served) -> Any:
+    """Delegate your vote, where the rule allows it."""
+    return _answered(act(served, person, question_id, "delegate", to=body.to))
+
+
+@router.post("/{question_id}:comment", summary="Comment on a question")
+def comment(question_id: str, body: Comment, person: Decides, served: Served) -> Any:
+    """Add a comment, which is an event of the run."""
+    return _answered(act(served, person, question_id, "comment", comment=body.comment))
+
+
+@router.delete("/{question_id}/votes", summary="Take your vote back")
+def withdraw_vote(question_id: str, person: Decides, served: Served) -> Any:
+    """Take your vote back while the question is open."""
+    return _answered(act(served, person, question_id, "withdraw"))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")

@@ -8,20 +8,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
-from runner.operations.exports import Question, question_of
+from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.records.approvals import plain_name
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.validation import one_line
 from runner.server.access import DECIDE, SEE, Person
 from runner.server.api.documents import bare_question
 from runner.server.deciding import Decision, decide
+from runner.server.deciding import act as deed
 from runner.server.forms import answer_of, fields_of
 from runner.server.pages.rendering import page
 from runner.server.pages.runs import filters_of
+from runner.server.problems import Problem
 from runner.server.services import Services, services
 
 router = APIRouter(include_in_schema=False)
@@ -107,6 +110,9 @@ def inbox(
     )
 
 
+CLAIMED = 600
+"""Seconds of a claim that is made on the page."""
+
 # -- one question ------------------------------------------------------------------------------------------
 
 
@@ -152,6 +158,28 @@ async def answer(request: Request, question_id: str, person: Decides, served: Se
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
     shown = await run_in_threadpool(_decided, served, person, question_id, form)
     return await run_in_threadpool(_page, request, served, person, question_id, shown)
+
+
+@router.post("/q/{question_id}/{action}")
+def act(
+    request: Request,
+    question_id: str,
+    action: str,
+    person: Decides,
+    served: Served,
+    comment: Annotated[str, Form()] = "",
+) -> HTMLResponse:
+    """Claim, release or comment a question."""
+    options: dict[str, dict[str, Any]] = {
+        "claim": {"ttl": CLAIMED},
+        "release": {},
+        "comment": {"comment": comment},
+    }
+    if action not in options:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    receipt = deed(served, person, question_id, action, **options[action])
+    good = receipt.status is ReceiptStatus.ACCEPTED
+    return _page(request, served, person, question_id, Shown(receipt, status=200 if good else 409))
 
 
 def _decided(served: Services, person: Person, question_id: str, form: dict[str, str]) -> Shown:
@@ -227,4 +255,14 @@ def _page(request: Request, served: Services, person: Person, question_id: str, 
         comment=shown.sent.get("comment", ""),
         edited=shown.sent.get("arguments", ""),
         problem=shown.problem,
+        comments=_comments(served, question) if question.rule and person.may("read") else [],
     )
+
+
+def _comments(served: Services, question: Question) -> list[dict[str, Any]]:
+    """Return what people have said about a question: events of its run."""
+    return [
+        {"who": plain_name(event.data["by"]), "at": event.at, "text": event.data["comment"]}
+        for event in map(event_of, all_events(served.store, question.run_id))
+        if event.kind == "interrupt.commented" and event.detail == question.id
+    ]
