@@ -290,6 +290,72 @@ def vote(
     return _show_outcome(context, receipt, digest)
 
 
+by_option = click.option(
+    "--by", required=True, metavar="WHO", help="Who does it: a name, or kind:issuer|subject."
+)
+
+
+@interrupts.command()
+@interrupt_argument
+@click.option("--to", required=True, metavar="WHO", help="Who may vote instead.")
+@by_option
+@with_context
+def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
+    """Let somebody else vote in one's place, as far as the rule allows; to oneself it takes that back.
+
+    Exit codes: 0 done; 4 no such question; 5 it is no longer open, or you have voted; 6 the rule forbids it.
+    """
+    return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by), None)
+
+
+@interrupts.command()
+@interrupt_argument
+@by_option
+@click.option("--ttl", default="10m", metavar="TIME", help="For how long (default: 10m).")
+@with_context
+def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: str) -> int:
+    """Show others that one works on a question; anybody may still vote.
+
+    Exit codes: 0 done; 4 no such question; 5 it is no longer open, or claimed by another; 6 you may not
+    decide it.
+    """
+    seconds = read_duration(ttl)
+    if seconds is None:
+        raise click.UsageError(f"--ttl {ttl!r} is not a duration; use 90s, 30m, 2h or 7d.")
+    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=seconds), None)
+
+
+@interrupts.command()
+@interrupt_argument
+@by_option
+@with_context
+def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
+    """Give up one's claim of a question."""
+    return _show_outcome(context, context.client.release(interrupt_id, by=by), None)
+
+
+@interrupts.command()
+@interrupt_argument
+@click.argument("text")
+@by_option
+@with_context
+def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -> int:
+    """Say something about a question: TEXT is an event of its run, and a notice."""
+    return _show_outcome(context, context.client.comment(interrupt_id, text, by=by), None)
+
+
+@interrupts.command("withdraw-vote")
+@interrupt_argument
+@by_option
+@with_context
+def withdraw_vote(context: CommandContext, *, interrupt_id: str, by: str) -> int:
+    """Take back one's own vote on a question that is still open; then one may vote again.
+
+    A vote on which others have built stays. Exit codes: 0 done; 4 no such question; 5 it can't be taken back.
+    """
+    return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
     """A question that was withdrawn."""

@@ -210,3 +210,45 @@ def test_an_async_client_decides_for_several_runs_too(client, store):
         )
 
     assert [str(receipt.status) for receipt in asyncio.run(decide())] == ["counted"]
+
+
+def done(runner, *arguments):
+    """Run a command about a question; return its exit code and the status on its line."""
+    called = runner("interrupts", *arguments)
+    return called.exit_code, called.stdout.split("\t")[0]
+
+
+def test_people_work_together_on_a_question(runner, store, monkeypatch):
+    """Claim, comment, delegate, take a vote back: each has a receipt, and the question shows it."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    rule = Rule(eligible=["group:finance"], need=2, delegate="anyone")
+    people = voting(ManualWorker(store), rule)
+    name = people.question.id
+
+    assert done(runner, "claim", name, "--by", "ana", "--ttl", "5m")[0] == 0
+    assert "claimed by ana until" in drawn(_show_whole, read_question(store, people.now))
+    assert done(runner, "release", name, "--by", "ana")[0] == 0
+    assert "claimed by" not in drawn(_show_whole, read_question(store, people.now))
+    assert done(runner, "comment", name, "who knows this customer?", "--by", "ana")[0] == 0
+    assert done(runner, "delegate", name, "--to", "zoe", "--by", "ana")[0] == 0
+    assert "zoe may vote instead of ana" in drawn(_show_whole, read_question(store, people.now))
+    assert done(runner, "vote", name, "approve", "--by", "ben") == (0, "counted")
+    assert done(runner, "withdraw-vote", name, "--by", "ben") == (0, "withdrawn_vote")
+    assert done(runner, "vote", name, "approve", "--by", "zoe") == (0, "counted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("claim", "ID", "--by", "ana", "--ttl", "long"), 2),
+        (("claim", "ID"), 2),
+        (("claim", "00none.a.1.0000000000000000", "--by", "ana"), 4),
+        (("delegate", "ID", "--to", "eva", "--by", "zoe"), 6),
+    ],
+)
+def test_what_can_not_be_done_has_its_exit_code(runner, people, monkeypatch, arguments, code):
+    """Wrong usage, no such question, not allowed."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    called = runner("interrupts", *[people.question.id if part == "ID" else part for part in arguments])
+
+    assert called.exit_code == code
