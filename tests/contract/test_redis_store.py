@@ -22,7 +22,8 @@ from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
-from runner.store.redis.store import LOOKED_AT, RedisStore
+from runner.store.redis.listings import LOOKED_AT
+from runner.store.redis.store import RedisStore
 from runner.testing.contract import ManualWorker
 from runner.testing.contract.manual_worker import rung, saved, shape
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
@@ -27,10 +27,6 @@ from runner.records.listings import (
     Page,
     RunQuery,
     RunSummary,
-    asked_place,
-    cursor_of,
-    cut,
-    place_of,
 )
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
@@ -60,6 +56,7 @@ from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
 from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import LargeValues
+from runner.store.redis.listings import Listings
 from runner.store.redis.plans import Seen
 from runner.store.redis.questions import standing, votes_field
 from runner.store.redis.script_values import question_fields
@@ -76,35 +73,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
-
-TRIM_EVERY = 60.0
-"""Seconds after which a sweep deletes notices that were read."""
-
-LOOKED_AT = 1_000
-"""Entries that one page looks at, or twice its length if that is more."""
-
-AT_ONCE, AT_LEAST = 250, 50
-"""Entries that are read in one go: one more than the page's length, within these."""
-
-Item = TypeVar("Item")
-
-Place = tuple[int, str]
-"""Where an entry is in an index: milliseconds and id."""
-
-
-class Span:
-    """The part of an index that a listing goes through, and in which direction."""
-
-    def __init__(self, low: int | None, high: int | None, *, newest: bool) -> None:
-        """Take times in ms; `high` is the first too late."""
-        self.low: str = "-inf" if low is None else str(low)
-        self.high: str = "+inf" if high is None else f"({high}"
-        self.newest = newest
-        self._until = high
-
-    def covers(self, moment: int) -> bool:
-        """Whether a time is early enough."""
-        return self._until is None or moment < self._until
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +127,6 @@ class RedisStore:
         self.max_state, self.max_run = max_state, max_run
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
-        self._trim_at = 0.0
         self._has_archive = False
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
@@ -180,6 +147,7 @@ class RedisStore:
             topologies=self._shapes,
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
+        self._listings = Listings(self._redis, self._keys, self._call, self.interrupts)
         self._hot = Hot(
             self._redis,
             self._keys,
@@ -561,53 +529,22 @@ class RedisStore:
         fields = (f"n:{address.node_id}", *question_fields(interrupt_id))
         return self._transactions.run("withdraw", plan, of_run(run_id, *fields))
 
-    def _read_questions(self, ids: Sequence[str]) -> tuple[list[Interrupt | None], dict[str, str], int]:
-        """Read questions, the nonces of the requests that answered them, and the server's time in ms."""
+    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         addresses = [address_of(interrupt_id) for interrupt_id in ids]
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
-            pipe.time()
             for interrupt_id, address in zip(ids, addresses, strict=True):
                 run_id = address.run_id if address else ""
-                pipe.hmget(self._keys.run(run_id), script_values.question_fields(interrupt_id))
-            (seconds, micros), *pairs = pipe.execute()
-        interrupts = [
+                pipe.hmget(self._keys.run(run_id), question_fields(interrupt_id))
+            pairs = pipe.execute()
+        return [
             script_values.question(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
         ]
-        winners = {
-            interrupt_id: script_values.winner(decided)
-            for interrupt_id, (_, decided) in zip(ids, pairs, strict=True)
-        }
-        return interrupts, winners, seconds * 1000 + micros // 1000
-
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        return self._read_questions(ids)[0]
 
     def open_interrupts(
         self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
-        span = Span(None, query.until, newest=False)
-        own: list[Place] = []
-        with self._redis.translated():
-            root = self._families([query.run])[0][1] if query.run else ""
-            if query.run and not root:
-                return Page(())
-            if root and root == query.run:
-                _, *asked = self._call("asked", root)
-                own = [(int(at), name.decode()) for name, at in zip(asked[::2], asked[1::2], strict=True)]
-            indexes = self._shortest(self._keys.questions(query, root, self._names(query.graph)), span)
-
-            def read(ids: Sequence[str]) -> list[Interrupt | None]:
-                interrupts = self._read_questions(ids)[0]
-                families = self._families([interrupt.run_id if interrupt else "" for interrupt in interrupts])
-                return [
-                    interrupt
-                    if interrupt is not None and interrupt.is_open and query.fits(interrupt, *family)
-                    else None
-                    for interrupt, family in zip(interrupts, families, strict=True)
-                ]
-
-            return self._page(indexes, span, cursor, limit, read=read, place=asked_place, more=own)
+        return self._listings.questions(query, self._names(query.graph), limit, cursor)
 
     # What people do to runs
 
@@ -825,15 +762,7 @@ class RedisStore:
     def runs(
         self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
     ) -> Page[RunSummary]:
-        span = Span(query.since, query.until, newest=True)
-        with self._redis.translated():
-            indexes = self._shortest(self._keys.runs(query, self._names(query.graph)), span)
-
-            def read(ids: Sequence[str]) -> list[RunSummary | None]:
-                runs = self._summaries(ids)
-                return [run if run is not None and query.fits(run) else None for run in runs]
-
-            return self._page(indexes, span, cursor, limit, read=read, place=lambda run: run.place)
+        return self._listings.runs(query, self._names(query.graph), limit, cursor)
 
     # Events
 
@@ -936,93 +865,6 @@ class RedisStore:
     def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
         """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
         return doorbells_of(self._call("push", *(part for bell in doorbells for part in astuple(bell))))
-
-    # Listings, page by page: a listing reads the shortest index that has all it wants, and a page looks at a
-    # bounded number of entries: where few of many fit it ends early, and its cursor continues after those.
-
-    def _shortest(self, sets: Sequence[Sequence[str]], span: Span) -> Sequence[str]:
-        """Choose the set of indexes with the fewest entries in the span."""
-        if len(sets) == 1:
-            return sets[0]
-        with self._redis.client.pipeline(transaction=False) as pipe:
-            for indexes in sets:
-                for index in indexes:
-                    pipe.zcount(index, span.low, span.high)
-            counts = iter(pipe.execute())
-        sums = [sum(next(counts) for _ in indexes) for indexes in sets]
-        return sets[sums.index(min(sums))]
-
-    def _page(
-        self,
-        indexes: Sequence[str],
-        span: Span,
-        cursor: str,
-        limit: int,
-        *,
-        read: Callable[[Sequence[str]], list[Item | None]],
-        place: Callable[[Item], Place],
-        more: Sequence[Place] = (),
-    ) -> Page[Item]:
-        """Look at entries until there are enough, or no more, or it has looked at many.
-
-        `more` are entries that are in no index.
-        """
-        after = place_of(cursor) if cursor else None
-        items: list[Item] = []
-        looked_at = 0
-        while looked_at < max(LOOKED_AT, 2 * limit):
-            entries = self._entries(indexes, span, after, min(AT_ONCE, max(AT_LEAST, limit + 1)), more)
-            if not entries:
-                return cut(items, place, limit)
-            items += [item for item in read([name for _, name in entries]) if item is not None]
-            if len(items) > limit:
-                return cut(items, place, limit)
-            looked_at, after = looked_at + len(entries), entries[-1]
-        return cut(items, place, limit, rest=cursor_of(after) if after else None)
-
-    def _entries(
-        self, indexes: Sequence[str], span: Span, after: Place | None, count: int, more: Sequence[Place]
-    ) -> list[Place]:
-        """Read the entries after a place: the rest of its millisecond, and about `count` more."""
-        order = ("1" if span.newest else "0", span.low, span.high, after[0] if after else "", count)
-        names = [index.removeprefix(self._keys.prefix) for index in indexes]
-        _, *words = self._call("listing", *order, *names)
-        same: list[Place] = []
-        rest: list[Place] = []
-        entries, pairs = same, iter(words)
-        for name in pairs:
-            if not name:
-                entries = rest
-            else:
-                entries.append((int(next(pairs)), name.decode()))
-        same += [entry for entry in more if after and entry[0] == after[0]]
-        rest += [entry for entry in more if span.covers(entry[0]) and (after is None or entry[0] > after[0])]
-        first = sorted(rest, reverse=span.newest)[:count]
-        if after is None:
-            return first
-        near = [entry for entry in same if (entry < after if span.newest else entry > after)]
-        return [*sorted(near, reverse=span.newest), *first]
-
-    def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
-        with self._redis.client.pipeline(transaction=False) as pipe:
-            for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), "of", "run", "created", "tags")
-            rows: list[list[Any]] = pipe.execute()
-        return [
-            encoding.summary(run_id, *row) if row[0] is not None else None
-            for run_id, row in zip(ids, rows, strict=True)
-        ]
-
-    def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """Read the graph and the root of each run."""
-        with self._redis.client.pipeline(transaction=False) as pipe:
-            for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), "of", "root")
-            rows: list[list[bytes | None]] = pipe.execute()
-        return [
-            (of.decode().split(" ", 2)[2], root.decode() if root else run_id) if of else ("", "")
-            for run_id, (of, root) in zip(ids, rows, strict=True)
-        ]
 
     # Calling scripts
 
