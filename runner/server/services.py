@@ -10,12 +10,13 @@ from fastapi import Request
 from runner.client import Client
 from runner.definition.registry import Plan, load, registry
 from runner.operations.schedules import Scheduler
-from runner.server.streams import Hub
+from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
 from runner.store.interface import Store
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.schedules import Schedules
+from runner.store.redis.streams import NoticeTail
 
 
 class Services:
@@ -45,6 +46,13 @@ class Services:
     def hub(self) -> Hub:
         """The reader of the streams."""
         return Hub(lambda: self.store)
+
+    @cached_property
+    def ticker(self) -> Ticker:
+        """The reader of what happens to all runs."""
+        settings = self.settings
+        tail = NoticeTail(settings.redis_url, settings.namespace, settings.partitions)
+        return Ticker(lambda: tail)
 
     @cached_property
     def scheduler(self) -> Scheduler:

@@ -25,6 +25,7 @@ from runner.errors import StoreError
 from runner.server.access import Person
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
+from runner.store.redis.streams import NoticeTail
 
 log = logging.getLogger(__name__)
 
@@ -204,3 +205,87 @@ def _has_gap(store: Store, run_id: str, after: str) -> bool:
 def stream_response(lines: AsyncGenerator[str]) -> StreamingResponse:
     """Answer with a stream, which no proxy keeps back."""
     return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS)
+
+
+# -- all runs ------------------------------------------------------------------------------------------------
+
+
+class Ticker:
+    """Follows what happens to the questions and ends of all runs, in one thread, while somebody listens."""
+
+    def __init__(self, tail: Callable[[], NoticeTail]) -> None:
+        self._tail = tail
+        self._lock = threading.Lock()
+        self._listeners: set[Subscriber] = set()
+        self._thread: threading.Thread | None = None
+        self._position: tuple[str, ...] = ()
+
+    def begin(self) -> None:
+        """Note from where to follow: nothing that comes after this is left out. It waits for the store."""
+        with self._lock:
+            self._position = self._position or self._tail().end()
+
+    @contextmanager
+    def subscribed(self) -> Iterator[Subscriber]:
+        """Pass what happens since `begin` to the subscriber."""
+        subscriber = Subscriber(asyncio.get_running_loop())
+        with self._lock:
+            self._listeners.add(subscriber)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name="runner-ticker", daemon=True)
+                self._thread.start()
+        try:
+            yield subscriber
+        finally:
+            with self._lock:
+                self._listeners.discard(subscriber)
+
+    def _follow(self) -> None:
+        pause = threading.Event()
+        while True:
+            with self._lock:
+                if not self._listeners:
+                    self._thread, self._position = None, ()
+                    return
+            try:
+                notices, position = self._tail().read(self._position)
+            except StoreError as error:
+                log.warning("stream.failed: %s The streams go on when it is back.", error)
+                pause.wait(PAUSE)
+                continue
+            if notices:
+                where = "_".join(position)
+                events = [
+                    Event(
+                        where, notice.kind, notice.at, notice.node, notice.visit, notice.detail, notice.run_id
+                    )
+                    for notice in notices
+                ]
+                with self._lock:
+                    self._position = position
+                    for subscriber in self._listeners:
+                        subscriber.put(events)
+            else:
+                pause.wait(2 * INTERVAL)
+
+
+async def ticker_stream(
+    request: Request, ticker: Ticker, read: Callable[[], Any], wanted: Callable[[Event], bool]
+) -> AsyncGenerator[str]:
+    """Write what happens to runs until the client has gone, beginning with a snapshot."""
+    yield f"retry: {round(PAUSE * 1000)}\n\n"
+    await run_in_threadpool(ticker.begin)
+    with ticker.subscribed() as subscriber:
+        # Read after that, so that nothing is between the two.
+        yield frame("snapshot", await run_in_threadpool(read))
+        while not await request.is_disconnected():
+            try:
+                event = await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+            except TimeoutError:
+                yield ": nothing new\n\n"
+                continue
+            if event is None:
+                return
+            if wanted(event):
+                data = {"run_id": event.data, "node": event.node, "at": event.at, "detail": event.detail}
+                yield frame(event.kind, data, event.position)

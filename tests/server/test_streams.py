@@ -129,3 +129,26 @@ def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
 
     asyncio.run(everybody())
     assert len(reads) < 100
+
+
+def test_what_happens_to_all_runs_is_heard(site, served):
+    """It begins with the open questions; then each question and each end of a run is an event."""
+    first = site.start("approval")
+    with (
+        httpx.Client(base_url=served.url, timeout=20) as http,
+        http.stream("GET", "/v1/events?graph=approval", headers=SSE) as reply,
+    ):
+        read = frames(reply.iter_lines())
+        kind, _, document = next(read)
+        assert (kind, [item["run_id"] for item in document["items"]]) == ("snapshot", [first.id])
+
+        site.start("broken")
+        second = site.start("approval")
+        site.client.respond(second.interrupts()[0].id, {"ok": True})
+        site.work()
+        heard = [next(read)]
+        while heard[-1][0] != "run.ended":
+            heard.append(next(read))
+
+    assert [kind for kind, _, _ in heard] == ["interrupt.asked", "interrupt.answered", "run.ended"]
+    assert {data["run_id"] for _, _, data in heard} == {second.id}

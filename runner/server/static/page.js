@@ -50,7 +50,7 @@
   const soon = () => { if (!due) due = setTimeout(() => { due = 0; refresh(); }, 150); };
 
   if (main.dataset.stream && window.EventSource) {
-    const source = new EventSource(`${main.dataset.stream}?after=${main.dataset.after}`);
+    const source = new EventSource(main.dataset.after ? `${main.dataset.stream}?after=${main.dataset.after}` : main.dataset.stream);
     for (const kind of ["run.started", "run.ended", "run.cancelled", "node.ready", "node.started", "node.waiting", "node.resumed",
       "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "progress",
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",

@@ -17,6 +17,7 @@ import redis
 
 from runner.errors import StoreError
 from runner.store import encoding
+from runner.store.addresses import places
 from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.scripts import run_on
@@ -376,6 +377,39 @@ def _after(entry: bytes) -> tuple[int, int]:
 def _place(entry: bytes) -> tuple[int, int]:
     moment, _, number = entry.partition(b"-")
     return int(moment), int(number)
+
+
+class NoticeTail:
+    """Reads the notices of all partitions as they come, beside the groups that consume them.
+
+    A notice that every group has done may be deleted before it is read here: so it is for showing what
+    happens, and not for work that must be done for each.
+    """
+
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        keys = [(place.url, Keys(namespace, place.partition)) for place in places(urls, partitions)]
+        self._streams = [(RedisConnection(url, own.prefix), own.notices) for url, own in keys]
+
+    def end(self) -> tuple[str, ...]:
+        """Return the position behind the last notice of each partition."""
+        ends = []
+        for server, stream in self._streams:
+            last = server.call("XREVRANGE", stream, "+", "-", "COUNT", 1)
+            ends.append(last[0][0].decode() if last else "0-0")
+        return tuple(ends)
+
+    def read(self, after: Sequence[str], limit: int = 100) -> tuple[list[Notice], tuple[str, ...]]:
+        """Return what came behind a position, and the position behind that."""
+        notices, ends = [], []
+        for (server, stream), position in zip(self._streams, after, strict=True):
+            entries = server.call("XRANGE", stream, f"({position}", "+", "COUNT", limit)
+            notices += [
+                _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True)))
+                for entry, fields in entries
+            ]
+            ends.append(entries[-1][0].decode() if entries else position)
+        return sorted(notices, key=lambda notice: notice.at), tuple(ends)
 
 
 def _notices(found: Found) -> list[Notice]:
