@@ -16,7 +16,7 @@ from runner.execution.decision_keys import DecisionKeys
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
 from runner.operations.questions import read_question
-from runner.records import ballots
+from runner.records import ballots, interrupts
 from runner.records.approvals import Voter
 from runner.records.ballots import Ballot
 from runner.records.json_form import document
@@ -597,3 +597,54 @@ def test_a_run_that_nobody_may_approve_is_not_started(run_graph, kind):
     graph = Till(rule).graph if kind == "tool" else builder.build()
     with pytest.raises(UsageError, match="pass requester"):
         run_graph(graph)
+
+
+def test_a_held_node_is_judged_again_when_it_is_released(run_graph):
+    """Once the code is what was approved again, the same decision holds, and is used."""
+    till = Till(ONE)
+    run = run_graph(till.graph, "refund 1042")
+    till.refund.approval = TWO
+    vote(run, "ana")
+    assert (till.paid, run.result.results["pay"].status) == ([], Status.HELD)
+    till.refund.approval = ONE
+    reply = run.store.release(run.id, ["pay"])
+    run.ring(reply.doorbells)
+    run.go_on()
+    assert (len(till.paid), run.status) == (1, Status.COMPLETED)
+
+
+def test_a_rule_is_not_lowered_in_the_store(run_graph):
+    """One vote is enough by the stored rule, and not by the code's: nothing runs."""
+    till = Till(TWO)
+    run = run_graph(till.graph, "refund 1042")
+    (question,) = run.interrupts
+    stored = run.store._database.runs[run.id]
+    lowered = replace(question, rule=ONE.frozen())
+    stored.questions[question.id] = replace(lowered, digest=interrupts.digest(lowered))
+    assert vote(run, "ana") == "accepted"
+    assert (till.paid, run.result.results["pay"].status) == ([], Status.HELD)
+
+
+def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
+    """An agent that serves as a tool asks for its own calls; the approval is used with its caller's state."""
+    paid = []
+
+    @tool(approval=ONE, context=True)
+    def refund(order: str, tool_context) -> str:
+        """Pay a refund."""
+        paid.append((order, tool_context.idempotency_key))
+        return "paid"
+
+    def use(name, **given):
+        return [{"toolUse": {"toolUseId": f"{name}1", "name": name, "input": given}}]
+
+    inner = Agent("cashier", ScriptedModel([use("refund", order="1042"), "done"]), tools=[refund])
+    outer = Agent("clerk", ScriptedModel([use("cashier", input="refund 1042"), "done"]), tools=[inner])
+    builder = GraphBuilder()
+    builder.add_node(outer, "pay")
+    run = run_graph(builder.build(), "refund 1042")
+    assert paid == []
+    vote(run, "ana")
+    assert ([order for order, _ in paid], run.status) == (["1042"], Status.COMPLETED)
+    (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
+    assert used.data["key"] == paid[0][1]
