@@ -11,6 +11,7 @@
     ├── ConflictError         stale or duplicate: drop the work, it is already done
     │   ├── LeaseLost         this worker no longer owns the node
     │   └── RunStopped        the run was cancelled while the node ran
+    │       └── EffectsFrozen an operator has frozen what the node was about to do
     ├── NodeTimedOut          a node ran longer than its timeout: its failure
     ├── InterruptExpired      the time to answer has passed: raised where the question was asked
     ├── InterruptWithdrawn    an operator withdrew the question: raised where it was asked
@@ -80,6 +81,10 @@ class LeaseLost(ConflictError):
 
 class RunStopped(ConflictError):
     """The run was cancelled; what this node still had to do is not done."""
+
+
+class EffectsFrozen(RunStopped):
+    """An operator has frozen the graph or the tool; the node waits, and goes on after the thaw."""
 
 
 class NodeTimedOut(RunnerError):

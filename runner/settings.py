@@ -104,6 +104,29 @@ class Settings(BaseSettings):
     durability: Literal["fast", "fsync", "replica"] = Field(
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )
+    audit: Literal["off", "approvals", "all"] = Field(
+        default="approvals",
+        description="what the audit has: nothing, runs with questions that have a rule, or every run",
+    )
+    audit_key: str = Field(
+        default="", description="file with the Ed25519 key that signs the audit; without it nothing is signed"
+    )
+    audit_seal: float = Field(
+        default=10.0, ge=0.1, le=DAY, description="seconds between two seals of what the audit has got"
+    )
+    audit_sign: float = Field(
+        default=60.0, ge=0, le=DAY, description="seconds between two signed checkpoints of the audit"
+    )
+    audit_anchor: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="where signed checkpoints are kept: log, file:PATH, https://HOST/PATH",
+    )
+    audit_keep: float = Field(
+        default=183 * DAY,
+        ge=1,
+        le=CENTURY,
+        description="seconds that sealed entries of the audit stay in the store, before an archive has them",
+    )
     events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
     on_end: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
@@ -175,7 +198,7 @@ class Settings(BaseSettings):
             )
         return place
 
-    @field_validator("graphs", "on_end", mode="before")
+    @field_validator("graphs", "on_end", "audit_anchor", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):

@@ -41,6 +41,9 @@ class Checkpointer(Protocol):
     def check_now(self) -> None:
         """The same, for code on a thread of its own."""
 
+    async def check_effect(self, tool: str) -> None:
+        """Raise EffectsFrozen where the call of a tool is frozen."""
+
     async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, as `Store.spend`."""
 
@@ -73,6 +76,9 @@ class VisitCheckpointer:
 
     async def check(self) -> None:
         await async_loop.in_thread(self._visit.check)
+
+    async def check_effect(self, tool: str) -> None:
+        await async_loop.in_thread(self._visit.check_effect, tool)
 
     async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
         return await async_loop.in_thread(self._visit.spend, tagged, spending)
@@ -120,6 +126,9 @@ class DirectCheckpointer:
 
     async def check(self) -> None:
         """Nothing stops a direct call from outside but its cancel signal."""
+
+    async def check_effect(self, tool: str) -> None:
+        """Let every call pass: direct calls have no store in which anything is frozen."""
 
     def check_now(self) -> None:
         """As `check`."""

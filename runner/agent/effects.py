@@ -103,6 +103,7 @@ class Effects:
         await self.checkpointer.check()
         key = str(command.use["toolUseId"])
         tool = self.hook_events.tool_for(key, command.attempt, command.tool)
+        await self.checkpointer.check_effect(tool.tool_name)
         command = replace(command, use=codec.unpack(command.use))
         with observed_call(Call("tool", self.config.name, tool.tool_name)) as end:
             event = await ToolExecution(self, command, tool, state.questions).run()

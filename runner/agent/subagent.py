@@ -108,7 +108,7 @@ class SubagentCheckpointer:
         self.invocation_state = caller.invocation_state
         self.idempotency_key = f"{caller.idempotency_key}.{call}"
         self.check = caller.check
-        self.check_now = caller.check_now
+        self.check_now, self.check_effect = caller.check_now, caller.check_effect
         self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags
         self._key, self._post, self._messages = execution.id, execution.effects.post, messages
 

@@ -20,11 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from runner.audit import checkpoint as notes
 from runner.audit.checkpoint import Checkpoint
-from runner.audit.tree import inclusion_path, is_included, leaf_hash, root_of
+from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.digests import canonical
 
 PARTS = ("checkpoints", "keys", "proofs")
 
@@ -48,29 +47,32 @@ class Verdict:
     line: int = 0
 
 
-def leaf_of(entry: Mapping[str, JSON]) -> bytes:
-    """Return the leaf hash of an entry: that of its canonical JSON."""
-    return leaf_hash(canonical(dict(entry), "an entry of the audit"))
-
-
 def export(
-    entries: Sequence[Mapping[str, JSON]],
+    entries: Iterable[Mapping[str, JSON]],
     checkpoints: Sequence[str],
     keys: Sequence[str],
     run_id: str = "",
+    leaves: Sequence[bytes] | None = None,
 ) -> Iterator[str]:
     """Write all sealed entries, or with `run_id` those of one run, as lines that end with a newline.
 
-    `entries` are all up to the size of the last checkpoint, in order, from number 0.
+    `entries` are all up to the size of the last checkpoint, in order, from number 0. `leaves` are the hashes
+    that were sealed, so that an entry that has changed since is found at its place; they are looked at when
+    all entries were read.
     """
-    leaves = [leaf_of(entry) for entry in entries]
-    chosen = [entry for entry in entries if not run_id or entry["run"] == run_id]
-    for entry in chosen:
-        yield _line(dict(entry))
+    own: list[bytes] = []
+    places: list[int] = []
+    for entry in entries:
+        if leaves is None:
+            own.append(leaf_of(entry))
+        if not run_id or entry.get("run") == run_id:
+            places.append(int(entry["n"]))
+            yield _line(dict(entry))
     yield _line({"checkpoints": list(checkpoints)})
     yield _line({"keys": list(keys)})
+    leaves = own if leaves is None else leaves
     if run_id:
-        paths = {str(entry["n"]): _texts(inclusion_path(leaves, int(entry["n"]))) for entry in chosen}
+        paths = {str(n): _texts(path) for n, path in inclusion_paths(leaves, places).items()}
         yield _line({"proofs": {"run": run_id, "paths": paths}})
     else:
         yield _line({"proofs": {"leaves": _texts(leaves)}})

@@ -7,8 +7,11 @@ one unchanged (consistency), without the other entries.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from runner.records.codec import JSON
+from runner.records.digests import canonical
 
 EMPTY = hashlib.sha256().digest()
 """The root of a tree without entries."""
@@ -17,6 +20,11 @@ EMPTY = hashlib.sha256().digest()
 def leaf_hash(entry: bytes) -> bytes:
     """Hash an entry; the zero byte keeps it from being taken for two hashes."""
     return hashlib.sha256(b"\0" + entry).digest()
+
+
+def leaf_of(entry: Mapping[str, JSON]) -> bytes:
+    """Return the leaf hash of an entry: that of its canonical JSON."""
+    return leaf_hash(canonical(dict(entry), "an entry of the audit"))
 
 
 def parent_hash(left: bytes, right: bytes) -> bytes:
@@ -71,6 +79,32 @@ def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
     if index < split:
         return [*inclusion_path(left, index), root_of(right)]
     return [*inclusion_path(right, index - split), root_of(left)]
+
+
+def inclusion_paths(leaves: Sequence[bytes], places: Sequence[int]) -> dict[int, list[bytes]]:
+    """Return the paths of several leaves, by their places; each subtree is hashed once.
+
+    A place that the tree does not have gets an empty path, which proves nothing.
+    """
+    paths: dict[int, list[bytes]] = {place: [] for place in places}
+
+    def root(start: int, end: int, wanted: Sequence[int]) -> bytes:
+        if not wanted or end - start < 2:
+            return leaves[start] if end - start == 1 else root_of(leaves[start:end])
+        middle = start + _split(end - start)
+        left, right = (
+            [place for place in wanted if place < middle],
+            [place for place in wanted if place >= middle],
+        )
+        hashes = root(start, middle, left), root(middle, end, right)
+        for place in left:
+            paths[place].append(hashes[1])
+        for place in right:
+            paths[place].append(hashes[0])
+        return parent_hash(*hashes)
+
+    root(0, len(leaves), sorted({place for place in places if 0 <= place < len(leaves)}))
+    return paths
 
 
 def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:

@@ -34,6 +34,7 @@ from runner.celery.kombu_fixes import (
 from runner.celery.measuring import measure_nodes
 from runner.celery.node_logs import log_nodes_at_debug
 from runner.celery.queues import add_queues, priorities_of
+from runner.celery.sealer import check_audit
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.celery.tasks import report, report_error, respond, run_node, start
@@ -94,6 +95,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
             for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
                 signal.connect(_log_json, weak=False, dispatch_uid="runner")
         check_archive(settings_of(app))
+        check_audit(settings_of(app))
         measure_nodes()
         _switch_sooner()
         load_graphs(settings_of(app))

@@ -30,6 +30,7 @@ from runner.celery.config import settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.intake import EarlyAnswers, StreamIntake
+from runner.celery.sealer import check_audit
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.errors import RunnerError
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_as_settings_say(settings_of(app))
         app.log.setup(loglevel=options.loglevel.upper(), redirect_stdouts=False)
         check_archive(settings_of(app))
+        check_audit(settings_of(app))
         load_graphs(settings_of(app))
     except RunnerError as error:
         sys.exit(f"The keeper did not start: {error}")

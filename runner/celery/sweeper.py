@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.celery.background import Background
 from runner.celery.engines import connection_of, pushes
+from runner.celery.sealer import Sealer
 from runner.store.redis.partitions import wake_keys
 from runner.store.redis.streams import SweepRequests
 from runner.store.redis.turns import Turns
@@ -34,12 +35,14 @@ class Sweeper(Background):
         keys = wake_keys(self.settings)
         self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
         self._is_requested = False
+        self._sealer = Sealer(self.engine, self.settings)
 
     def turn(self) -> None:
         """Apply what is due, then rest; the rest is random, so that workers don't sweep all at once."""
         if self._is_requested or self._turns.take("sweep", APART):
             while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
                 continue
+        self._sealer.seal(self.stopping.is_set)
         rest = self.settings.sweep_interval * random.uniform(0.8, 1.2)  # noqa: S311 - jitter is no secret
         if self._requests is None:
             self.stopping.wait(rest)

@@ -18,8 +18,10 @@ from runner.cli.output import span, without_password
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
+    from runner.records.freezes import Freeze
     from runner.settings import Settings
     from runner.store.interface import Store
+    from runner.store.redis.auditing import AuditLog
     from runner.store.redis.server_info import ServerInfo
     from runner.store.redis.workers import Worker
 
@@ -89,6 +91,10 @@ class Facts:
     partitions: int = 1
     layout: str = ""
     limited: Sequence[str] = ()
+    freezes: Sequence[Freeze] = ()
+    audits: Sequence[Audited] = ()
+    audit: str = "off"
+    audit_sign: float = 60.0
 
     @property
     def alive(self) -> list[Worker]:
@@ -108,6 +114,27 @@ class Facts:
     def names_of(self, state: str) -> list[str]:
         """Name the workers that are in a state."""
         return [worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The audit of one partition: entries, how many are signed and not sealed yet, and for how long (ms).
+
+    `problem` is why it is not signed or anchored.
+    """
+
+    origin: str
+    size: int
+    signed: int
+    waiting: int
+    lag: int
+    problem: str
+
+
+def _audited(log: AuditLog) -> Audited:
+    head = log.head()
+    waiting, lag = log.unsealed(head)
+    return Audited(log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem)
 
 
 def read_facts(settings: Settings) -> Facts:
@@ -139,6 +166,10 @@ def read_facts(settings: Settings) -> Facts:
         partitions=len(settings.places),
         layout=layout.problem(settings.places, settings.namespace),
         limited=layout.limited(settings.places, settings.namespace),
+        freezes=list(store.frozen().values()),
+        audits=[_audited(log) for log in store.audit_logs],
+        audit=settings.audit,
+        audit_sign=settings.audit_sign,
         clock=wall_clock(),
         workers=workers,
         graphs=store.graphs(),
@@ -515,6 +546,38 @@ def _archive(facts: Facts) -> Iterator[Check]:
         yield Check(FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them.")
 
 
+LATE_SEAL = 60_000
+"""Ms after which an entry that is not sealed is late: workers seal every RUNNER_AUDIT_SEAL seconds."""
+
+
+def _audit(facts: Facts) -> Iterator[Check]:
+    for audit in facts.audits:
+        if facts.audit == "off" or not (audit.size or audit.waiting):
+            continue
+        if audit.problem:
+            yield Check(FAIL, "audit", f"{audit.origin}: {audit.problem}", "Read docs/how-to/audit.md.")
+        elif audit.lag > LATE_SEAL:
+            late = f"{audit.origin}: {audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
+            yield Check(FAIL, "audit", late, "Start a worker or a keeper: each of them seals.")
+        elif audit.size and not audit.signed:
+            unsigned = f"{audit.origin}: {audit.size} entries are sealed and none is signed"
+            yield Check(
+                WARN, "audit", unsigned, "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
+            )
+        else:
+            detail = (
+                f"{audit.origin}: {audit.size} entries, {audit.signed} signed, {audit.waiting} not sealed"
+            )
+            yield Check(PASS, "audit", detail)
+
+
+def _freezes(facts: Facts) -> Iterator[Check]:
+    for freeze in facts.freezes:
+        since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
+        option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
+        yield Check(WARN, "freeze", since, f"When it may go on: runner thaw {option} --reason …")
+
+
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _settings,
     _version,
@@ -539,6 +602,8 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _visibility,
     _events,
     _archive,
+    _audit,
+    _freezes,
     _letters,
 )
 

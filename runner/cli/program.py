@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 import click
 from click.formatting import wrap_text
 
+from runner.cli.audit import audit
 from runner.cli.config import config
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.dead import dead
 from runner.cli.dev import dev
 from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, command_error
+from runner.cli.freeze import freeze, thaw
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
@@ -201,6 +203,9 @@ for _command in (
     workers,
     dead,
     keys,
+    audit,
+    freeze,
+    thaw,
     doctor,
     keeper,
     server,

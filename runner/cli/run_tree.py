@@ -74,6 +74,8 @@ def _heading(run: RunView, now: int) -> Text:
     if run.spent:
         spent = ", ".join(f"{amount} {name.replace('_', ' ')}" for name, amount in spendings(run.spent))
         heading.append(f"  spent {spent}", style="dim")
+    if run.frozen:
+        heading.append(f"  {run.frozen}", style="red")
     if run.reason:
         heading.append(f"  {one_line(run.reason)}", style="red")
     return heading

@@ -11,10 +11,12 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from runner.cli import (
+    audit,
     config,
     dead,
     dev,
     doctor,
+    freeze,
     graphs,
     init,
     interrupts,
@@ -37,6 +39,10 @@ from runner.store.redis.dead_letters import DeadLetter
 from runner.store.redis.server_info import Metric
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
+    "audit export": ("", audit.Exported),
+    "audit key": ("", audit.AuditKey),
+    "audit restart": ("", audit.Restarted),
+    "audit verify": ("", audit.Verified),
     "completion": ("", program.Completion),
     "config show": ("settings", config.Setting),
     "dead drop": ("dropped", dead.Dropped),
@@ -45,6 +51,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "dead show": ("", DeadLetter),
     "dev": ("", dev.Ready),
     "doctor": ("checks", doctor.Check),
+    "freeze": ("", freeze.Frozen),
     "graphs check": ("", GraphCheck),
     "graphs draw": ("", graphs.GraphDrawing),
     "graphs list": ("graphs", graphs.GraphLine),
@@ -83,6 +90,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "schedules pause": ("", Schedule),
     "schedules remove": ("", schedules.RemovedSchedule),
     "schedules resume": ("", Schedule),
+    "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
     "workers list": ("workers", WorkerView),
 }

@@ -11,6 +11,7 @@ from runner.definition.model import HIDDEN
 from runner.errors import ApprovalMismatch, LeaseLost, StoreError
 from runner.execution import judging
 from runner.execution.decision_keys import DecisionKeys
+from runner.execution.freezes import Freezes
 from runner.execution.judging import VisitJudge
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
@@ -76,6 +77,7 @@ class ClaimedVisit:
     replays: bool = False
     outage: StoreError | None = None
     stays: Callable[[], bool] = never
+    freezes: Freezes | None = None
 
     def __post_init__(self) -> None:
         """Note what is stored now: `wrap_kept` writes it again."""
@@ -115,8 +117,9 @@ class ClaimedVisit:
         """Record that a decision is used, with the checkpoint that starts what it is for.
 
         Raises:
-            ApprovalMismatch: it was used for something else.
+            ApprovalMismatch: it was used for something else. EffectsFrozen: the graph is frozen.
         """
+        self.check_effect()
         if saved is None:
             reply = self._request(lambda: self.store.use(self.claim.token, use, self.wrap_kept()))
             self._check_owned(reply)
@@ -217,6 +220,11 @@ class ClaimedVisit:
         """Raise LeaseLost, RunStopped or NodeTimedOut when this worker may no longer run the node."""
         self.lease.check()
 
+    def check_effect(self, tool: str = "") -> None:
+        """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
+        if self.freezes is not None:
+            self.freezes.check(self.graph_id, tool)
+
     def waiting_for(self, outcome: Interrupted) -> Sequence[Interrupt]:
         """List the questions that the node waits for, older ones included where the outcome keeps them."""
         if not outcome.keeps:
@@ -270,6 +278,7 @@ def claimed_visit(
     reset: bool,
     routes: Sequence[str] = (),
     keys: DecisionKeys | None = None,
+    freezes: Freezes | None = None,
 ) -> ClaimedVisit:
     """Build the visit of a claim. With `reset` a new visit starts without the memory of older ones.
 
@@ -305,6 +314,7 @@ def claimed_visit(
         replays=of_this_visit is not None and of_this_visit.tentative is not None,
         trace=of_this_visit.trace if of_this_visit else "",
         first_name=stored.first_name(token.visit) if stored else "",
+        freezes=freezes,
     )
 
 

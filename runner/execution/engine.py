@@ -22,6 +22,7 @@ from runner.errors import (
     ApprovalMismatch,
     ConflictError,
     CorruptDocument,
+    EffectsFrozen,
     LeaseLost,
     PayloadTooLarge,
     RunStopped,
@@ -30,6 +31,7 @@ from runner.errors import (
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit, never
 from runner.execution.decision_keys import DecisionKeys, SigningKey
+from runner.execution.freezes import WAIT_MS, Freezes
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, call_on_end
@@ -100,6 +102,7 @@ class Engine:
         self._starter = RunStarter(store, registry)
         self._unserved = UnservedNodes(store)
         self._quarantine = Quarantine(store)
+        self.freezes = Freezes(store)
         self._sweep_timer = SweepTimer(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
@@ -169,6 +172,8 @@ class Engine:
         """
         if node == CALLBACK_NODE:
             return Delivery(call_on_end(self.store, self._dispatcher, run_id, visit))
+        if self.freezes.known and self._is_frozen(run_id):
+            return Delivery("frozen")
         claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
@@ -191,6 +196,14 @@ class Engine:
             delivery = self._execute(plan, claim, lease, stays)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
         return timed_out.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
+
+    def _is_frozen(self, run_id: str) -> bool:
+        """Whether the nodes of a run are frozen: then none is claimed, and its doorbell rings again later."""
+        record = self.store.peek(run_id)
+        freeze = self.freezes.of(record.graph_id) if record else None
+        if freeze is not None:
+            log.info("node.frozen: run %s waits: %s", run_id, freeze)
+        return freeze is not None
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:
         """Record how an external task ended, packed: "reported", or "stale" or "unknown" when too late.
@@ -317,7 +330,8 @@ class Engine:
     def _execute(self, plan: Plan, claim: Claim, lease: Lease, stays: Callable[[], bool]) -> Delivery:
         try:
             visit = self._visit(plan, claim, lease)
-            visit.stays = stays
+            # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
+            visit.stays = lambda: stays() and not self.freezes.known
             began = time.monotonic()
             outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
             elapsed_ms = round((time.monotonic() - began) * 1000)
@@ -333,6 +347,9 @@ class Engine:
         except CorruptDocument as error:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
             return Delivery(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
+        except EffectsFrozen as error:
+            log.info("node.frozen: node %r of run %s waits: %s", claim.token.node, claim.token.run_id, error)
+            return Delivery(self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000)
         except RunStopped:
             return Delivery(self._return_to_queue(claim, 0), claim.graph_id)
 
@@ -352,6 +369,7 @@ class Engine:
             reset=plan.definition.reset_on_revisit,
             routes=plan.routes(claim.token.node),
             keys=self.decision_keys,
+            freezes=self.freezes,
         )
 
     def _commit(

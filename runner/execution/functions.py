@@ -483,10 +483,12 @@ class NodeContext:
         return self._recall(key)
 
     def _begins(self, key: str, on_unknown: str) -> bool:
-        if key not in self._once and on_unknown == "raise":
+        if key in self._once:
+            return False
+        self._visit.check_effect()
+        if on_unknown == "raise":
             self._record(key, {"begun": True})
-            return True
-        return key not in self._once
+        return True
 
     def _finish(self, key: str, result: object) -> None:
         self._record(key, {"result": codec.pack(result, f"the result of once({key!r})")})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
+from runner.operations import freezing
 from runner.operations.votes import apply_vote, plain_answer
 from runner.records import codec, size_limits, validation
 from runner.records.approvals import Principal
@@ -88,7 +89,7 @@ def _apply_set(
         return refuse(answers, questions, reasons)
     receipts, reply = engine.store.answer(answers, ids.nonce(), questions)
     engine.ring(reply)
-    return receipts
+    return freezing.noted(engine, receipts)
 
 
 def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> None:

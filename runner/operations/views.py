@@ -25,6 +25,7 @@ from runner.operations.exports import (
     view_of,
 )
 from runner.records.budgets import MICROS, Sum
+from runner.records.freezes import frozen
 from runner.records.json_form import milliseconds
 from runner.records.run import existing
 from runner.store.interface import Event
@@ -73,7 +74,7 @@ class RunView(RunHead):
 
     `interrupts` are the open ones and `size` is in bytes, both including child runs; 0 for an `archived` run,
     which the store does not have any more. `spent` is what agents have spent of budgets per run, in the
-    outermost run; a cost is in millionths.
+    outermost run; a cost is in millionths. `frozen` says what keeps its nodes from running, if anything does.
     """
 
     task: Any
@@ -84,6 +85,7 @@ class RunView(RunHead):
     size: int = 0
     archived: bool = False
     spent: dict[str, Sum] = field(default_factory=dict)
+    frozen: str = ""
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -110,7 +112,13 @@ def read_run(store: Store, run_id: str) -> RunView:
         usage=total_usage(snapshot.entries.values()),
         size=snapshot.size,
         spent=store.spent(run_id),
+        frozen=_frozen(store, snapshot),
     )
+
+
+def _frozen(store: Store, snapshot: RunSnapshot) -> str:
+    freeze = None if snapshot.record.is_final else frozen(store.frozen(), snapshot.record.graph_id)
+    return str(freeze) if freeze else ""
 
 
 def read_workers(settings: Settings) -> list[WorkerView]:

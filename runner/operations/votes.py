@@ -12,6 +12,7 @@ from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, Unstorab
 from runner.execution import ids
 from runner.execution.decision_keys import proofs
 from runner.execution.engine import Engine
+from runner.operations import freezing
 from runner.operations.directory import looked_up
 from runner.records import ballots, codec, size_limits, validation
 from runner.records.approvals import DECISIONS, Principal, Rule, Voter, plain_name
@@ -66,7 +67,7 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     )
     receipt, reply = engine.store.vote(ballot, ids.nonce())
     engine.ring(reply)
-    return receipt
+    return freezing.noted(engine, [receipt])[0]
 
 
 def apply_deed(

@@ -213,7 +213,9 @@ def voted(ballot: Ballot, vote: Mapping[str, Any], given: Receipt) -> dict[str, 
     """Return the data of the event that a vote leaves."""
     data = {name: vote[name] for name in ("by", "decision", "effect", "weight", "selector", "stage", "level")}
     numbers = {"have": given.have, "need": given.need, "against": given.against}
-    return {**data, **numbers, **({"comment": ballot.comment} if ballot.comment else {})}
+    proof = ballot.body.get("proof") or {}
+    signed = {name: proof[name] for name in ("kid", "jti") if name in proof}
+    return {**data, **numbers, **signed, **({"comment": ballot.comment} if ballot.comment else {})}
 
 
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:

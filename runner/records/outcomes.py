@@ -177,6 +177,9 @@ class Visit(Protocol):
         `scope` and `number` tell apart questions of one name. One that was withdrawn gets a new id.
         """
 
+    def check_effect(self, tool: str = "") -> None:
+        """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
+
     def save(self, saved: Saved) -> None:
         """Write a checkpoint, with which the next attempt starts."""
 

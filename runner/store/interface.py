@@ -15,6 +15,7 @@ from runner.definition.model import Topology
 from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
+from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
@@ -365,6 +366,17 @@ class Store(Bounded, Protocol):
 
         It is gone at once, and its idempotency key with it; the runs inside it go with the next sweeps.
         """
+
+    # Freezes: see runner/records/freezes.py
+
+    def freeze(self, scope: str, reason: str, by: str) -> Reply:
+        """Stop the effects of a scope: "frozen", or "already"."""
+
+    def thaw(self, scope: str, reason: str, by: str) -> Reply:
+        """End a freeze: "thawed", or "unknown" where there is none."""
+
+    def frozen(self) -> dict[str, Freeze]:
+        """Return what is frozen, by its scope."""
 
     # Time
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 from runner import scheduler
 from runner.definition.calendars import escalates_at
-from runner.records import ballots, interrupts
+from runner.records import audit_entries, ballots, interrupts
 from runner.records.approvals import Rule
+from runner.records.audit_entries import Mode
 from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
@@ -41,6 +42,9 @@ from runner.store import event_payloads
 from runner.store.interface import Doorbell, Fork, Start
 from runner.store.receipts import CRASHED
 
+OF_INTERRUPTS = "interrupt."
+"""Prefix of the kinds of events whose detail is a question's id."""
+
 OF_QUESTIONS = frozenset(
     {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED, EventKind.INTERRUPT_REMINDED, *OF_VOTES}
 )
@@ -53,6 +57,17 @@ class KeptRun(View, Protocol):
     record: RunRecord
     cancelled: str
     reopened: str
+
+    @property
+    def created_at(self) -> int:
+        """The time at which the run was started, in ms."""
+
+    @property
+    def audited(self) -> int:
+        """The number of entries that the audit has of the run."""
+
+    def audit(self, entry: dict[str, JSON]) -> None:
+        """Append an entry to the audit, as the next one of the run."""
 
     def write(self, result: TransitionResult) -> None:
         """Write the records that a transition changed."""
@@ -145,6 +160,8 @@ Kept = TypeVar("Kept", bound=KeptRun)
 
 class Book(Protocol[Kept]):
     """All runs of a store and what they share, for the length of one atomic step."""
+
+    audits: Mode
 
     def clock(self) -> int:
         """Return the time of the step, in ms."""
@@ -281,6 +298,29 @@ def _add_event(
         run.end(book.clock())
     data = payloads.get(kind) if kind in OF_QUESTIONS else payloads.get(action.detail, payloads.get(kind))
     book.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
+    if book.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
+        _audit(book, run, type_, action, asked=questions.get(action.detail), data=data)
+
+
+def _audit(
+    book: Book[Kept], run: Kept, type_: str, action: AddEvent, *, asked: Interrupt | None, data: JSON
+) -> None:
+    """Append an entry to the audit for an event, if its run is audited.
+
+    It is from its first question with a rule on, or from its start. What the entry says of a question is as
+    the question stands after all that was written before; `asked` is one that is asked now.
+    """
+    if not run.audited:
+        ruled = action.kind is EventKind.INTERRUPT_ASKED and asked is not None and asked.rule is not None
+        if book.audits != "all" and not ruled:
+            return
+        begun = book.clock() if type_ == audit_entries.STARTED else run.created_at
+        run.audit(audit_entries.started(run.record, begun))
+        if type_ == audit_entries.STARTED:
+            return
+    question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
+    about = {"at": book.clock(), "detail": action.detail, "data": data, "question": question}
+    run.audit(audit_entries.of_event(type_, run.record, action.node, action.visit, **about))
 
 
 def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:

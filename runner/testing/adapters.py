@@ -458,6 +458,9 @@ class _StoredVisit:
         self.save(saved)
         self._node.add_questions(interrupts)
 
+    def check_effect(self, tool: str = "") -> None:
+        """Let every effect pass."""
+
     def recall(self, session_id: str) -> Session:
         self.check()
         del session_id  # none was written

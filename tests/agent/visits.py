@@ -159,6 +159,9 @@ class _Visit:
             self._node.published.append(question.name)
         self.save(saved)
 
+    def check_effect(self, tool: str = "") -> None:
+        """Let every effect pass."""
+
     def recall(self, session_id: str) -> Session:
         return self._node.sessions.read(session_id)
 

@@ -49,6 +49,15 @@ class Archive(Protocol):
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
         """List runs as the store does: newest first, with the same cursors."""
 
+    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
+        """Keep entries of an audit's tree, from number `first` on, each with its hash, as `write` does.
+
+        The same may come twice, also in other portions.
+        """
+
+    def read_audit(self, origin: str) -> Iterator[str]:
+        """Read the entries of an audit's tree, by their numbers; some may be there twice."""
+
     def close(self) -> None:
         """Release connections."""
 

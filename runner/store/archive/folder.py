@@ -2,6 +2,7 @@
 
     runs/2026-11-22/1795336800000-5f2c81d09a3b4e76.jsonl.gz              a line for each run
     index/2026-11-20/1795170000000-1795200000000-1795336800000-5f….jsonl   where they are
+    audit/runner.p00/000000001000-000000001999.jsonl.gz                    entries of the audit, by number
 
 A write makes a file of runs in the folder of its day (UTC), and then one of the index for each day on which
 some of them were started; its name has when the first and the last of those were started, and when it was
@@ -101,6 +102,27 @@ class FolderArchive:
         # that is not there.
         entry = (self._find(run_id, *near) if near else None) or self._find(run_id, 0, 2**63)
         return self._load(entry, run_id) if entry is not None else None
+
+    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
+        name = f"{first:012}-{first + len(lines) - 1:012}.jsonl.gz"
+        with self._translated("written"):
+            file = self._audit(origin) / name
+            with _new_file(file) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                for line in lines:
+                    packed.write(line.encode() + b"\n")
+
+    def read_audit(self, origin: str) -> Iterator[str]:
+        with self._translated("read"):
+            folder = self._audit(origin)
+            for path in sorted(folder.glob("[0-9]*.jsonl.gz")) if folder.is_dir() else ():
+                try:
+                    with gzip.open(path, "rt", encoding="utf-8") as lines:
+                        yield from (line.rstrip("\n") for line in lines)
+                except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+                    raise ArchiveError(f"The archive's file {path} is damaged: {error}. {RESTORE}") from error
+
+    def _audit(self, origin: str) -> Path:
+        return self._folder / "audit" / origin.replace("/", ".")
 
     def _find(self, run_id: str, since: int, until: int) -> Entry | None:
         """Find where a run that was started in that time was written last."""

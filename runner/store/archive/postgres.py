@@ -61,6 +61,24 @@ SELECT outer_run.export::text, outer_run.exact FROM runner_runs AS run
 JOIN runner_runs AS outer_run ON outer_run.run_id = run.root WHERE run.run_id = %s
 """
 
+AUDIT = "runner_audit"
+
+AUDIT_TABLE = """
+CREATE TABLE IF NOT EXISTS runner_audit (
+  origin text NOT NULL,
+  n bigint NOT NULL,
+  line text NOT NULL,
+  PRIMARY KEY (origin, n)
+);
+"""
+"""Entries of the audit as text: as JSONB they would have other bytes, and some texts not at all."""
+
+WRITE_AUDIT = """
+INSERT INTO runner_audit (origin, n, line) VALUES (%s, %s, %s) ON CONFLICT (origin, n) DO NOTHING
+"""
+
+READ_AUDIT = "SELECT line FROM runner_audit WHERE origin = %s ORDER BY n"
+
 COLUMNS = "run_id, graph, status, created_at, tags, fingerprint, parent"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -117,6 +135,21 @@ class PostgresArchive:
             rows = connection.execute(sql, [*values, limit + 1]).fetchall() if _has_table(connection) else []
         return cut((_summary(row) for row in rows), lambda run: run.place, limit)
 
+    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
+        rows = [(origin, n, line) for n, line in enumerate(lines, first)]
+        with self._session("written") as connection, connection.cursor() as cursor:
+            if not _has_table(connection, AUDIT):
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+                cursor.execute(AUDIT_TABLE)
+            cursor.executemany(WRITE_AUDIT, rows)
+
+    def read_audit(self, origin: str) -> Iterator[str]:
+        with self._session("read") as connection:
+            if _has_table(connection, AUDIT):
+                with connection.cursor("audit") as cursor:
+                    for (line,) in cursor.execute(READ_AUDIT, [origin]):
+                        yield line
+
     @contextmanager
     def _session(self, verb: str) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection with one transaction."""
@@ -135,8 +168,8 @@ def _make_table(cursor: psycopg.Cursor[Any]) -> None:
         cursor.execute(TABLE)
 
 
-def _has_table(connection: psycopg.Connection[Any]) -> bool:
-    row = connection.execute("SELECT to_regclass('runner_runs') IS NOT NULL").fetchone()
+def _has_table(connection: psycopg.Connection[Any], name: str = "runner_runs") -> bool:
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone()
     return bool(row and row[0])
 
 

@@ -12,14 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from runner.definition.model import Topology
+from runner.records import audit_entries
+from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
+from runner.records.freezes import Freeze
 from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
-from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
+from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status
 from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Event, Start
-from runner.store.memory.run import StoredRun
+from runner.store.memory.run import PARTITION, StoredRun
 from runner.store.memory.semaphores import Member, Semaphores
 from runner.store.memory.sessions import Sessions
 
@@ -43,6 +46,9 @@ class Database:
         self._earliest = 0
         self._orphans: deque[str] = deque()
         self.semaphores = Semaphores()
+        self.audits: Mode = "approvals"
+        self.entries: list[dict[str, JSON]] = []
+        self.frozen: dict[str, Freeze] = {}
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
 
@@ -62,7 +68,8 @@ class Database:
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
         asked = root.root_requester if root else str((start.requester or {}).get("principal", ""))
-        run = StoredRun(record, stored, self.clock(), self.semaphores, self.sessions, tags, asked)
+        beside = (self.semaphores, self.sessions, tags, asked, self.entries)
+        run = StoredRun(record, stored, self.clock(), *beside)
         self.runs[record.run_id] = run
         if start.idempotency_key:
             self.started[record.graph_id, start.idempotency_key] = record.run_id
@@ -133,6 +140,8 @@ class Database:
                 return
             run = self.runs.get(self._orphans.popleft())
             if run is not None and run.record.is_final:
+                if run.audited and self.audits != "off":
+                    run.audit(audit_entries.removed(run.record, self.clock()))
                 self.remove(run.record.run_id)
 
     def event(
@@ -155,6 +164,31 @@ class Database:
             if kind in OF_VOTES:
                 notice["data"] = data
             self.notices.append({**notice, "node": node, "visit": visit, "detail": detail})
+
+    def freeze(self, scope: str, reason: str, by: str) -> str:
+        if scope in self.frozen:
+            return "already"
+        self.frozen[scope] = Freeze(scope, reason, by, self.clock())
+        self._note_freeze("frozen", scope, reason, by)
+        return "frozen"
+
+    def thaw(self, scope: str, reason: str, by: str) -> str:
+        if self.frozen.pop(scope, None) is None:
+            return "unknown"
+        self._note_freeze("thawed", scope, reason, by)
+        # The doorbells of ready nodes, which nobody has claimed meanwhile, are due at once.
+        for kind, run_id, key in self.timers:
+            run = self.runs.get(run_id)
+            if kind is TimerKind.NODE and run and run.node(key).status is Status.READY:
+                self.set_timer(kind, run_id, key, self.clock())
+        return "thawed"
+
+    def _note_freeze(self, kind: str, scope: str, reason: str, by: str) -> None:
+        now = self.clock()
+        self.notices.append({"id": f"{kind}:{scope}:{now}", "kind": f"effects.{kind}", "detail": scope})
+        if self.audits != "off":
+            entry = audit_entries.of_freeze(kind, scope, reason, by, now)
+            self.entries.append({**entry, "partition": PARTITION})
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
         self.dead.append({"run_id": run_id, "node": node, "visit": visit, "reason": reason})

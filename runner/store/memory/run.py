@@ -32,6 +32,9 @@ from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
 from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
 
+PARTITION = "p00"
+"""The partition that its entries of the audit name: it has one."""
+
 KEPT = 10_000
 """Events that a run keeps at least; at most it keeps a tenth more."""
 
@@ -73,6 +76,8 @@ class StoredRun:
     sessions: Sessions
     root_tags: Mapping[str, str]
     root_requester: str = ""
+    entries_of_all: list[dict[str, JSON]] = field(default_factory=list)
+    audited: int = 0
     ended_at: int = 0
     reopened: str = ""
     cancelled: str = ""
@@ -95,6 +100,10 @@ class StoredRun:
     votes: dict[str, dict[int, JSON]] = field(default_factory=dict)
     children: list[str] = field(default_factory=list)
     events: EventLog = field(default_factory=EventLog)
+
+    def audit(self, entry: dict[str, JSON]) -> None:
+        self.entries_of_all.append({**entry, "partition": PARTITION, "run_n": self.audited})
+        self.audited += 1
 
     # The view of a transition
 

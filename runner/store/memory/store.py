@@ -12,10 +12,12 @@ from typing import Any
 
 from runner import scheduler
 from runner.definition.model import Topology, shape_name
-from runner.records import ballots, budgets
+from runner.records import audit_entries, ballots, budgets
+from runner.records.audit_entries import Mode
 from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
+from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
@@ -43,12 +45,14 @@ class MemoryStore:
         max_bytes: int = MAX_RESULT,
         *,
         max_state: int = MAX_STATE,
+        audit: Mode = "approvals",
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
         self.lease_ms, self.max_bytes, self.max_state = round(lease * 1000), max_bytes, max_state
         self._sessions = sessions or Sessions()
         self.clock: Callable[[], int] | None = clock
         self._database = Database(clock, self.lease_ms, self._sessions)
+        self._database.audits = audit
         self._changed = threading.Condition(threading.RLock())
         self._sums: dict[str, dict[str, str]] = {}
 
@@ -56,6 +60,11 @@ class MemoryStore:
     def notices(self) -> Sequence[dict[str, JSON]]:
         """The notices for approval services, oldest first."""
         return self._database.notices
+
+    @property
+    def audit_entries(self) -> Sequence[dict[str, JSON]]:
+        """The entries of the audit, oldest first."""
+        return self._database.entries
 
     @property
     def dead(self) -> Sequence[dict[str, JSON]]:
@@ -274,10 +283,26 @@ class MemoryStore:
                 return Reply("inside")
             if not run.record.is_final or run.record.unreported:
                 return Reply("goes_on")
+            if run.audited and self._database.audits != "off":
+                run.audit(audit_entries.removed(run.record, self._database.clock()))
             self._database.remove(run_id)
             self._sums.pop(run_id, None)
             self._changed.notify_all()
             return Reply("removed")
+
+    # Freezes
+
+    def freeze(self, scope: str, reason: str, by: str) -> Reply:
+        with self._changed:
+            return Reply(self._database.freeze(scope, reason, by))
+
+    def thaw(self, scope: str, reason: str, by: str) -> Reply:
+        with self._changed:
+            return Reply(self._database.thaw(scope, reason, by))
+
+    def frozen(self) -> dict[str, Freeze]:
+        with self._changed:
+            return dict(self._database.frozen)
 
     # Time
 

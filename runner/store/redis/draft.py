@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.definition.model import Topology
+from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.store.encoding import LARGE, dump, topology_of
@@ -55,7 +56,7 @@ class Settings:
 
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
     of a run apart, and returns a reference to it. `full` are the limits that had no place free when they were
-    last asked for one.
+    last asked for one. `audit` is what is audited.
     """
 
     prefix: str
@@ -66,6 +67,12 @@ class Settings:
     shelve: Callable[[str, bytes], bytes]
     topologies: Topologies
     full: set[str] = field(default_factory=set)
+    audit: Mode = "approvals"
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition."""
+        return self.prefix.partition("{")[2].partition("}")[0]
 
 
 UNREAD = {

@@ -31,7 +31,7 @@ from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
-from runner.store.redis import forked, kept, new_run, questions, renamed, retention, script_values
+from runner.store.redis import auditing, forked, kept, new_run, questions, renamed, retention, script_values
 from runner.store.redis.draft import Arrival, Draft, Line, Turn
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
@@ -196,8 +196,33 @@ class DraftedRun:
         self._maps.update(result.maps)
         self._arrived.update(result.arrivals)
 
+    def _need_time(self) -> None:
+        """Read everything where it is only presumed: that has no time, which an entry needs."""
+        if not self.draft.reads.now:
+            self.draft.reads.again()
+
     def end(self, now: int) -> None:
         self.draft.put(self.key, "ended", self.draft.moment(now))
+
+    @property
+    def created_at(self) -> int:
+        return int(self.draft.peek(self.key, "created") or 0)
+
+    @property
+    def audited(self) -> int:
+        # Of a run that stops none may be missed: its nodes don't all change, so that one may ask meanwhile.
+        must_hold = self.record.stopping or self.draft.reads.is_presumed
+        read = self.draft.get if must_hold else self.draft.peek
+        number = int(read(self.key, "audit") or 0)
+        if number:
+            self._need_time()
+        return number
+
+    def audit(self, entry: dict[str, JSON]) -> None:
+        self._need_time()
+        number = int(self.draft.get(self.key, "audit") or 0)
+        self.draft.put(self.key, "audit", number + 1)
+        auditing.append(self.draft, {**entry, "run_n": number})
 
     def open(self, question: Interrupt) -> None:
         questions.open_question(self.draft, self.record, question, self._written)

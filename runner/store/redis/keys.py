@@ -75,7 +75,8 @@ DICTIONARY = (
         "k:<node> document that resumes it (JSON), or 1 where it has a task of its own, "
         "t:<node>.<visit> (JSON); m:<map> record of "
         "its items; h:<reference> how the work of that name ended, which another system does (JSON); "
-        "b:<name> what agents with a budget have spent, see budget:<tag>=<value>:<window>:<number>",
+        "b:<name> what agents with a budget have spent, see budget:<tag>=<value>:<window>:<number>; audit "
+        "how many entries the audit has of it, if any",
         _ENDED,
     ),
     Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
@@ -194,6 +195,22 @@ DICTIONARY = (
         "until every group has acknowledged them, about 100,000; without a group about 500",
     ),
     Key("dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"),
+    Key(
+        "audit",
+        "stream",
+        "entries of the audit (JSON), without their place in its tree",
+        "until sealed, RUNNER_AUDIT_KEEP has passed and an archive has them",
+    ),
+    Key(
+        "audit:head",
+        "hash",
+        "the audit's tree: size, last (sealed entry), frontier; first (number of the first entry here), base "
+        "(frontier there); signed (size), signed_at (ms), note (signed checkpoint), key (public), "
+        "anchored (size), problem; epoch",
+        "for ever",
+    ),
+    Key("audit:leaves", "list", "hash of each sealed entry, from the first that is here", "as long as those"),
+    Key("frozen", "hash", "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)", "until thawed"),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
     Key("partitions", "list", "how many partitions the store has had; the present number last", "for ever"),
     Key(
@@ -251,6 +268,7 @@ class Keys:
         self.dead_messages = f"{namespace}:dead"
         self.replies = f"{namespace}:replies:"
         self.workers = f"{namespace}:workers"
+        self.partition = partition
         self._turn = f"{namespace}:turn:"
         self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
@@ -267,6 +285,10 @@ class Keys:
         self.archive = f"{self.prefix}archive"
         self.unarchived = f"{self.prefix}unarchived"
         self.partitions = f"{self.prefix}partitions"
+        self.audit = f"{self.prefix}audit"
+        self.audit_head = f"{self.prefix}audit:head"
+        self.audit_leaves = f"{self.prefix}audit:leaves"
+        self.frozen = f"{self.prefix}frozen"
         self.spread = f"{self.prefix}spread"
         self.schedules = f"{self.prefix}schedules"
 

@@ -21,6 +21,7 @@ from runner.errors import ConflictError, StoreError, UsageError
 from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
+from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
     ENDED,
@@ -52,6 +53,7 @@ from runner.store.interface import (
     Token,
 )
 from runner.store.receipts import receipts_for
+from runner.store.redis.auditing import AuditLog
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys
@@ -88,6 +90,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
             max_run=settings.max_run,
             retry_for=retry_for,
             durability=settings.durability,
+            audit=settings.audit,
         )
 
     if len(places) == 1:
@@ -134,6 +137,10 @@ class PartitionedStore:
         for partition in self._partitions:
             partition.close()
         self._layout.close()
+
+    @property
+    def audit_logs(self) -> Sequence[AuditLog]:
+        return [audit for partition in self._partitions for audit in partition.audit_logs]
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
         """Store the message that scripts ring the task queue with, wherever they push it."""
@@ -399,6 +406,21 @@ class PartitionedStore:
             by_partition[self._of(run_id)][run_id] = ended
         for partition, own in by_partition.items():
             partition.archived(own)
+
+    # Freezes
+
+    def freeze(self, scope: str, reason: str, by: str) -> Reply:
+        return self._first.freeze(scope, reason, by)
+
+    def thaw(self, scope: str, reason: str, by: str) -> Reply:
+        reply = self._first.thaw(scope, reason, by)
+        if reply.word == "thawed":
+            for partition in self._partitions[1:]:
+                partition.hurry()
+        return reply
+
+    def frozen(self) -> dict[str, Freeze]:
+        return self._first.frozen()
 
     # Time
 

@@ -164,6 +164,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_runs(opened),
             *_questions(opened, now),
             *_rest(opened, now),
+            *_audit(opened, now),
             *_workers(roster, now),
             *_histograms(opened[0]),
         ]
@@ -210,6 +211,29 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     for door, stream in (("responses", first.keys.responses), ("starts", first.keys.starts)):
         count = first.sum("XLEN", stream)
         yield Metric("runner_messages_pending", "Messages not applied yet.", count, {"stream": door})
+
+
+def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    waiting, oldest, unsigned, fails = 0, now, 0, False
+    for one in partitions:
+        names = ("size", "first", "last", "signed", "problem")
+        size, first, last, signed, problem = one.redis.call("HMGET", one.keys.audit_head, *names)
+        waiting += max(0, one.sum("XLEN", one.keys.audit) - int(size or 0) + int(first or 0))
+        after = f"({(last or b'0-0').decode()}"
+        rows = one.redis.call("XRANGE", one.keys.audit, after, "+", "COUNT", 1)
+        oldest = min([oldest, *(int(row[0].partition(b"-")[0]) for row in rows)])
+        unsigned += int(size or 0) - int(signed or 0)
+        fails = fails or bool(problem)
+    yield Metric("runner_audit_unsealed", "Entries of the audit that are not sealed yet.", waiting)
+    yield Metric(
+        "runner_audit_unsealed_seconds",
+        "For how long the oldest of them waits.",
+        max(0, now - oldest) / 1000,
+    )
+    yield Metric("runner_audit_unsigned", "Sealed entries that no checkpoint has signed.", unsigned)
+    yield Metric("runner_audit_failing", "1 while the audit can't be signed or anchored.", int(fails))
+    frozen = partitions[0].redis.call("HKEYS", partitions[0].keys.frozen)
+    yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
 
 
 def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:

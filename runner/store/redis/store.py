@@ -18,9 +18,11 @@ from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
 from runner.records import ballots, budgets
+from runner.records.audit_entries import Mode
 from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
+from runner.records.freezes import Freeze
 from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, address_of
 from runner.records.listings import (
     InterruptQuery,
@@ -48,7 +50,17 @@ from runner.store.interface import (
     Start,
     Token,
 )
-from runner.store.redis import early, measurements, retention, script_values, sweeping, unarchived
+from runner.store.redis import (
+    auditing,
+    early,
+    freezing,
+    measurements,
+    retention,
+    script_values,
+    sweeping,
+    unarchived,
+)
+from runner.store.redis.auditing import AuditLog
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.draft import Command, Reads, Settings, Topologies
@@ -73,6 +85,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
+
+HURRIED = 500
+"""Timers that one request looks at after a thaw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,7 @@ class RedisStore:
         max_run: int = MAX_RUN,
         retry_for: float = 0,
         durability: str = FAST,
+        audit: Mode = "approvals",
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Open a database; nothing is connected yet.
@@ -121,6 +137,7 @@ class RedisStore:
             max_run: how many bytes a run may have with all runs inside it.
             retry_for: seconds for which a worker's requests are repeated while the store is away or full.
             durability: how safe a write is before it is acknowledged: "fast", "fsync" or "replica".
+            audit: what is audited: "off", "approvals" (runs with questions that have a rule) or "all".
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
@@ -145,6 +162,7 @@ class RedisStore:
             push=push,
             shelve=self._large.put,
             topologies=self._shapes,
+            audit=audit,
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts)
@@ -165,6 +183,12 @@ class RedisStore:
 
     def close(self) -> None:
         self._redis.close()
+
+    @property
+    def audit_logs(self) -> Sequence[AuditLog]:
+        """The audit, of each partition."""
+        name = self._keys.prefix.replace("{", "").replace("}", "").rstrip(":").replace(":", "/")
+        return [AuditLog(self._redis, self._keys, self._call, name)]
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
         """Store the message that scripts ring the task queue with; every process uses it from now on."""
@@ -593,10 +617,45 @@ class RedisStore:
             if retention.in_use(run):
                 return Reply("goes_on")
             step.draft.get(run_key(run_id), "run")
+            auditing.note_removal(step.draft, run)
             retention.remove(step.draft, run)
             return Reply("removed")
 
         return self._transactions.run("remove", plan, room=True)
+
+    # Freezes
+
+    def freeze(self, scope: str, reason: str, by: str) -> Reply:
+        return self._freeze("freeze", lambda step: freezing.freeze(step.draft, scope, reason, by), scope)
+
+    def thaw(self, scope: str, reason: str, by: str) -> Reply:
+        done = Reply("unknown")
+
+        def plan(step: Transaction) -> Reply:
+            nonlocal done
+            reply = freezing.thaw(step.draft, scope, reason, by)
+            # A repeat, after a lost reply, finds nothing to thaw.
+            done = reply if reply.word == "thawed" else done
+            return done
+
+        reply = self._freeze("thaw", plan, scope)
+        if reply.word == "thawed":
+            self.hurry()
+        return reply
+
+    def _freeze(self, verb: str, plan: Callable[[Transaction], Reply], scope: str) -> Reply:
+        return self._transactions.run(verb, plan, [(freezing.FROZEN, scope)], room=True)
+
+    def hurry(self) -> None:
+        """Have a sweep ring for all ready nodes, which a freeze has kept waiting."""
+        first, read = 0, HURRIED
+        while read == HURRIED:
+            _, read = self._call("hurry", first, HURRIED)
+            first += HURRIED
+
+    def frozen(self) -> dict[str, Freeze]:
+        fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
+        return freezing.read(fields)
 
     # The archive: what has ended stays until it is there
 

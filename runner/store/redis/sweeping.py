@@ -7,7 +7,7 @@ from runner.errors import CorruptDocument
 from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
-from runner.store.redis import early, retention, unarchived
+from runner.store.redis import auditing, early, retention, unarchived
 from runner.store.redis.transaction import Transaction
 
 LONGEST_DELAY_MS, FAILURES = 300_000, 5
@@ -84,6 +84,7 @@ def let_expire(step: Transaction, limit: int) -> Reply:
             continue
         if retention.read_record(draft, run.parent) is None:
             if not retention.in_use(run):
+                auditing.note_removal(draft, run)
                 retention.remove(draft, run)
         elif retention.outlived(draft, run.parent):
             # Otherwise its parent goes on again since.

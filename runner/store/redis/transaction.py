@@ -50,7 +50,7 @@ LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
 
 KEPT_EVENTS, KEPT_NOTICES = 10_000, 100_000
 
-HEAD = (*RECORD, "created", "idem", "tags")
+HEAD = (*RECORD, "created", "idem", "tags", "audit")
 
 
 class Call(Protocol):
@@ -67,6 +67,7 @@ class Transaction:
         self.draft = draft
         self._calm = calm
         self._runs: dict[str, DraftedRun | None] = {}
+        self.audits = draft.settings.audit
 
     def clock(self) -> int:
         return self.draft.reads.now

@@ -1,0 +1,174 @@
+"""Anchors: places outside of the store where signed checkpoints are kept.
+
+After a checkpoint is there, nothing that it covers can be changed, cut or put in another order unseen.
+`file:` appends to a file, which should be one that who runs workers can't change; `https:` sends each to a
+server; `log` writes a line to the worker's log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from runner.errors import ArchiveError, UsageError
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 5.0
+"""Seconds that a server may take to answer."""
+
+CONFLICT = 409
+"""What a server answers that has another checkpoint of the same tree, or a newer one."""
+
+TAIL = 65_536
+"""Bytes at a file's end in which the last checkpoint is looked for first."""
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class AnchorRefused(ArchiveError):
+    """An anchor has another checkpoint of this tree, or a newer one."""
+
+
+class Anchor(Protocol):
+    """Where checkpoints are kept. Raises ArchiveError when it can't be reached."""
+
+    name: str
+
+    def write(self, note: str) -> None:
+        """Keep a checkpoint; the same one may come twice.
+
+        Raises:
+            AnchorRefused: it has one that does not fit.
+        """
+
+    def last(self, origin: str) -> str:
+        """Return the last checkpoint of a tree, "" where there is none or it can't be asked."""
+
+
+class FileAnchor:
+    """A file to which checkpoints are appended."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file; it is made by the first checkpoint."""
+        self.name, self._path = f"file:{path}", Path(path).expanduser()
+
+    def write(self, note: str) -> None:
+        """Append a checkpoint, unless it is the last one of its tree."""
+        if self.last(_origin(note)) == note:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(note + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ArchiveError(f"The anchor {self.name} can't be written: {error}.") from error
+
+    def last(self, origin: str) -> str:
+        """Return the last checkpoint of a tree."""
+        try:
+            with self._path.open("rb") as file:
+                start = max(0, file.seek(0, os.SEEK_END) - TAIL)
+                for place in dict.fromkeys((start, 0)):
+                    file.seek(place)
+                    text = file.read().decode("utf-8", "replace")
+                    same = [note for note in notes(text) if _origin(note) == origin]
+                    if same:
+                        return same[-1]
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise ArchiveError(f"The anchor {self.name} can't be read: {error}.") from error
+        return ""
+
+
+class WebAnchor:
+    """A server that gets each checkpoint by POST, as text; it answers 409 to one that does not fit."""
+
+    def __init__(self, url: str) -> None:
+        """Name the server.
+
+        Raises:
+            UsageError: it is another machine, and the address has no TLS.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "https" and parts.hostname not in LOCAL:
+            raise UsageError("an anchor on another machine needs https.")
+        self.name, self._url = f"{parts.scheme}://{parts.hostname}", url
+
+    def write(self, note: str) -> None:
+        """Send a checkpoint."""
+        headers = {"Content-Type": "text/plain; charset=utf-8"}
+        request = urllib.request.Request(self._url, note.encode(), headers, method="POST")  # noqa: S310 - the scheme was checked
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310 - as above
+                return
+        except urllib.error.HTTPError as error:
+            if error.code == CONFLICT:
+                raise AnchorRefused(
+                    f"The anchor {self.name} has another checkpoint of this tree, or a newer one."
+                ) from error
+            raise ArchiveError(f"The anchor {self.name} answered {error.code}.") from error
+        except (OSError, ValueError) as error:
+            raise ArchiveError(f"The anchor {self.name} can't be reached: {error}.") from error
+
+    def last(self, origin: str) -> str:  # noqa: ARG002 - as declared
+        """Return "": a server is not asked."""
+        return ""
+
+
+class LogAnchor:
+    """The log of the worker that signs, which should go to another machine."""
+
+    name = "log"
+
+    def write(self, note: str) -> None:
+        """Log a checkpoint."""
+        log.info("audit.checkpoint: %s", json.dumps(note, ensure_ascii=False))
+
+    def last(self, origin: str) -> str:  # noqa: ARG002 - as declared
+        """Return "": a log is not read."""
+        return ""
+
+
+def anchors(places: Iterable[str]) -> list[Anchor]:
+    """Open what RUNNER_AUDIT_ANCHOR names; nothing is written yet.
+
+    Raises:
+        UsageError: one has no known form.
+    """
+    return [_anchor(place) for place in places]
+
+
+def _anchor(place: str) -> Anchor:
+    if place == "log":
+        return LogAnchor()
+    if place.startswith("file:") and place != "file:":
+        return FileAnchor(place.removeprefix("file:"))
+    if place.startswith(("https:", "http:")):
+        return WebAnchor(place)
+    raise UsageError(f"RUNNER_AUDIT_ANCHOR: {place!r:.80} is none of log, file:PATH and https://….")
+
+
+def notes(text: str) -> Iterator[str]:
+    """Read the checkpoints of a file that has any number of them, less a last one that is cut off."""
+    blocks = text.replace("\r\n", "\n").split("\n\n")
+    for body, signatures in itertools.pairwise(blocks):
+        lines = [line for line in signatures.splitlines() if line.startswith("— ")]
+        head = body.strip("\n")
+        if lines and head.count("\n") >= 2 and not head.startswith("— "):
+            yield f"{head}\n\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _origin(note: str) -> str:
+    return note.partition("\n")[0]

@@ -1,0 +1,143 @@
+"""Approvals as in-toto statements: one for each decided question, in a DSSE envelope a line.
+
+The subject is what was approved: the digest of its effect. The predicate has the audit's entries of the
+question, the checkpoint that they are under, and the way up to its root for each; so a statement is verified
+by itself. Forms: https://github.com/in-toto/attestation and https://github.com/secure-systems-lab/dsse.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from runner.audit import checkpoint as notes
+from runner.audit.export import Result, Verdict
+from runner.audit.tree import inclusion_paths, is_included, leaf_of
+from runner.errors import UnstorableError, UsageError
+from runner.records.codec import JSON
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:celery-graph-runner:approval/v1"
+
+NEEDED = frozenset({"asked", "decided"})
+"""Types without which there is no approval to state."""
+
+
+def statements(
+    entries: Iterable[Mapping[str, Any]],
+    leaves: Sequence[bytes],
+    note: str,
+    signer: tuple[str, Ed25519PrivateKey],
+    run_id: str = "",
+) -> Iterator[str]:
+    """Write a signed statement for each question that was decided, as lines; with `run_id` those of one run.
+
+    `entries` are all up to the size of the checkpoint `note`, `leaves` their hashes, which are looked at when
+    all entries were read.
+    """
+    questions: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        if entry.get("question") and run_id in {"", entry.get("run")}:
+            questions.setdefault(str(entry["question"]), []).append(entry)
+    decided = {
+        name: own for name, own in questions.items() if NEEDED.issubset(entry["type"] for entry in own)
+    }
+    paths = inclusion_paths(leaves, [int(entry["n"]) for own in decided.values() for entry in own])
+    for name, own in decided.items():
+        yield _envelope(_statement(name, own, note, paths), *signer)
+
+
+def _statement(
+    name: str, entries: Sequence[Mapping[str, Any]], note: str, paths: Mapping[int, Sequence[bytes]]
+) -> dict[str, JSON]:
+    decided = next(entry for entry in reversed(entries) if entry["type"] == "decided")
+    digests = decided.get("digests", {})
+    subject = digests.get("effect") or digests.get("question") or ""
+    proofs = {
+        str(entry["n"]): [base64.b64encode(part).decode() for part in paths[entry["n"]]] for entry in entries
+    }
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": {"sha256": subject.removeprefix("sha256:")}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "run": decided.get("run", ""),
+            "question": name,
+            "decision": decided.get("outcome", {}).get("decision", ""),
+            "entries": [dict(entry) for entry in entries],
+            "proofs": proofs,
+            "checkpoint": note,
+        },
+    }
+
+
+def _envelope(statement: Mapping[str, JSON], name: str, key: Ed25519PrivateKey) -> str:
+    payload = json.dumps(statement, ensure_ascii=False, separators=(",", ":")).encode()
+    signature = {"keyid": name, "sig": base64.b64encode(key.sign(_signed(PAYLOAD_TYPE, payload))).decode()}
+    envelope = {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [signature],
+    }
+    return json.dumps(envelope, separators=(",", ":")) + "\n"
+
+
+def _signed(kind: str, payload: bytes) -> bytes:
+    """Return what DSSE signs: type and payload, each after its length."""
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
+
+
+def is_envelope(line: str) -> bool:
+    """Whether a line of a file is a statement rather than an entry."""
+    return '"payloadType"' in line
+
+
+def verify_statements(lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey]) -> Verdict:
+    """Verify statements: their signatures, and that the tree has every entry that they name."""
+    number = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            problem = _problem(json.loads(line), keys)
+        except (ValueError, KeyError, TypeError, AttributeError, UnstorableError) as error:
+            problem = f"malformed ({error!r})"
+        if problem:
+            return Verdict(Result.BROKEN, f"line {number}: {problem}", number)
+    if not number:
+        return Verdict(Result.INCOMPLETE, "the file is empty")
+    return Verdict(Result.HOLDS, f"all {number} statements hold")
+
+
+def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> str:
+    payload = base64.b64decode(envelope["payload"], validate=True)
+    signed = _signed(envelope["payloadType"], payload)
+    if not any(_holds(signature, signed, keys) for signature in envelope["signatures"]):
+        return "no signature holds for the keys given"
+    statement = json.loads(payload)
+    predicate = statement["predicate"]
+    try:
+        checkpoint = notes.read(predicate["checkpoint"], keys)
+    except UsageError as error:
+        return str(error)
+    for entry in predicate["entries"]:
+        path = [base64.b64decode(part, validate=True) for part in predicate["proofs"][str(entry["n"])]]
+        if not is_included(leaf_of(entry), entry["n"], checkpoint.size, path, checkpoint.root):
+            return f"entry {entry['n']} is not the one that was sealed"
+    return ""
+
+
+def _holds(signature: Mapping[str, str], signed: bytes, keys: Mapping[str, Ed25519PublicKey]) -> bool:
+    key = keys.get(signature["keyid"])
+    if key is None:
+        return False
+    try:
+        key.verify(base64.b64decode(signature["sig"], validate=True), signed)
+    except (InvalidSignature, binascii.Error):
+        return False
+    return True

@@ -1,0 +1,197 @@
+"""`runner audit`: the audit of approvals, exported, verified and signed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.exits import CommandError, Exit
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from runner.store.redis.auditing import AuditLog
+
+
+@click.group()
+@common_options
+def audit() -> None:
+    """Export and verify the audit of approvals.
+
+    It has an entry for each event of a question with a rule, and of the runs that have such questions.
+    RUNNER_AUDIT=all has those of every run. Workers seal the entries into a tree of hashes, and sign it
+    with the key of RUNNER_AUDIT_KEY.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A file of entries: which run's, "" for all, and how many lines it has."""
+
+    file: str
+    run: str
+    lines: int
+
+
+@audit.command("export")
+@click.option("--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--run", "run_id", metavar="RUN", default="", help="Only the entries of this run (default: of all)."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "in-toto"]),
+    default="jsonl",
+    help="Entries with their proofs, or a signed statement for each decision (default: jsonl).",
+)
+@click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
+@with_context
+def export_audit(context: CommandContext, path: Path, run_id: str, form: str, partition: int | None) -> None:
+    """Write the signed entries of the audit to a file.
+
+    The file has an entry a line, then the signed checkpoint, the public key and the proofs, so that it
+    is verified without the store. Where RUNNER_AUDIT_KEY is set, everything up to now is signed first.
+    A run that was removed is exported as well: give its whole id. Without a terminal: file, run and
+    lines, separated by tabs.
+    """
+    from runner.operations.audit_files import export_lines
+    from runner.operations.sealing import terms
+
+    settings = context.settings
+    lines = export_lines(_log(context, run_id, partition), terms(settings, context.archive), form, run_id)
+    written: list[int] = []
+    hidden = path.with_name(f".{path.name}.new")
+    try:
+        with hidden.open("w", encoding="utf-8") as file:
+            written.extend(file.write(line) for line in lines)
+        hidden.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error}.") from error
+    finally:
+        hidden.unlink(missing_ok=True)
+    shown = Exported(str(path), run_id, len(written))
+    context.output.write(shown, [(shown.file, shown.run, shown.lines)])
+
+
+def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
+    logs = _logs(context)
+    number = partition
+    if number is None and run_id:
+        number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
+    if number is None and len(logs) > 1:
+        raise UsageError(f"the store has {len(logs)} partitions, each with an audit: give --partition.")
+    number = number or 0
+    if number >= len(logs):
+        raise UsageError(f"the store has {len(logs)} partitions, and none has the number {number}.")
+    return logs[number]
+
+
+def _logs(context: CommandContext) -> list[AuditLog]:
+    from runner.store.redis.partitions import open_store
+
+    return list(open_store(context.settings).audit_logs)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What verifying came to: holds, broken or incomplete, in words, and the line; 0 where none is named."""
+
+    result: str
+    detail: str
+    line: int
+
+
+@audit.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--key", metavar="KEY", required=True, multiple=True, help="A public key, or a file with it.")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file with checkpoints that were kept elsewhere, such as an anchor.",
+)
+@with_context
+def verify(context: CommandContext, path: Path, key: tuple[str, ...], checkpoints: tuple[Path, ...]) -> int:
+    """Verify an exported file; no store is needed.
+
+    A checkpoint that was kept elsewhere also shows entries that were cut off at the end. Without a
+    terminal: the result, the line that is broken (0: none) and the detail, separated by tabs.
+
+    Exit codes: 0 all entries hold; 1 the file is broken, and where; 2 the file or the key can't be read;
+    3 something is missing: the beginning, the end, a checkpoint, or entries that a checkpoint kept
+    elsewhere has.
+    """
+    from runner.operations.audit_files import read_public, verify_file
+
+    try:
+        # A surrogate stands for a byte that is no UTF-8, which then breaks its line.
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            lines = list(file)
+        anchored = [checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
+    public = [read_public(place) for place in key]
+    keys = public[0] if len(public) == 1 else {name: own for each in public for name, own in each.items()}
+    verdict = verify_file(lines, keys, anchored)
+    shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line)
+    context.output.write(shown, [(shown.result, shown.line, shown.detail)])
+    return int(verdict.result)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditKey:
+    """The public key of the audit, as `runner audit verify` takes it."""
+
+    key: str
+
+
+@audit.command("key")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@with_context
+def audit_key(context: CommandContext, path: Path) -> None:
+    """Print the public key of a private one, or make both.
+
+    A file that is not there is made, with a new private key that only its owner can read.
+
+    RUNNER_AUDIT_KEY names the file for the workers. Keep the public key where nobody who can change the
+    store can change it.
+    """
+    from runner.operations.audit_files import own_key
+
+    shown = AuditKey(own_key(path, context.settings.namespace).public())
+    context.output.write(shown, [(shown.key,)])
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A new tree of the audit, by its name in checkpoints."""
+
+    origin: str
+
+
+@audit.command()
+@click.option("--reason", required=True, help="Why the tree is given up; the audit keeps its hash.")
+@click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
+@with_context
+def restart(context: CommandContext, reason: str, partition: int | None) -> None:
+    """Begin a new tree, after the store has lost entries.
+
+    A worker signs nothing more when an anchor has a checkpoint that the store's entries don't lead to.
+    What is in the store is sealed again, under a new name; checkpoints of the old tree stay valid for
+    what was exported or archived of it.
+    """
+    log = _log(context, "", partition)
+    head = log.head()
+    if not log.restart(head):
+        raise CommandError(
+            Exit.CONFLICT, "A worker has sealed entries meanwhile; nothing was changed. Try again."
+        )
+    log.note("restarted", reason=reason)
+    shown = Restarted(log.origin(head.epoch + 1))
+    context.output.write(shown, [(shown.origin,)])

@@ -1,0 +1,92 @@
+"""`runner freeze` and `runner thaw`: stop every effect of a graph, of a tool or all, and go on."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from runner.cli.context import CommandContext, with_context
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What is frozen, or was until now: all, graph:GRAPH or tool:TOOL; why, and who did it."""
+
+    scope: str
+    status: str
+    reason: str
+    by: str
+
+
+def _options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
+        ),
+        click.option("--reason", required=True, help="Why; it is shown, and the audit keeps its hash."),
+        click.option("--all", "everything", is_flag=True, help="Every graph."),
+        click.option("--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."),
+        click.option("--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_options
+@with_context
+def freeze(context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool) -> None:
+    """Stop every effect of a graph, of a tool, or all.
+
+    No node of a frozen graph is started, and no tool is called by those that run. A frozen tool is not
+    called, and the node that would call it waits. Workers obey within five seconds. Nothing is lost:
+    questions can be answered meanwhile, and everything goes on after `runner thaw`. `runner doctor`,
+    `runner metrics`, `runner runs show`, notices and receipts of answers say so.
+
+    Without a terminal: scope, status, reason and who did it, separated by tabs. Exit codes: 0 frozen;
+    5 it is frozen already.
+    """
+    from runner.operations import freezing
+    from runner.records.freezes import scope_of
+
+    scope = scope_of(graph, tool, everything=everything)
+    freezing.freeze(context.client.engine, scope, reason, _who(by))
+    _write(context, Frozen(scope, "frozen", reason, _who(by)))
+
+
+@click.command()
+@_options
+@with_context
+def thaw(context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool) -> None:
+    """End a freeze, with the same option as it was begun.
+
+    Nodes that have waited start with the next sweep; those that have met a frozen tool, within fifteen
+    seconds. Without a terminal: scope, status, reason and who did it, separated by tabs.
+
+    Exit codes: 0 thawed; 4 it is not frozen.
+    """
+    from runner.operations import freezing
+    from runner.records.freezes import scope_of
+
+    scope = scope_of(graph, tool, everything=everything)
+    freezing.thaw(context.client.engine, scope, reason, _who(by))
+    _write(context, Frozen(scope, "thawed", reason, _who(by)))
+
+
+def _who(by: str) -> str:
+    if by:
+        return by
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+def _write(context: CommandContext, shown: Frozen) -> None:
+    context.output.write(shown, [(shown.scope, shown.status, shown.reason, shown.by)])

@@ -1,0 +1,58 @@
+"""What is frozen, as this process knows it: it looks every few seconds, and only while it has work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from runner.errors import EffectsFrozen, StoreError
+from runner.records import freezes
+from runner.records.freezes import Freeze
+from runner.store.interface import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 5.0
+"""Seconds for which a process works without a look: so long a freeze may take to be in force everywhere."""
+
+WAIT_MS = 15_000
+"""For how long a node waits that has met a frozen tool, before it looks again."""
+
+
+class Freezes:
+    """What is frozen. Thread-safe; without work it costs nothing, and with work a read every few seconds."""
+
+    def __init__(self, store: Store) -> None:
+        """Nothing is read yet."""
+        self._store, self._due = store, 0.0
+        self._known: Mapping[str, Freeze] = {}
+
+    def refresh(self) -> None:
+        """Read now what is frozen; where the store is away, what was read last counts on."""
+        self._due = time.monotonic() + LOOK_EVERY
+        try:
+            self._known = self._store.frozen()
+        except StoreError as error:
+            log.info("freeze.unread: %s What was read last counts.", error)
+
+    def of(self, graph: str, tool: str = "") -> Freeze | None:
+        """Return what stops a node of a graph, or a call of a tool there."""
+        return freezes.frozen(self.known, graph, tool)
+
+    @property
+    def known(self) -> Mapping[str, Freeze]:
+        """All that is frozen, by its scope."""
+        if time.monotonic() >= self._due:
+            self.refresh()
+        return self._known
+
+    def check(self, graph: str, tool: str = "") -> None:
+        """Stop before an effect that is frozen.
+
+        Raises:
+            EffectsFrozen: it is; the node is tried again later.
+        """
+        freeze = self.of(graph, tool)
+        if freeze is not None:
+            raise EffectsFrozen(str(freeze))

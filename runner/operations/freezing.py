@@ -1,0 +1,62 @@
+"""Freezing effects: what stops every effect of a graph, of a tool or all, and what says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution.engine import Engine
+from runner.records import validation
+from runner.records.freezes import Freeze
+from runner.records.interrupts import Receipt, ReceiptStatus
+
+TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
+
+
+def freeze(engine: Engine, scope: str, reason: str, by: str = "") -> None:
+    """Freeze a scope: see `records.freezes.scope_of`. Every process obeys within a few seconds.
+
+    Raises:
+        ConflictError: it is frozen already. UsageError: there is no reason, or it is too long.
+    """
+    if engine.store.freeze(scope, _reason(reason), by).word == "already":
+        raise ConflictError(f"{scope} is frozen already; nothing was changed.")
+    engine.freezes.refresh()
+
+
+def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
+    """End a freeze; nodes that it has kept waiting are rung for with the next sweep.
+
+    Raises:
+        NotFoundError: the scope is not frozen. UsageError: there is no reason, or it is too long.
+    """
+    if engine.store.thaw(scope, _reason(reason), by).word == "unknown":
+        raise NotFoundError(f"{scope} is not frozen; nothing was changed.")
+    engine.freezes.refresh()
+
+
+def noted(engine: Engine, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Say in the receipts of answers that were taken what keeps them from having an effect."""
+    if not engine.freezes.known:
+        return list(receipts)
+    return [_noted(engine, receipt) for receipt in receipts]
+
+
+def _noted(engine: Engine, receipt: Receipt) -> Receipt:
+    freeze = frozen_run(engine, receipt.run_id or "") if receipt.status in TAKEN else None
+    if freeze is None:
+        return receipt
+    return replace(receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze))
+
+
+def frozen_run(engine: Engine, run_id: str) -> Freeze | None:
+    """Return what keeps the nodes of a run from running, if anything does."""
+    record = engine.store.peek(run_id) if engine.freezes.known else None
+    return engine.freezes.of(record.graph_id) if record else None
+
+
+def _reason(reason: str) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError("a freeze and a thaw need a reason.")
+    return validation.reason(reason)

@@ -1,0 +1,59 @@
+"""Freezes: effects that an operator has stopped, of a graph, of a tool or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.errors import UsageError
+from runner.records import validation
+from runner.records.listings import outermost
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """What is frozen: "all", "graph:<graph>" or "tool:<tool>"; why, by whom and since when (ms)."""
+
+    scope: str
+    reason: str
+    by: str = ""
+    at: int = 0
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        who = f" by {self.by}" if self.by else ""
+        return f"{self.scope} is frozen{who}: {validation.one_line(self.reason)}"
+
+
+def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> str:
+    """Name what is to be frozen.
+
+    Raises:
+        UsageError: it is not one of the three.
+    """
+    if sum(map(bool, (graph, tool, everything))) != 1:
+        raise UsageError("name one of a graph, a tool, or all.")
+    if everything:
+        return ALL
+    return (
+        f"graph:{validation.checked(graph, 'the graph')}"
+        if graph
+        else (f"tool:{validation.checked(tool, 'the tool')}")
+    )
+
+
+def frozen(freezes: Mapping[str, Freeze], graph: str = "", tool: str = "") -> Freeze | None:
+    """Return what keeps a node of a graph, or a call of a tool in one, from running; None if nothing does.
+
+    A graph's freeze holds for the graphs inside it, too.
+    """
+    if not freezes:
+        return None
+    scopes = [ALL]
+    if graph:
+        scopes += [f"graph:{graph}", f"graph:{outermost(graph)}"]
+    if tool:
+        scopes.append(f"tool:{tool}")
+    return next((freezes[scope] for scope in scopes if scope in freezes), None)

@@ -1,0 +1,15 @@
+-- Make the doorbells of ready nodes due at once that a freeze has kept waiting, some timers at each call.
+--
+-- Keys touched: timers; r:<run> (read).
+-- Arguments: 6 place of the first timer to look at, 7 how many.
+-- Words: "hurried", then how many timers there were.
+-- include: settings
+-- Those that are set to now come before this place, so that the place of those behind it stays.
+local first, count = tonumber(ARGV[6]), tonumber(ARGV[7])
+local members = redis.call('ZRANGE', prefix .. 'timers', first, first + count - 1)
+for _, member in ipairs(members) do
+  local run, node = member:match('^node|([^|]*)|(.*)$')
+  local record = run and redis.call('HGET', prefix .. 'r:' .. run, 'n:' .. node)
+  if record and record:find('^ready ') then redis.call('ZADD', prefix .. 'timers', 'LT', now, member) end
+end
+return {'hurried', #members}

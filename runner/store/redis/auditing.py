@@ -1,0 +1,180 @@
+"""The audit of one partition: a stream to which transitions append, and the tree over what was sealed of it.
+
+Entries are appended by the commits that make them true. Their place in the tree, and their hashes, are
+computed later, outside of the server: the head has how far that is, and changes as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.audit.tree import Frontier
+from runner.records import audit_entries
+from runner.records.codec import JSON
+from runner.records.run import RunRecord
+from runner.store.encoding import dump
+from runner.store.redis.connection import Argument, RedisConnection
+from runner.store.redis.draft import Draft
+from runner.store.redis.keys import Keys, run_key
+
+BEGINNING = "0-0"
+"""The id before that of any entry."""
+
+PAGE = 1_000
+"""Entries or leaves that are read at once."""
+
+
+def append(draft: Draft, entry: Mapping[str, JSON]) -> None:
+    """Append an entry in the step that is drafted."""
+    draft.command("XADD", "audit", "*", "e", dump({**entry, "partition": draft.settings.partition}))
+
+
+def note_removal(draft: Draft, run: RunRecord) -> None:
+    """Append the last entry of a run that is removed, if it was audited."""
+    if draft.settings.audit == "off":
+        return
+    number = int(draft.get(run_key(run.run_id), "audit") or 0)
+    if number:
+        append(draft, {**audit_entries.removed(run, draft.reads.now), "run_n": number})
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far the audit is sealed and signed; `now` is the server's time in ms.
+
+    `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
+    here, `base` the tree before it. `note` is the checkpoint of the first `signed` entries, and `key`
+    verifies it; all anchors have one of `anchored` entries. `problem` is why nothing is signed or anchored,
+    or "". `epoch` counts trees that were given up.
+    """
+
+    now: int
+    size: int = 0
+    last: str = BEGINNING
+    frontier: Frontier = field(default_factory=Frontier)
+    first: int = 0
+    base: Frontier = field(default_factory=Frontier)
+    signed: int = 0
+    signed_at: int = 0
+    note: str = ""
+    key: str = ""
+    anchored: int = 0
+    problem: str = ""
+    epoch: int = 0
+
+
+class AuditLog:
+    """The entries of a partition, and the head of their tree."""
+
+    def __init__(
+        self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]], name: str
+    ) -> None:
+        """`call` runs a script; `name` is the partition's, as a checkpoint has it."""
+        self._redis, self._keys, self._call, self._name = connection, keys, call, name
+
+    def origin(self, epoch: int = 0) -> str:
+        """Name the tree in checkpoints."""
+        return f"{self._name}/{epoch}" if epoch else self._name
+
+    def head(self) -> Head:
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            (seconds, micros), fields = pipe.time().hgetall(self._keys.audit_head).execute()
+        texts = {name.decode(): value.decode() for name, value in fields.items()}
+        numbers = {
+            name: int(texts.get(name, 0))
+            for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
+        }
+        return Head(
+            now=seconds * 1000 + micros // 1000,
+            last=texts.get("last", BEGINNING),
+            frontier=_tree(numbers["size"], texts.get("frontier", "")),
+            base=_tree(numbers["first"], texts.get("base", "")),
+            note=texts.get("note", ""),
+            key=texts.get("key", ""),
+            problem=texts.get("problem", ""),
+            **numbers,
+        )
+
+    def after(self, last: str, limit: int = PAGE) -> list[tuple[str, bytes]]:
+        """Read the entries after an id, as they were appended, each with its own."""
+        with self._redis.translated():
+            rows: list[tuple[bytes, dict[bytes, bytes]]] = self._redis.client.xrange(
+                self._keys.audit, f"({last}", "+", count=limit
+            )
+        return [(name.decode(), fields.get(b"e", b"")) for name, fields in rows]
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """Read all entries that are here, oldest first."""
+        last = BEGINNING
+        while page := self.after(last):
+            yield from page
+            last = page[-1][0]
+
+    def leaves(self, start: int, end: int) -> Iterator[bytes]:
+        """Read hashes of the entries that are here, by their place among them."""
+        for first in range(start, end, PAGE):
+            with self._redis.translated():
+                rows: list[bytes] = self._redis.client.lrange(
+                    self._keys.audit_leaves, first, min(first + PAGE, end) - 1
+                )
+            yield from rows
+
+    def change(
+        self,
+        head: Head,
+        fields: Mapping[str, Argument],
+        leaves: Sequence[bytes] = (),
+        *,
+        trimmed: int = 0,
+        stays: str = "",
+    ) -> bool:
+        """Set fields of the head, add leaves, and trim; False where the head is not that one any more."""
+        known = (head.size, head.first, head.signed, head.epoch)
+        pairs = (part for pair in fields.items() for part in pair)
+        reply = self._call("seal", *known, len(fields), *pairs, len(leaves), *leaves, trimmed, stays)
+        return bool(reply[0] == b"sealed")
+
+    def restart(self, head: Head) -> bool:
+        """Give the tree up for a new one, of another origin, over all entries that are here."""
+        fresh = Head(head.now)
+        fields = {
+            **tree_fields("frontier", "size", fresh.frontier),
+            **tree_fields("base", "first", fresh.base),
+            "last": BEGINNING,
+            "signed": 0,
+            "signed_at": 0,
+            "note": "",
+            "anchored": 0,
+            "problem": "",
+            "epoch": head.epoch + 1,
+        }
+        return self.change(head, fields, trimmed=head.size - head.first, stays=BEGINNING)
+
+    def note(
+        self, type_: str, *, actor: str = "", reason: str = "", outcome: Mapping[str, JSON] | None = None
+    ) -> None:
+        """Append an entry that belongs to no step of a run; a repeat after a lost reply appends another."""
+        hashes = {"payload": audit_entries.payload(reason)} if reason else None
+        entry = audit_entries.entry(type_, at=self.head().now, actor=actor, hashes=hashes, outcome=outcome)
+        partition = self._keys.partition
+        self._redis.call("XADD", self._keys.audit, "*", "e", dump({**entry, "partition": partition}))
+
+    def unsealed(self, head: Head) -> tuple[int, int]:
+        """Return how many entries are not sealed yet, and for how many ms the oldest of them has waited."""
+        with self._redis.translated():
+            length: int = self._redis.client.xlen(self._keys.audit)
+        waiting = max(0, length - (head.size - head.first))
+        oldest = self.after(head.last, 1) if waiting else []
+        return waiting, head.now - int(oldest[0][0].partition("-")[0]) if oldest else 0
+
+
+def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, Argument]:
+    """Write a tree as fields of the head."""
+    return {count: tree.size, name: " ".join(base64.b64encode(part).decode() for part in tree.hashes)}
+
+
+def _tree(size: int, hashes: str) -> Frontier:
+    return Frontier(size, tuple(base64.b64decode(part) for part in hashes.split()))

@@ -1,0 +1,262 @@
+"""A freeze stops every effect of a graph, of a tool or all; nothing is lost, and a thaw lets all go on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runner import Agent, GraphBuilder, Status, tool
+from runner.agent.models.scripted import ScriptedModel
+from runner.definition.registry import Registry
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution import freezes
+from runner.execution.engine import Engine
+from runner.operations import freezing
+from runner.operations.answers import apply_answers
+from runner.operations.views import read_run
+from runner.records.freezes import scope_of
+from runner.records.interrupts import Answer
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
+from runner.testing import ManualClock
+from tests.agent.visits import use
+
+
+class Bells:
+    """Keeps what was rung, as programs without a broker do."""
+
+    def __init__(self):
+        self.rung = []
+
+    def ring(self, doorbells):
+        """Note each."""
+        self.rung += doorbells
+
+    def call(self, task, kwargs, task_id):
+        """Nobody is called here."""
+        raise NotImplementedError
+
+
+CALLS = []
+
+
+@tool
+def refund(order: str) -> str:
+    """Pay back."""
+    CALLS.append(order)
+    return f"paid {order}"
+
+
+def paying():
+    builder = GraphBuilder()
+    builder.add_node(Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [refund]), "pay")
+    return builder.build()
+
+
+def asking():
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.interrupt("ok?"), "a")
+    return builder.build()
+
+
+def careful():
+    def pay(ctx):
+        return ctx.once("pay", lambda: CALLS.append("once") or "paid")
+
+    builder = GraphBuilder()
+    builder.add_node(pay, "a")
+    return builder.build()
+
+
+GRAPHS = {"pay": paying, "ask": asking, "careful": careful}
+
+
+class Site:
+    """An engine on a store, and what it rings for."""
+
+    def __init__(self, store, clock):
+        self.store, self.clock, self.bells = store, clock, Bells()
+        self.engine = self.another()
+
+    def another(self):
+        """Make the engine of another process."""
+        registry = Registry()
+        for name, factory in GRAPHS.items():
+            registry.add(name, factory)
+        return Engine(self.store, self.bells, registry)
+
+    def deliver(self, engine=None):
+        """Deliver everything that was rung; return the words."""
+        rung, self.bells.rung = self.bells.rung, []
+        visits = [(bell.run_id, bell.node, bell.visit, bell.attempt) for bell in rung]
+        return [(engine or self.engine).deliver(*visit).word for visit in visits]
+
+    def sweep(self, seconds):
+        """Let time pass, and do what is due."""
+        self.clock.advance(seconds)
+        self.engine.sweep()
+        return self.deliver()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def site(request, redis_url, monkeypatch):
+    """A site on either store; every process looks each time."""
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
+    CALLS.clear()
+    clock = ManualClock()
+    store = (
+        MemoryStore(clock) if request.param == "memory" else RedisStore(redis_url, clock=clock, push=False)
+    )
+    yield Site(store, clock)
+    if isinstance(store, RedisStore):
+        store.close()
+
+
+@pytest.mark.parametrize("scope", ["graph:pay", "all"])
+def test_nodes_of_a_frozen_graph_are_not_claimed(site, scope):
+    """Its doorbells come to nothing, in any process; after the thaw the next sweep starts what waited."""
+    freezing.freeze(site.engine, scope, "fraud", "ana")
+    run_id = site.engine.start("pay", "go")
+
+    assert site.deliver(site.another()) == ["frozen"]
+    assert site.store.read(run_id).nodes["pay"].status is Status.READY
+    assert "fraud" in read_run(site.store, run_id).frozen
+    assert site.sweep(31) == ["frozen"]  # its doorbell rings on
+
+    freezing.thaw(site.engine, scope, "all is well", "ana")
+    assert CALLS == []
+    assert site.sweep(0) == ["settled"]
+    assert (CALLS, site.store.peek(run_id).status) == (["7"], Status.COMPLETED)
+    assert read_run(site.store, run_id).frozen == ""
+
+
+def test_other_graphs_go_on(site):
+    """A freeze of one graph holds for no other."""
+    freezing.freeze(site.engine, "graph:ask", "fraud")
+    run_id = site.engine.start("pay", "go")
+
+    assert site.deliver() == ["settled"]
+    assert site.store.peek(run_id).status is Status.COMPLETED
+
+
+def test_a_frozen_tool_is_not_called_and_its_node_waits(site):
+    """The model is not asked again, no attempt is counted, and after the thaw the call is made once."""
+    freezing.freeze(site.engine, "tool:refund", "wrong amounts")
+    run_id = site.engine.start("pay", "go")
+
+    assert site.deliver() == ["retrying"]
+    assert site.sweep(16) == ["retrying"]
+    assert CALLS == []
+    freezing.thaw(site.engine, "tool:refund", "fixed")
+    assert site.sweep(16) == ["settled"]
+
+    result = site.store.read(run_id)
+    assert (CALLS, result.record.status) == (["7"], Status.COMPLETED)
+    assert [message["role"] for message in result.messages["pay"]] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+
+
+def test_an_effect_of_a_running_function_waits(site):
+    """What `once` would do is not begun in a graph that was frozen after its node had started."""
+    run_id = site.engine.start("careful", "go")
+    engine = site.another()
+    known = engine.freezes.of
+    engine._is_frozen = lambda _: False  # it was claimed just before
+    freezing.freeze(site.engine, "graph:careful", "wrong")
+
+    assert site.deliver(engine) == ["retrying"]
+    assert CALLS == []
+    assert known("careful") is not None
+    freezing.thaw(site.engine, "graph:careful", "right")
+    assert site.sweep(16) == ["settled"]
+    assert (CALLS, site.store.peek(run_id).status) == (["once"], Status.COMPLETED)
+
+
+def test_questions_are_answered_meanwhile_and_receipts_say_so(site):
+    """An answer to a frozen graph is taken; its receipt says why nothing happens yet."""
+    run_id = site.engine.start("ask", "go")
+    site.deliver()
+    (question,) = site.store.read(run_id).interrupts
+    freezing.freeze(site.engine, "graph:ask", "fraud")
+    (receipt,) = apply_answers(site.engine, [Answer(question.id, "yes")])
+
+    assert receipt.status == "accepted"
+    assert "graph:ask is frozen: fraud" in receipt.detail
+    assert site.deliver() == ["frozen"]
+    freezing.thaw(site.engine, "graph:ask", "over")
+    assert site.sweep(0) == ["settled"]
+
+
+def test_a_freeze_is_noticed_and_audited(site):
+    """Notices and the audit have what was frozen, by whom, and that it ended; the reason by its hash."""
+    freezing.freeze(site.engine, "tool:refund", "fraud", "ana")
+    freezing.thaw(site.engine, "tool:refund", "over", "ben")
+    store = site.store
+
+    if isinstance(store, MemoryStore):
+        notices, entries = store.notices, store.audit_entries
+    else:
+        client = store.connection.client
+        notices = [
+            {name.decode(): value.decode() for name, value in fields.items()}
+            for _, fields in client.xrange("runner:{p00}:notices")
+        ]
+        entries = [json.loads(raw) for _, raw in store.audit_logs[0].kept()]
+    assert [(notice["kind"], notice["detail"]) for notice in notices] == [
+        ("effects.frozen", "tool:refund"),
+        ("effects.thawed", "tool:refund"),
+    ]
+    assert [(entry["type"], entry["actor"], entry["outcome"]) for entry in entries] == [
+        ("frozen", "ana", {"scope": "tool:refund"}),
+        ("thawed", "ben", {"scope": "tool:refund"}),
+    ]
+    assert "fraud" not in json.dumps(entries)
+
+
+def test_a_freeze_needs_a_reason_and_a_scope(site):
+    """Without a reason nothing is frozen or thawed; nor twice, nor what is not frozen."""
+    with pytest.raises(UsageError):
+        freezing.freeze(site.engine, "all", " ")
+    with pytest.raises(NotFoundError):
+        freezing.thaw(site.engine, "all", "why")
+    freezing.freeze(site.engine, "all", "why")
+    with pytest.raises(ConflictError):
+        freezing.freeze(site.engine, "all", "another")
+    with pytest.raises(UsageError):
+        freezing.thaw(site.engine, "all", "")
+    with pytest.raises(UsageError):
+        scope_of("a graph", "a tool")
+    assert list(site.store.frozen()) == ["all"]
+
+
+def test_control_without_the_looks_the_effect_happens(site, monkeypatch):
+    """Control: an engine that does not look claims the node and calls the tool."""
+    monkeypatch.setattr(freezes.Freezes, "known", {})
+    freezing.freeze(site.engine, "all", "fraud")
+    site.engine.start("pay", "go")
+
+    assert site.deliver() == ["settled"]
+    assert CALLS == ["7"]
+
+
+def test_a_process_looks_at_most_every_few_seconds(redis_url):
+    """What a look costs does not depend on the number of nodes: one read in five seconds of work."""
+    store = RedisStore(redis_url, push=False)
+    looks = []
+
+    class Counted:
+        def frozen(self):
+            looks.append(1)
+            return store.frozen()
+
+    known = freezes.Freezes(Counted())
+    for _ in range(1_000):
+        known.check("pay", "refund")
+
+    assert len(looks) == 1
+    store.close()
