@@ -145,8 +145,8 @@ class Settlement:
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
     is refused as "changed" locks the run for a short time. `session` is written with it. With `stay` the
     node that it makes ready may be claimed for this worker instead of rung for, where it is the only one and
-    `scheduler.may_follow` allows it. Where it makes none ready, a store that rings itself may claim the one
-    whose doorbell is next in the node's queue.
+    `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the one whose doorbell is
+    next in the node's queue.
     """
 
     status: Status

@@ -177,7 +177,7 @@ def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
     assert "stayed" in came.values()
     if on_solo(place):
         assert [came[f"w{number}"] for number in range(LENGTH)] == [
-            "stayed" if number % ROW else "fetched" for number in range(LENGTH)
+            "stayed" if number % ROW else "fetched" for number in range(1, LENGTH + 1)
         ]
     assert {(task.parent_id, task.args, task.name[:6]) for task in shown} == {
         (f"{run.id}.first.1.1", "visit=1 attempt=1", "wide/w")

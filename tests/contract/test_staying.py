@@ -214,7 +214,7 @@ def fanned(worker, client, graph="a>b a>c a>d", **options):
     """Begin a run whose first node has made the others ready, and take the doorbell of the next one."""
     run_id, token = worker.begin(graph, **options)
     client.delete(QUEUE)
-    assert settle(worker, token, edges="111").claim is None
+    settle(worker, token, edges="111", stay=False)
     client.rpop(QUEUE)
     return run_id, worker.token(run_id, "b")
 
@@ -262,6 +262,30 @@ def test_an_item_is_taken_with_its_value(ringing, client):
 
     assert (reply.claim.token.node, reply.claim.task) == ("a[1]", "two")
     assert rings(client) == ["a[2].1.1"]
+
+
+def test_of_several_that_are_rung_the_first_is_taken(ringing, client):
+    """They go to the queue behind what waits there, and the oldest of all is the worker's."""
+    run_id, token = ringing.begin("a>b a>c a>d")
+    client.delete(QUEUE)
+    reply = settle(ringing, token, "n", edges="111")
+
+    assert replace(reply.claim, rung_by="") == ringing.store.claim(run_id, "b", 1, 1, "n")
+    assert reply.claim.rung_by == f"{run_id}.a.1.1"
+    assert rings(client) == ["c.1.1", "d.1.1"]
+    assert ringing.statuses(run_id) == "executing: a completed, b running, c ready, d ready"
+
+
+def test_the_item_that_begins_where_one_ends_is_taken(ringing, client):
+    """Of a map with two items at once each slot goes from item to item."""
+    run_id, token = ringing.begin(shape("a", maps={"a": MapSpec("function", None, 2)}))
+    client.delete(QUEUE)
+    ringing.store.expand(token, ["one", "two", "three", "four"])
+    client.delete(QUEUE)
+
+    claim = settle(ringing, ringing.token(run_id, "a[0]"), edges="").claim
+
+    assert (claim.token.node, claim.task, rings(client)) == ("a[2]", "three", [])
 
 
 def test_a_join_reads_what_other_sources_left(ringing, client):

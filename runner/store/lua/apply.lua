@@ -119,7 +119,7 @@ if follows then
   fields[follows.place] = follows.record
 end
 
--- Where nothing begins, the oldest doorbell of the queue is taken as Celery would fetch it, if it rings for a
+-- Where none follows, the oldest doorbell of the queue is taken as Celery would fetch it, if it rings for a
 -- node of this run to which nothing unusual has happened; the worker has said that none there has limits.
 local function fetch()
   local list = QUEUES_BEGIN .. queue .. (QUEUES_END[tonumber(priority)] or '')
@@ -167,7 +167,33 @@ for _ = 1, e1 * 256 + e2 do
   end
   at = at + 5
 end
-local fetched = queue and queue ~= '' and #bells == 0 and b1 + b2 == 0 and push and DOORBELL and fetch()
+for _ = 1, b1 * 256 + b2 do
+  local place = first_queue + 2 * ARGV[at]
+  bells[#bells + 1] = {run, ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[place], tonumber(ARGV[place + 1]), graph}
+  at = at + 4
+end
+if ARGV[8] ~= '' and #bells > 0 then rung_by_task(ARGV[8]) end
+-- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.
+local is_known = push and #bells > 0 and not follows and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
+local function ring()
+  local queues = {}
+  for _, bell in ipairs(bells) do
+    local list = QUEUES_BEGIN .. bell[5] .. (QUEUES_END[bell[6]] or '')
+    queues[list] = queues[list] or {}
+    table.insert(queues[list], fill_template(values_of(bell)))
+  end
+  for list, messages in pairs(queues) do many('LPUSH', list, messages) end
+  bells = {}
+end
+local fetched
+if queue and queue ~= '' and not follows and push and DOORBELL and (#bells == 0 or is_known) then
+  if is_known then
+    redis.call('HSET', key, unpack(fields, 1, last))
+    fields, last = {}, 0
+    ring()
+  end
+  fetched = fetch()
+end
 if fetched then
   fields[last + 1], fields[last + 2], last = 'n:' .. fetched.name, fetched.record, last + 2
   due[#due + 1], due[#due + 2] = now + lease, 'node|' .. run .. '|' .. fetched.name
@@ -180,11 +206,6 @@ if claimed then
   write_event(key, event, begun, begun.node)
   if child == 1 then echo(root_of(key), begun) end
 end
-for _ = 1, b1 * 256 + b2 do
-  local place = first_queue + 2 * ARGV[at]
-  bells[#bells + 1] = {run, ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[place], tonumber(ARGV[place + 1]), graph}
-  at = at + 4
-end
 fields[last + 1] = 'run'
 fields[last + 2] = table.concat({status, active, waiting, others, started, event, '-'}, ' ')
 if child == 0 then fields[last + 3], fields[last + 4] = 'size', size end
@@ -193,15 +214,6 @@ if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
 if follows then return {'follows', follows.name, follows.record, active} end
 if fetched then return {'fetched', fetched.name, fetched.record, active, fetched.task, fetched.item or false} end
 if #bells == 0 then return {'applied'} end
-if ARGV[8] ~= '' then rung_by_task(ARGV[8]) end
--- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.
-if not push then return ring_all('applied') end
-if redis.call('HGET', prefix .. 'doorbell:1', 'digest') ~= DOORBELL then return ring_all('outdated') end
-local queues = {}
-for _, bell in ipairs(bells) do
-  local queue = QUEUES_BEGIN .. bell[5] .. (QUEUES_END[bell[6]] or '')
-  queues[queue] = queues[queue] or {}
-  table.insert(queues[queue], fill_template(values_of(bell)))
-end
-for queue, messages in pairs(queues) do many('LPUSH', queue, messages) end
+if not is_known then return ring_all(push and 'outdated' or 'applied') end
+ring()
 return {'applied'}
