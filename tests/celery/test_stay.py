@@ -287,11 +287,11 @@ def test_time_limits_hit_a_node_that_stays(empty_site, limit):
 
 def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
     """Revoked by its id before it starts, it is refused as a fetched one is, and its claim is returned."""
+    if on_solo(place):
+        pytest.skip("its only thread hears of it when the node has ended")
     run = place.client.start("gates", "go")
     begun(place, run, "a")
     task_id = f"{run.id}.b.1.1"
-    if on_solo(place):
-        pytest.skip("its only thread hears of it when the node has ended")
     with following(place) as state:
         place.control.revoke(task_id)
         wait_until(lambda: revoked(place, task_id), "the worker has heard of it")
