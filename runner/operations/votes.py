@@ -98,7 +98,12 @@ def apply_deed(
     question = engine.store.interrupts([interrupt_id])[0]
     answered: dict[str, frozenset[str]] = {}
     if question is not None and question.rule is not None:
-        answered = answerers(engine, Rule.thawed(question.rule), question)
+        rule = Rule.thawed(question.rule)
+        if kind == "delegate" and level_of(rule):
+            # It would not be signed, and the worker counts what is signed alone.
+            detail = f"a rule with identity of level {level_of(rule)} takes no delegated votes"
+            return Receipt(ReceiptStatus.FORBIDDEN, interrupt_id, question.run_id, detail)
+        answered = answerers(engine, rule, question)
     deed = Deed(interrupt_id, kind, voter, other, round(ttl * 1000), comment, answered=answered)
     receipt, reply = engine.store.act(deed, ids.nonce())
     engine.ring(reply)

@@ -16,6 +16,7 @@ from runner.execution.decision_keys import DecisionKeys
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
 from runner.operations.questions import read_question
+from runner.operations.votes import apply_deed
 from runner.records import ballots, interrupts
 from runner.records.approvals import Voter
 from runner.records.ballots import Ballot
@@ -648,3 +649,15 @@ def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
     assert ([order for order, _ in paid], run.status) == (["1042"], Status.COMPLETED)
     (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
     assert used.data["key"] == paid[0][1]
+
+
+def test_a_rule_that_asks_for_identity_takes_no_delegation(run_graph):
+    """Nobody signs a delegation, so the worker could not count the vote: it is refused where it comes in."""
+    till = Till(replace(SIGNED, delegate="anyone"))
+    run = run_graph(till.graph, "refund 1042")
+    ana = Voter(Principal("ana", LOGIN), frozenset({"finance"}), level=2)
+    receipt = apply_deed(run._engine, run.interrupts[0].id, "delegate", ana, to="ben")
+    assert (receipt.status, receipt.detail) == (
+        "forbidden",
+        "a rule with identity of level 2 takes no delegated votes",
+    )
