@@ -75,6 +75,8 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
         return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
         return _receipt(answer, ReceiptStatus.REJECTED, "the digest is not that of the open question")
+    if interrupt.rule is not None:
+        return _receipt(answer, ReceiptStatus.FORBIDDEN, "the question is decided by votes")
     if interrupt.assignees and answer.responder not in interrupt.assignees:
         detail = "the question is assigned to other people"
         if answer.responder is None:

@@ -32,6 +32,10 @@ from runner.errors import DefinitionError, RunnerError
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
+from runner.records import ballots
+from runner.records.approvals import DECISIONS, Principal, Rule, Voter
+from runner.records.ballots import Ballot, Deed
+from runner.records.digests import Action
 from runner.records.interrupts import Address, Answer
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.outcomes import Remembered, Saved
@@ -57,6 +61,35 @@ LIMITS = [
     Limit("tenant", concurrency=1, by="tag:tenant"),
     Limit("slow", rate=1, per=7),
 ]
+
+
+CALL = Action("runner", "tool", "pay", {"amount": 0})
+
+RULED = [
+    {
+        "action": CALL,
+        "rule": Rule(need=2, veto=2, delegate="anyone", escalate=[(5, ["user:eve"]), (30, ["user:fay"])]),
+    },
+    {
+        "action": CALL,
+        "rule": Rule(
+            stages=[Rule(eligible=["group:f"], need=2, weights={"role:cfo": 2}), Rule(eligible=["role:cfo"])],
+            exclude=["answered:a"],
+            edit="keeps",
+            delegate="group",
+        ),
+    },
+    {"rule": Rule(eligible=["group:f"], need=2, veto=None, decisions=["respond", "reject"])},
+]
+
+VOTERS = [
+    Voter(Principal("ann"), frozenset({"f"}), frozenset({"cfo"})),
+    *(Voter(Principal(name), frozenset({"f"})) for name in ("ben", "cid")),
+    Voter(Principal("eve")),
+    Voter(Principal("bot", kind="agent"), frozenset({"f"})),
+]
+
+KINDS = ["claim", "release", "comment", "delegate", "withdraw"]
 
 
 @st.composite
@@ -277,11 +310,12 @@ class Agreement(RuleBasedStateMachine):
         lasts=st.sampled_from([None, None, 20.0]),
         keeps=st.booleans(),
         reminds=st.sampled_from([{}, {}, {"remind_every": 10}, {"remind_after": [0.7, 15, 15.1, 60]}]),
+        ruled=st.sampled_from([*[{}] * 3, *RULED]),
     )
-    def wait(self, data, name, names, lasts, keeps, reminds):  # noqa: PLR0917 - what is drawn
+    def wait(self, data, name, names, lasts, keeps, reminds, ruled):  # noqa: PLR0917 - what is drawn
         if self.tokens:
-            token, people = self.pick(data, self.tokens), ["ann"] if lasts else []
-            self.ask(data, name, token, names, keeps, expires_in=lasts, assignees=people, **reminds)
+            token, people = self.pick(data, self.tokens), ["ann"] if lasts and not ruled else []
+            self.ask(data, name, token, names, keeps, expires_in=lasts, assignees=people, **reminds, **ruled)
 
     def ask(self, data, name, token, names, keeps, **options):
         leaving = self.shape_of(token.run_id).outgoing.get(token.node, ())
@@ -408,6 +442,40 @@ class Agreement(RuleBasedStateMachine):
         questions = self.both("open_interrupts")
         if questions:
             self.both("answer", [Answer(self.pick(data, questions).id, 1, "ann")], self.nonce())
+
+    @rule(
+        data=st.data(),
+        who=st.sampled_from(VOTERS),
+        decision=st.sampled_from(DECISIONS),
+        amount=st.integers(0, 2),
+    )
+    def vote(self, data, who, decision, amount):
+        """Vote on what is open, or was: with the effect that a door computes."""
+        questions = [question for question in self.memory.interrupts(self.questions) if question is not None]
+        ruled = [question for question in questions if question.rule is not None]
+        if ruled:
+            question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
+            response = {"amount": amount} if amount and decision in {"approve", "edit"} else True
+            effect = ballots.effect_of(question, decision, response)
+            ballot = Ballot(question.id, who, decision, response, effect, comment="so")
+            self.both("vote", ballot, data.draw(st.sampled_from(["n", *[self.nonce()] * 3])))
+            self.compare_votes(question)
+
+    @rule(
+        data=st.data(), who=st.sampled_from(VOTERS), to=st.sampled_from(VOTERS), kind=st.sampled_from(KINDS)
+    )
+    def act(self, data, who, to, kind):
+        """Do what people do besides voting."""
+        questions = [question for question in self.memory.interrupts(self.questions) if question is not None]
+        if ruled := [question for question in questions if question.rule is not None]:
+            question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
+            self.both("act", Deed(question.id, kind, who, to, 10_000, "hm"), self.nonce())
+            self.compare_votes(question)
+
+    def compare_votes(self, question):
+        self.both("votes", question.id)
+        self.both("standings", [question.id])
+        self.both("answerers", question.run_id, question.node_id)
 
     @rule(data=st.data())
     def cancel(self, data):

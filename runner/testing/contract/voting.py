@@ -266,6 +266,13 @@ class VotingContract:
         assert store.use(token, use, Saved({"v": 1})).word == "stale"
         assert (store.documents(run_id), people.now.used) == ({}, None)
 
+    def test_a_rule_is_not_met_by_an_answer(self, worker: ManualWorker) -> None:
+        """Whatever door forgets it: what is decided by votes takes no answer past them."""
+        people = voting(worker, Rule(eligible=["ana"]))
+
+        assert worker.answer(people.question, responder="ana") == ["forbidden"]
+        assert people.now.is_open
+
     def test_a_claim_shows_who_works_on_it(self, worker: ManualWorker, store: Store) -> None:
         """One person at a time claims a question, for some time; others may still vote."""
         people = voting(worker, TWO)
