@@ -799,7 +799,7 @@ def comparable(value):
     if isinstance(value, tuple):
         return [comparable(part) for part in value]
     if hasattr(value, "doorbells"):
-        return replace(value, doorbells=list(value.doorbells))
+        return replace(value, doorbells=list(value.doorbells), schedules=list(value.schedules))
     if isinstance(value, Claim):
         return replace(
             value, inputs=list(value.inputs), answers=list(value.answers), messages=list(value.messages)
