@@ -7,6 +7,7 @@ from runner.errors import StoreError
 from runner.store.redis import streams
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
+from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import EARLY, HAND, UNREAD, Entry, Intake, Outbox, trim_notices
 
 KEYS = Keys()
@@ -186,6 +187,18 @@ def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     ((_, letter),) = client.xrange("runner:dead")
     assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (b"runner.respond", b"?", b"no kwargs")
     assert client.xlen(KEYS.responses) == 1
+
+
+def test_a_sweep_deletes_notices_that_nobody_needs(client, any_store):
+    """The stream of notices does not grow for ever where no group reads it."""
+    for number in range(UNREAD + 10):
+        client.xadd(KEYS.notices, {"n": number})
+    store = RedisStore(any_store.url)
+
+    store.sweep()
+
+    assert client.xlen(KEYS.notices) == UNREAD
+    store.close()
 
 
 def test_an_unreachable_store_is_a_store_error(tmp_path):

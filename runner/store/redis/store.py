@@ -73,6 +73,7 @@ from runner.store.redis.plans import Seen
 from runner.store.redis.questions import standing, votes_field
 from runner.store.redis.script_values import question_fields
 from runner.store.redis.scripts import Scripts
+from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,10 @@ class SessionPart:
     number: bytes
     messages: Sequence[bytes]
     values: Sequence[bytes]
+
+
+TRIM_EVERY = 60.0
+"""Seconds after which a sweep deletes notices that were read."""
 
 
 class RedisStore:
@@ -145,6 +150,7 @@ class RedisStore:
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
         self._has_archive = False
+        self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(url, self._keys.prefix)
         confirmed = None
@@ -700,6 +706,9 @@ class RedisStore:
             expire = functools.partial(sweeping.let_expire, limit=left)
             children = int(self._transactions.run("sweep", expire, room=True).word)
             left = left - children if children else 0
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_EVERY
+            trim_notices(self._redis, self._keys.notices)
         return Reply(str(len(due)), doorbells, schedules=schedules)
 
     def _ring(self, member: str, moved: str, *, failed: bool) -> Reply:
