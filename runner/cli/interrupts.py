@@ -259,9 +259,10 @@ def vote(
     comment: str,
     idempotency_key: str | None,
 ) -> int:
-    """Vote on a question: DECISION is approve, edit, reject or respond.
+    """Vote on a question.
 
-    The receipt has status, interrupt id, run id and detail, separated by tabs without a terminal. The
+    DECISION is approve, edit, reject or respond. The receipt has status, interrupt id, run id and
+    detail, separated by tabs without a terminal. The
     status is accepted (the vote decides), counted (more are needed), or as with `interrupts respond`.
     Groups and roles are those that RUNNER_DIRECTORY knows.
 
@@ -301,9 +302,10 @@ by_option = click.option(
 @by_option
 @with_context
 def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
-    """Let somebody else vote in one's place, as far as the rule allows; to oneself it takes that back.
+    """Let somebody else vote in one's place.
 
-    Exit codes: 0 done; 4 no such question; 5 it is no longer open, or you have voted; 6 the rule forbids it.
+    The rule must allow it; to oneself it takes that back. Exit codes: 0 done; 4 no such question; 5 it
+    is no longer open, or you have voted; 6 the rule forbids it.
     """
     return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by), None)
 
@@ -314,9 +316,10 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
 @click.option("--ttl", default="10m", metavar="TIME", help="For how long (default: 10m).")
 @with_context
 def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: str) -> int:
-    """Show others that one works on a question; anybody may still vote.
+    """Show others that one works on a question.
 
-    Exit codes: 0 done; 4 no such question; 5 it is no longer open, or claimed by another; 6 you may not
+    Anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it is no longer open, or claimed
+    by another; 6 you may not
     decide it.
     """
     seconds = read_duration(ttl)
@@ -340,7 +343,10 @@ def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
 @by_option
 @with_context
 def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -> int:
-    """Say something about a question: TEXT is an event of its run, and a notice."""
+    """Say something about a question.
+
+    TEXT is an event of its run, and a notice.
+    """
     return _show_outcome(context, context.client.comment(interrupt_id, text, by=by), None)
 
 
@@ -349,9 +355,10 @@ def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -
 @by_option
 @with_context
 def withdraw_vote(context: CommandContext, *, interrupt_id: str, by: str) -> int:
-    """Take back one's own vote on a question that is still open; then one may vote again.
+    """Take back one's own vote.
 
-    A vote on which others have built stays. Exit codes: 0 done; 4 no such question; 5 it can't be taken back.
+    The question must be open; then one may vote again. A vote on which others have built stays. Exit
+    codes: 0 done; 4 no such question; 5 it can't be taken back.
     """
     return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by), None)
 

@@ -123,7 +123,10 @@ def pause(context: CommandContext, schedule_id: str) -> None:
 @click.argument("schedule_id", metavar="SCHEDULE")
 @with_context
 def resume(context: CommandContext, schedule_id: str) -> None:
-    """Go on with the next time; those that passed meanwhile are left out."""
+    """Go on with the next time.
+
+    Those that passed meanwhile are left out.
+    """
     _write(context, _scheduler(context).resume(schedule_id))
 
 
@@ -157,7 +160,10 @@ class BackfilledRun:
 @click.option("--to", "last", metavar="TIME", required=True, help="The last time, as RFC 3339.")
 @with_context
 def backfill(context: CommandContext, schedule_id: str, first: str, last: str) -> None:
-    """Start a run for each time of a range, at once; a time that has had its run gets no other."""
+    """Start a run for each time of a range, at once.
+
+    A time that has had its run gets no other.
+    """
     try:
         span_of = milliseconds(first), milliseconds(last)
     except ValueError as error:
