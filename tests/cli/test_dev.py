@@ -8,11 +8,13 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import jsonschema_rs
 import pytest
 
 from runner import Client
 from runner.cli.schemas import schema
+from tests.ports import free_port
 from tests.processes import is_alive, run_module
 from tests.waiting import wait_until
 
@@ -23,7 +25,8 @@ HERE = Path(__file__).parent
 def started(folder: Path, *arguments: str):
     """Run `runner dev` in a folder, and give the process and what it says once it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(HERE), "RUNNER_SWEEP_INTERVAL": "0.5"}
-    command = [sys.executable, "-m", "runner.cli", "dev", "--graphs", "shop", "--json", *arguments]
+    port = ("--port", str(free_port()))
+    command = [sys.executable, "-m", "runner.cli", "dev", "--graphs", "shop", "--json", *port, *arguments]
     with (
         (folder / "dev.log").open("w") as log,
         subprocess.Popen(
@@ -98,3 +101,17 @@ def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
     assert done.returncode == 1
     assert "'nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_dev_shows_two_questions_on_its_pages(tmp_path):
+    """One command opens a run that waits for two answers, and says where to see it."""
+    with started(tmp_path, "--demo") as (_, ready):
+        with httpx.Client(base_url=ready["pages"]) as http:
+
+            def asked():
+                return http.get("/v1/questions").json()["items"]
+
+            wait_until(lambda: len(asked()) == 2, "both are asked")
+            assert {question["name"] for question in asked()} == {"discount", "pay the carrier"}
+            assert "pay the carrier" in http.get("/inbox", headers={"Accept": "text/html"}).text
