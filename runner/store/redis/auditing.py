@@ -80,9 +80,10 @@ class AuditLog:
         return f"{self._name}/{epoch}" if epoch else self._name
 
     def head(self) -> Head:
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
-            (seconds, micros), fields = pipe.time().hgetall(self._keys.audit_head).execute()
-        texts = {name.decode(): value.decode() for name, value in fields.items()}
+        # By the thread's own connection: the pool would open one more.
+        seconds, micros = map(int, self._redis.call("TIME"))
+        pairs: list[bytes] = self._redis.call("HGETALL", self._keys.audit_head)
+        texts = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         numbers = {
             name: int(texts.get(name, 0))
             for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
@@ -100,11 +101,13 @@ class AuditLog:
 
     def after(self, last: str, limit: int = PAGE) -> list[tuple[str, bytes]]:
         """Read the entries after an id, as they were appended, each with its own."""
-        with self._redis.translated():
-            rows: list[tuple[bytes, dict[bytes, bytes]]] = self._redis.client.xrange(
-                self._keys.audit, f"({last}", "+", count=limit
-            )
-        return [(name.decode(), fields.get(b"e", b"")) for name, fields in rows]
+        rows: list[tuple[bytes, list[bytes]]] = self._redis.call(
+            "XRANGE", self._keys.audit, f"({last}", "+", "COUNT", limit
+        )
+        return [
+            (name.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"e", b""))
+            for name, fields in rows
+        ]
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Read all entries that are here, oldest first."""
@@ -116,10 +119,9 @@ class AuditLog:
     def leaves(self, start: int, end: int) -> Iterator[bytes]:
         """Read hashes of the entries that are here, by their place among them."""
         for first in range(start, end, PAGE):
-            with self._redis.translated():
-                rows: list[bytes] = self._redis.client.lrange(
-                    self._keys.audit_leaves, first, min(first + PAGE, end) - 1
-                )
+            rows: list[bytes] = self._redis.call(
+                "LRANGE", self._keys.audit_leaves, first, min(first + PAGE, end) - 1
+            )
             yield from rows
 
     def change(
@@ -164,8 +166,7 @@ class AuditLog:
 
     def unsealed(self, head: Head) -> tuple[int, int]:
         """Return how many entries are not sealed yet, and for how many ms the oldest of them has waited."""
-        with self._redis.translated():
-            length: int = self._redis.client.xlen(self._keys.audit)
+        length = int(self._redis.call("XLEN", self._keys.audit))
         waiting = max(0, length - (head.size - head.first))
         oldest = self.after(head.last, 1) if waiting else []
         return waiting, head.now - int(oldest[0][0].partition("-")[0]) if oldest else 0
