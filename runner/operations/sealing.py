@@ -147,7 +147,8 @@ class Sealing:
         if rows:
             head = self._log.head()
         self._sign(head, at_once=sign_now and len(rows) < PAGE)
-        self._trim(self._log.head())
+        if self._terms.archive is not None:
+            self._trim(self._log.head())
         return len(rows) == PAGE
 
     def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:
