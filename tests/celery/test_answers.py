@@ -108,7 +108,7 @@ def test_an_answer_to_no_question_is_unknown(threads):
         (b"", b"not valid JSON"),
         (b"[]", b"valid dictionary"),
         (b'{"v":1}', b"interrupt_id: Field required"),
-        (b'{"v":2,"interrupt_id":"a","response":1}', b"v: "),
+        (b'{"v":3,"interrupt_id":"a","response":1}', b"v: "),
         (b'{"v":1,"interrupt_id":"a","response":1,"colour":"red"}', b"colour: Extra inputs"),
         (b'{"v":1,"interrupt_id":"a","response":1,"response":2}', b"same key twice"),
         (b'{"v":1,"interrupt_id":"a","response":NaN}', b"NaN is not JSON"),

@@ -60,7 +60,7 @@ def test_metrics_are_prometheus_text(call, fake_store):
     assert 'runner_dead_letters{kind="message"} 1' in numbers
     assert 'runner_runs{status="executing"} 0' in numbers
     assert "runner_workers 0" in numbers
-    assert len({line.split()[2] for line in lines if line.startswith("# HELP")}) == 11
+    assert len({line.split()[2] for line in lines if line.startswith("# HELP")}) == 16
 
 
 def test_metrics_count_what_waits(cli, waiting):

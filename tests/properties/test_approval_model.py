@@ -231,6 +231,7 @@ def test_a_worker_that_believes_a_decision_is_found():
 
 
 def test_every_invariant_has_a_control():
+    """An invariant that no sabotaged model breaks would show nothing."""
     assert set(INVARIANTS) == {*CONTROLS, "enough_people_want_what_runs"}
 
 

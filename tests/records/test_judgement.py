@@ -17,7 +17,7 @@ from runner.records import approvals, ballots, codec, interrupts
 from runner.records.approvals import Auth, Facts, Rule, Tally
 from runner.records.ballots import Ballot
 from runner.records.digests import Action
-from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.records.interrupts import Address, Interrupt, InterruptStatus, preimages
 from runner.records.judgement import Evidence, is_stale, judge, response_of
 from runner.records.proofs import encoded, read_keys, sign, verify
 
@@ -247,6 +247,8 @@ def test_no_byte_of_question_or_decision_can_be_changed(data):
         return  # nothing that is stored as a question
     if changed == stored:
         return
+    if replace(changed, place=stored.place) == stored and preimages(changed) == preimages(stored):
+        return  # a path that is empty, or is not there, says the same
     with pytest.raises(ApprovalMismatch):
         judge(asked(), changed, evidence(votes))
 
