@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import cast
 
@@ -14,7 +15,9 @@ from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
 from runner.store.interface import Store
+from runner.store.redis.auditing import AuditLog
 from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.partitions import open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import NoticeTail
 
@@ -60,6 +63,11 @@ class Services:
         settings = self.settings
         stored = Schedules(settings.redis_url, settings.namespace, settings.partitions)
         return Scheduler(self.client.engine, stored)
+
+    @cached_property
+    def audit_logs(self) -> Sequence[AuditLog]:
+        """The audit of each partition."""
+        return list(open_store(self.settings).audit_logs)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

@@ -163,3 +163,26 @@ def test_a_schedule_is_made_paused_filled_and_removed(site):
     assert site.http.get("/v1/runs", params={"tag": "schedule=nightly"}).json()["items"]
     assert site.http.delete("/v1/schedules/nightly").status_code == 204
     assert site.http.get("/v1/schedules/nightly").status_code == 404
+
+
+def test_effects_are_frozen_and_thawed(site):
+    """By an admin, with a reason; every page says so, and the start page has the switch."""
+    body = {"kind": "graph", "name": "echo", "reason": "an incident"}
+
+    assert site.http.post("/v1/freezes", json={**body, "reason": ""}).status_code == 422
+    assert site.http.post("/v1/freezes", json=body).json() == {"scope": "graph:echo"}
+    assert site.http.post("/v1/freezes", json=body).status_code == 409
+    assert [item["scope"] for item in site.http.get("/v1/freezes").json()["items"]] == ["graph:echo"]
+    assert "an incident" in site.http.get("/", headers={"Accept": "text/html"}).text
+    assert site.http.post("/v1/freezes:thaw", json={**body, "reason": "over"}).status_code == 200
+    assert site.http.get("/v1/freezes").json()["items"] == []
+    site.as_role("operator")
+    assert site.http.post("/v1/freezes", json=body).status_code == 403
+
+
+def test_a_run_without_signed_entries_has_no_audit(site):
+    """It says what is missing; a run that is not there is not found."""
+    run = site.start("approval")
+
+    assert site.http.get(f"/v1/audit/{run.id}").json()["result"] == "unsigned"
+    assert site.http.get("/v1/audit/0none").status_code == 404

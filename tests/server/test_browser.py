@@ -238,3 +238,87 @@ def test_a_form_of_another_origin_changes_nothing(site, served, browser):
         assert "another site" in page.inner_text("body")
         context.close()
     assert run.interrupts()
+
+
+def test_a_day_in_the_life(redis_url, browser, tmp_path):
+    """A run is started on a page; a branch waits while another ends; two of finance decide, but not who
+    started it; an edit is agreed on; the payment is made once; the audit holds.
+    """
+    from runner.approvals import Action, Principal, Rule
+    from runner.operations.audit_files import own_key
+    from runner.server.access import Person
+    from runner.settings import Settings
+    from tests.graphs import wired
+
+    paid = []
+
+    def pay(ctx):
+        rule = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
+        action = Action("runner", "function", "pay", {"to": "Acme", "amount": 180})
+        approval = ctx.interrupt("pay", reason="The carrier waits.", rule=rule, action=action, risk="high")
+        if approval.approved:
+            args = approval.response if approval.decision == "edit" else action.args
+            ctx.once("pay", lambda: paid.append(args))
+        return approval.decision
+
+    def stock(ctx):
+        return "in stock"
+
+    site = Site(redis_url, {"order": lambda: wired({"pay": pay, "stock": stock}).build()})
+    own_key(tmp_path / "audit.json", "runner")
+    services = site.app.state.services
+    services.settings = Settings(redis_url=redis_url, audit_key=str(tmp_path / "audit.json"))
+    people = {"cora": {"operator", "approver"}, "ana": {"approver"}, "ben": {"approver"}}
+
+    def who(request):
+        name = request.headers.get("x-who", "")
+        return Person(Principal(name), frozenset(people[name]), frozenset({"finance"})) if name else None
+
+    site.app.state.auth = who
+    with Served(site.app, free_port()) as served:
+
+        def page_of(name):
+            context = browser.new_context(base_url=served.url, extra_http_headers={"x-who": name})
+            return context.new_page()
+
+        cora, ana, ben = map(page_of, people)
+        cora.goto("/runs")
+        cora.click("text=Start a run")
+        cora.click("button:has-text('Start')")
+        cora.wait_for_url("**/runs/0*")
+        site.work()
+        cora.wait_for_selector("[data-node=stock][data-state=completed]")
+        cora.wait_for_selector("[data-node=pay][data-state=waiting]")
+
+        cora.click("#asks a")
+        cora.click("button:has-text('Approve'):not(:has-text('changes'))")
+        cora.fill("[name=typed]", "pay")
+        cora.click("button:has-text('Confirm')")
+        assert "forbidden" in cora.inner_text(".callout")
+
+        ana.goto("/inbox")
+        ana.click("table a")
+        ana.click("text=Change the arguments")
+        ana.fill("[name=arguments]", '{"to": "Acme", "amount": 150}')
+        ana.click("text=Approve with changes")
+        assert ana.inner_text("del") == "180"
+        ana.fill("[name=typed]", "pay")
+        ana.click("button:has-text('Confirm')")
+        assert "1 of 2" in ana.inner_text(".callout")
+
+        ben.goto(ana.url)
+        ben.click("text=Change the arguments")
+        ben.fill("[name=arguments]", '{"to": "Acme", "amount": 150}')
+        ben.click("text=Approve with changes")
+        ben.fill("[name=typed]", "pay")
+        ben.click("button:has-text('Confirm')")
+        state = ben.inner_text(".callout")
+        site.work()
+
+        ben.goto(cora.url.partition("/q/")[0] + "/runs")
+        ben.click("tbody a")
+        ben.click("text=Audit of this run")
+        assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (state, ben.inner_text("main"))
+        told = ben.inner_text("table")
+    assert paid == [{"to": "Acme", "amount": 150}]
+    assert "interrupt.voted" in told or "voted" in told

@@ -1,12 +1,13 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import dead, events, graphs, health, questions, runs, schedules, workers
+from runner.server.api import audit, dead, events, graphs, health, questions, runs, schedules, workers
 
 ROUTERS = (
     health.router,
     runs.router,
     questions.router,
     events.router,
+    audit.router,
     graphs.router,
     schedules.router,
     workers.router,

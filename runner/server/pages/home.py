@@ -36,6 +36,7 @@ def home(
         open=opened,
         oldest=question_of(oldest[0]) if oldest else None,
         workers=[worker for worker in read_workers(settings) if worker.state == "alive"],
+        freezes=list(served.store.frozen().values()),
         letters=served.dead_letters.count(),
         checks=[check for check in examine(read_facts(settings)) if check.result != PASS],
     )

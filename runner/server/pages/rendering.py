@@ -138,7 +138,14 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"pretty": pretty, "markdown": markdown, "moment": moment, "span": span, "rough": rough}
+TEMPLATES.filters |= {
+    "ascii_json": json.dumps,
+    "pretty": pretty,
+    "markdown": markdown,
+    "moment": moment,
+    "span": span,
+    "rough": rough,
+}
 TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}
 
 

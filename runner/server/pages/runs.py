@@ -16,7 +16,8 @@ from runner.authoring.drawing import draw, outline
 from runner.operations.exports import all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, with_items
 from runner.records.run import FINAL, Status, existing
-from runner.server.access import OPERATE, SEE, Person
+from runner.server.access import OPERATE, READ, SEE, Person
+from runner.server.api.audit import audit_of
 from runner.server.api.documents import without_payloads
 from runner.server.deciding import start_for
 from runner.server.pages.rendering import back, page, span
@@ -164,6 +165,17 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, str]]:
             "node": event.node,
             "detail": detail,
         }
+
+
+@router.get("/runs/{run_id}/audit")
+def audit(
+    request: Request, run_id: str, person: Annotated[Person, Depends(READ)], served: Served
+) -> HTMLResponse:
+    """Show what was recorded of the run's approvals, verified now."""
+    record = existing(served.store.peek(run_id), run_id)
+    return page(
+        request, "audit.html", person, run_id=run_id, graph=record.graph_id, audit=audit_of(served, run_id)
+    )
 
 
 @router.post("/runs/{run_id}/cancel")

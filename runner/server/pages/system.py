@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from runner.authoring.drawing import draw
 from runner.operations.dead import replay
+from runner.operations.freezing import freeze, thaw
 from runner.operations.views import read_workers
-from runner.server.access import OPERATE, READ, SEE, Person
+from runner.records.freezes import scope_of
+from runner.server.access import ADMINISTER, OPERATE, READ, SEE, Person
 from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem
 from runner.server.services import Services, services
 
 router = APIRouter(include_in_schema=False)
@@ -46,6 +49,27 @@ def workers(request: Request, person: Seen, served: Served) -> HTMLResponse:
 def dead(request: Request, person: Annotated[Person, Depends(READ)], served: Served) -> HTMLResponse:
     """Show the newest dead letters."""
     return page(request, "dead.html", person, letters=served.dead_letters.all(100))
+
+
+@router.post("/freeze")
+def freeze_all(
+    request: Request,
+    person: Annotated[Person, Depends(ADMINISTER)],
+    served: Served,
+    action: Annotated[str, Form()],
+    scope: Annotated[str, Form()],
+    reason: Annotated[str, Form()] = "",
+) -> Response:
+    """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
+    change = {"freeze": freeze, "thaw": thaw}.get(action)
+    if change is None:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    kind, _, name = scope.partition(":")
+    named = scope_of(
+        name if kind == "graph" else "", name if kind == "tool" else "", everything=kind == "all"
+    )
+    change(served.client.engine, named, reason, person.principal.key)
+    return back(request, "/")
 
 
 @router.post("/dead/{letter_id}/replay")

@@ -1,0 +1,107 @@
+"""`/v1/audit` and `/v1/freezes`: what was recorded of approvals, whether it holds, and what stops effects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, Field
+
+from runner.errors import UsageError
+from runner.operations.audit_files import export_lines, read_public, verify_file
+from runner.operations.freezing import freeze, thaw
+from runner.operations.sealing import terms
+from runner.records.freezes import scope_of
+from runner.records.json_form import document
+from runner.records.run import existing
+from runner.server.access import ADMINISTER, READ, SEE, Person
+from runner.server.services import Services, services
+
+router = APIRouter(prefix="/v1", tags=["audit"])
+
+Served = Annotated[Services, Depends(services)]
+Reads = Annotated[Person, Depends(READ)]
+Administers = Annotated[Person, Depends(ADMINISTER)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """The entries of a run, and what verifying them came to: holds, broken, incomplete, or unsigned."""
+
+    entries: list[Mapping[str, Any]]
+    result: str
+    detail: str
+    lines: list[str]
+
+
+def audit_of(served: Services, run_id: str) -> RunAudit:
+    """Export the audit of a run as `runner audit export` does, and verify it with this server's key."""
+    logs = served.audit_logs
+    number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
+    try:
+        conditions = terms(served.settings, served.archive)
+        lines = list(export_lines(logs[number % len(logs)], conditions, "jsonl", run_id))
+    except UsageError as error:
+        return RunAudit([], "unsigned", str(error), [])
+    entries = [entry for entry in map(json.loads, lines) if "type" in entry]
+    key = next((part["keys"][0] for part in map(json.loads, lines) if "keys" in part), "")
+    public = read_public(served.settings.audit_key or key)
+    verdict = verify_file(lines, public, ())
+    return RunAudit(entries, verdict.result.name.lower(), verdict.text, lines)
+
+
+@router.get("/audit/{run_id}", summary="Show the audit of a run, verified")
+def show(run_id: str, _: Reads, served: Served) -> Any:
+    """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
+    existing(served.store.peek(run_id), run_id)
+    audit = audit_of(served, run_id)
+    return {"items": audit.entries, "next": None, "result": audit.result, "detail": audit.detail}
+
+
+@router.get("/audit/{run_id}/export", summary="Export the audit of a run", response_class=PlainTextResponse)
+def export(run_id: str, _: Reads, served: Served) -> PlainTextResponse:
+    """Write the file that `runner audit verify` checks without a store: JSON lines."""
+    existing(served.store.peek(run_id), run_id)
+    text = "".join(audit_of(served, run_id).lines)
+    return PlainTextResponse(text, media_type="application/jsonl")
+
+
+class Scope(BaseModel):
+    """What is frozen: a graph, a tool, or all effects; and why."""
+
+    model_config = {"extra": "forbid"}
+
+    kind: Literal["graph", "tool", "all"]
+    name: str = ""
+    reason: str = Field(min_length=1)
+
+
+@router.get("/freezes", summary="List what is frozen")
+def list_freezes(_: Annotated[Person, Depends(SEE)], served: Served) -> dict[str, Any]:
+    """List the freezes: no effect of theirs happens until they are thawed."""
+    return {"items": document(list(served.store.frozen().values())), "next": None}
+
+
+@router.post("/freezes", status_code=201, summary="Freeze effects")
+def add_freeze(body: Scope, person: Administers, served: Served) -> dict[str, str]:
+    """Stop every effect of a graph, a tool or all."""
+    scope = _scope(body)
+    freeze(served.client.engine, scope, body.reason, person.principal.key)
+    return {"scope": scope}
+
+
+@router.post("/freezes:thaw", summary="End a freeze")
+def end_freeze(body: Scope, person: Administers, served: Served) -> dict[str, str]:
+    """Let effects happen again."""
+    scope = _scope(body)
+    thaw(served.client.engine, scope, body.reason, person.principal.key)
+    return {"scope": scope}
+
+
+def _scope(body: Scope) -> str:
+    graph, tool = (body.name if body.kind == kind else "" for kind in ("graph", "tool"))
+    return scope_of(graph, tool, everything=body.kind == "all")
