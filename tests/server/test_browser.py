@@ -240,7 +240,7 @@ def test_a_form_of_another_origin_changes_nothing(site, served, browser):
     assert run.interrupts()
 
 
-def test_a_day_in_the_life(redis_url, browser, tmp_path):
+def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a whole day
     """A run is started on a page; a branch waits while another ends; two of finance decide, but not who
     started it; an edit is agreed on; the payment is made once; the audit holds.
     """
