@@ -20,7 +20,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
 from runner.records.migration import Migration, Renamed
 from runner.records.outcomes import NodeDocument, load_document
-from runner.records.run import FINAL, NodeRecord, Records, Status, VisitEntry, VisitKey
+from runner.records.run import FINAL, MapRecord, NodeRecord, Records, Status, VisitEntry, VisitKey
 from runner.store.interface import RunSnapshot
 
 WAITS = "waits"
@@ -304,7 +304,7 @@ class MigrationPlanner:
         maps = {
             name: replace(record, active=0, waiting=0)
             for node, record in self.snapshot.maps.items()
-            if (name := self.names.new_id(node)) and (name in self.kept or nodes[name].status in FINAL)
+            if (name := self.names.new_id(node)) and (name in self.kept or _has_ended(nodes[name], record))
         }
         return replace(replayed, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
 
@@ -369,7 +369,7 @@ class MigrationPlanner:
             if owner in self.kept and old.visit == map_record.visit:
                 stamp = map_record.stamp
                 yield name, self.continued(node, name, stamp) if waits else replace(old, stamp=stamp)
-            elif name and map_record.status in FINAL:
+            elif name and _has_ended(map_record, old):
                 yield name, old
             elif waits:
                 self._close(node, name, STARTS_AGAIN if name else DROPPED)
@@ -396,6 +396,11 @@ class MigrationPlanner:
             "unused": [question for outcome in self.outcomes for question in outcome.unused],
         }
         return {key: value for key, value in data.items() if value}
+
+
+def _has_ended(owner: NodeRecord, part: NodeRecord | MapRecord) -> bool:
+    """Whether a map has ended with that item or count, and not in a later round, which is closed."""
+    return owner.status in FINAL and part.visit <= owner.visit
 
 
 def _following(old: NodeRecord, replayed: NodeRecord, last: int) -> NodeRecord:

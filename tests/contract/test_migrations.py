@@ -481,6 +481,35 @@ def test_a_map_can_have_its_old_name_back(opened):
     assert output == [[1, "one"], [2, "more"], [3, "more"]]
 
 
+def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
+    """Their map has ended in the round before; who was asked learns that no answer is needed."""
+
+    def build(*back):
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: [1, 2], "a")
+        builder.add_map(lambda ctx: ctx.interrupt(f"item {ctx.task}"), "b", over="a")
+        builder.add_node(ident, "c")
+        for source, target, *condition in (("a", "b"), ("b", "c"), *back):
+            builder.add_edge(source, target, *condition)
+        return builder.set_entry_point("a").build()
+
+    run = Deployed(opened, build(("c", "b", lambda state: state.results["c"].visit < 2)))
+    run.answer("first round")
+    asked = run.finish().interrupts
+    done = next(question for question in asked if question.name == "item 1")
+    apply_answers(run.engine, [Answer(done.id, "second round")])
+    run.finish()
+    run.deploy(build())
+
+    run.migrate()
+
+    result, snapshot = run.finish(), run.store.read(run.run_id)
+    assert (result.status, result.execution_order) == (Status.COMPLETED, ["a", "b", "c"])
+    assert result.results["b"].output == ["first round", "first round"]
+    assert not snapshot.maps
+    assert not any(question.is_open for question in snapshot.interrupts)
+
+
 def test_a_map_with_another_window_goes_on_without_being_moved(opened):
     """How many items are at work at once is no part of what an item needs."""
     run = Deployed(opened, items(concurrency=1))
