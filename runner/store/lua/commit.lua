@@ -24,14 +24,14 @@
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
 --   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
--- Words: "done", then in lines the nodes that are offered a place; "changed", then the time, and each guarded
---   value, form, run, arrival, place (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
+-- Words: "done", then in lines the nodes that are offered a place; "changed", then each place
+--   (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
 -- include: doorbells
 -- include: echo
 -- include: offers
 -- include: room
-local place, changed, present = 6, false, {}
+local place, changed, turns = 6, false, {}
 
 local function take()
   place = place + 1
@@ -40,17 +40,12 @@ end
 
 local function number() return tonumber(take()) end
 
-local function see(value)
-  present[#present + 1] = value
-  return value or ''
-end
-
 for _ = 1, number() do
   local key, count = prefix .. take(), number()
   for first = 1, count, 1000 do
     local last = math.min(first + 999, count)
     for nth, value in ipairs(redis.call('HMGET', key, unpack(ARGV, place + first - 1, place + last - 1))) do
-      if see(value) ~= ARGV[place + count + first + nth - 2] then changed = true end
+      if (value or '') ~= ARGV[place + count + first + nth - 2] then changed = true end
     end
   end
   place = place + 2 * count
@@ -59,7 +54,7 @@ for _ = 1, number() do
   local key, field, pattern = prefix .. take(), take(), take()
   local value = field == '' and redis.call('EXISTS', key) == 1 and '1'
   if field ~= '' then value = redis.call('HGET', key, field) end
-  if not see(value):find(pattern) then changed = true end
+  if not (value or ''):find(pattern) then changed = true end
 end
 for _ = 1, number() do
   local key, member, score = prefix .. take(), take(), number()
@@ -75,7 +70,7 @@ for nth = 1, number() do
   local status, stopping = take(), take()
   for event = 1, number() do run.events[event] = take() end
   local text = redis.call('HGET', run.key, 'run')
-  if not see(text):find(run.was) then changed = true end
+  if not (text or ''):find(run.was) then changed = true end
   if run.was == '^$' then text = 'executing 0 0 0 0 0 0 -' end
   if text then
     local old, active, waiting, held, failed, started, events, stops =
@@ -97,7 +92,7 @@ end
 local arrivals = {}
 for nth = 1, number() do
   local key, field, round, more, live, below = prefix .. take(), take(), take(), number(), number(), number()
-  local text = see(redis.call('HGET', key, field))
+  local text = redis.call('HGET', key, field) or ''
   local had, arrived, alive = text:match('^%[(%d+),(%d+),(%d+)%]$')
   if had ~= round then
     if had and tonumber(had) > tonumber(round) then changed = true end
@@ -110,7 +105,7 @@ end
 for _ = 1, number() do
   local key, member, since, concurrency, free = take(), take(), take(), number(), take() == '1'
   local taken, ahead, mine = turn(key, member, since)
-  see(table.concat({taken, ahead, mine}, ' '))
+  turns[#turns + 1] = table.concat({taken, ahead, mine}, ' ')
   if (mine == 1 or taken + ahead < concurrency) ~= free then changed = true end
 end
 local sizes = {}
@@ -120,7 +115,7 @@ for nth = 1, number() do
   if size and bounded and bytes > 0 and size + bytes > most and not changed then return {'full', size, bytes} end
   sizes[nth] = {key, size and bytes}
 end
-if changed then return {'changed', ('%.0f'):format(now), present} end
+if changed then return {'changed', turns} end
 
 if take() == '1' then make_room() end
 local function filled(text)

@@ -165,19 +165,6 @@ class Reads:
         self._replies.update(zip(self._commands, reply[1 + len(hashes) :], strict=True))
         self._missing, self._commands = {}, {}
 
-    def renew(
-        self,
-        now: int,
-        values: Iterable[tuple[str, str, bytes | None]],
-        turns: Mapping[tuple[str, str], bytes],
-    ) -> None:
-        """Remember what fields and places have changed to; what commands replied is read again."""
-        self.now = now
-        self._replies = {}
-        self.turns.update(turns)
-        for key, name, value in values:
-            self._fields.setdefault(key, {})[name] = value
-
     def again(self) -> None:
         """Read everything once more, at one moment."""
         self.is_presumed = False
@@ -439,18 +426,6 @@ class Draft:
         for graph, fingerprint in self.left_shapes:
             yield from (graph, fingerprint)
 
-    def seen(self, values: Sequence[bytes | None]) -> Iterator[tuple[str, str, bytes | None]]:
-        """Name what `commit.lua` returns in place of a change: key, field, value."""
-        names = [
-            *((key, name) for key, guarded in self.guards.items() for name in guarded),
-            *self.forms,
-            *((line.key, "run") for line in self.lines.values()),
-            *((arrival.key, arrival.name) for arrival in self.arrivals),
-        ]
-        for (key, name), value in zip(names, values, strict=False):
-            if name:
-                yield key, name, value
-
     def seen_turns(self, values: Sequence[bytes]) -> dict[tuple[str, str], bytes]:
-        """Name what it returns of places of limits, which comes last."""
-        return dict(zip(self.turns, values[len(values) - len(self.turns) :], strict=True))
+        """Name what `commit.lua` returns of places of limits in place of a change."""
+        return dict(zip(self.turns, values, strict=True))

@@ -261,14 +261,14 @@ class Transactions:
                 answer = self._call("commit", *draft.arguments(reply.doorbells), verb=verb)
                 if answer[0] != b"changed":
                     return self._done(reply, answer)
-                if reads.is_presumed:
-                    reads.again()
-                    self._look(reads, verb)
-                    continue
-                reads.renew(int(answer[1]), draft.seen(answer[2]), draft.seen_turns(answer[2]))
-                conflicts += 1
-                if conflicts > AT_ONCE:
-                    time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
+                if not reads.is_presumed:
+                    reads.turns.update(draft.seen_turns(answer[1]))
+                    conflicts += 1
+                    if conflicts > AT_ONCE:
+                        time.sleep(random.uniform(0, PAUSE * min(conflicts - AT_ONCE, 20)))  # noqa: S311 - jitter
+                # All of it: what may change meanwhile can't be older than what must not.
+                reads.again()
+                self._look(reads, verb)
             elif reads.times > 1 or reads.is_presumed:
                 # What is refused must be so at one moment.
                 reads.again()

@@ -1,0 +1,56 @@
+"""What others change between the look of a request and its commit: it is planned again on all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from runner.store.interface import Start
+from runner.store.redis.store import RedisStore
+from runner.testing.contract.delegation import of_map
+from runner.testing.contract.manual_worker import ManualWorker, shape
+
+
+@pytest.fixture
+def other(redis_url, clock):
+    """The same store, as another process has it."""
+    store = RedisStore(redis_url, clock=clock, retention=60)
+    yield store
+    store.close()
+
+
+def before_a_commit(store: RedisStore, do: Callable[[], object]) -> None:
+    """Do something once, when a request of a store has been planned and not written."""
+    transactions, todo = store._transactions, [do]
+    call = transactions._call
+
+    def meanwhile(name, *arguments, **named):
+        if name == "commit" and todo:
+            todo.pop()()
+        return call(name, *arguments, **named)
+
+    transactions._call = meanwhile
+
+
+def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
+    """A map is expanded while a cancel is planned: its items are cancelled too, and the run ends."""
+    worker = ManualWorker(other, clock)
+    run_id, token = worker.begin(of_map(), node="m")
+    before_a_commit(store, lambda: other.expand(token, ["x", "y"]))
+
+    store.cancel(run_id, "enough")
+
+    assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
+
+
+def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
+    """The client sends a child's start again, as the reply is lost: both name the same child."""
+    worker, inner = ManualWorker(other, clock), shape("x", name="inner")
+    parent, token = worker.begin("a")
+    other.publish([inner])
+    start = Start(f"{parent}child", "inner", inner.fingerprint, "task", parent=token)
+    before_a_commit(store, lambda: other.start(start, "n1"))
+
+    assert store.start(start, "n1").run_id == start.run_id
+    assert store.children(parent) == [start.run_id]
