@@ -552,9 +552,14 @@ class World:
         return had
 
     def _due(self) -> bool:
-        """Let the next thing become due, whatever that is, but for the ends of questions to come."""
+        """Let the next thing become due, whatever that is, but for the ends of questions to come.
+
+        A sweep that died has left what it had in hand between two milliseconds: that was due before.
+        """
         now = self.clock.now
-        times = [due for (kind, _, _), due in self.timers().items() if kind != "expire" or due <= now]
+        times = [
+            due for (kind, _, _), due in self.timers().items() if kind != "expire" or due <= now or due % 1
+        ]
         if not times:
             return False
         if min(times) > self.clock.now:
