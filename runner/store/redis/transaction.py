@@ -1,9 +1,9 @@
 """A transaction on Redis: transitions are planned in Python, and written by one script or not at all.
 
-`commit.lua` checks that what was read is still so, and writes; where something has changed it returns what
-there is, and the transitions run again on that. Counters of runs and arrivals are not compared: the script
-adds to them, and checks only that what follows from them is what was planned, so that the nodes of one run
-don't disturb each other.
+`commit.lua` checks that what was read is still so, and writes; where something has changed all is read
+again, and the transitions run on that. Counters of runs and arrivals are not compared: the script adds to
+them, and checks only that what follows from them is what was planned, so that the nodes of one run don't
+disturb each other.
 """
 
 from __future__ import annotations
