@@ -98,7 +98,9 @@ def test_the_clocks_of_workers_do_not_matter(seed):
 def same_on_redis(seeds, url) -> None:
     make = on_redis(url)
     for seed in seeds:
-        history = drawn(seed)
+        # Whether a settle claims the next node is the store's choice: Redis does not where a look was needed.
+        drew = drawn(seed)
+        history = replace(drew, setting=replace(drew.setting, stays=False))
         memory, other = play(history), play(history, make)
         assert not other.error, report(
             history, other.error, make, f"make simulate FROM={seed} SEEDS=1 STORE=redis"

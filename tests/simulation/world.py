@@ -41,7 +41,8 @@ Step = tuple[str, int]
 class Setting:
     """What a history plays in: one process for each entry of `slots`, one of which may be `slow`.
 
-    `skews` are how wrong their clocks are: seconds ahead, and seconds in a second.
+    `skews` are how wrong their clocks are: seconds ahead, and seconds in a second. With `stays` some settles
+    may claim the next node.
     """
 
     plan: Plan
@@ -49,6 +50,7 @@ class Setting:
     slow: int = -1
     slots: tuple[int, ...] = (1, 1)
     skews: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
+    stays: bool = True
 
 
 @dataclass
@@ -316,7 +318,7 @@ class World:
 
         def run() -> None:
             """Do as a worker does; of every other message also what stays on the slot."""
-            delivery = process.engine.deliver(*where, stays=lambda: number % 2 == 1)
+            delivery = process.engine.deliver(*where, stays=lambda: self.setting.stays and number % 2 == 1)
             while delivery.following is not None:
                 delivery = process.engine.execute(delivery.following, lambda: number % 2 == 1)
 
