@@ -123,7 +123,8 @@ class Case:
     before: Graph = field(default_factory=graph)
 
 
-LOOPED = graph("a b", "b c", ("c b", lambda state: state.results["c"].visit < 2))
+LOOPED_EDGES = ("a b", "b c", ("c b", lambda state: state.results["c"].visit < 2))
+LOOPED = graph(*LOOPED_EDGES)
 
 CASES = [
     Case(
@@ -508,6 +509,64 @@ def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
     assert result.results["b"].output == ["first round", "first round"]
     assert not snapshot.maps
     assert not any(question.is_open for question in snapshot.interrupts)
+
+
+def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
+    """The new shape's loop reaches the node's second visit, too: it asks all of its questions anew."""
+
+    def ask_twice(ctx):
+        return [ctx.interrupt("approve"), ctx.interrupt("pay")]
+
+    nodes = {"a": ident, "b": ask_twice, "c": got, "d": ident}
+    run = Deployed(opened, graph(*LOOPED_EDGES, nodes={**NODES, "b": ask_twice}))
+    run.answer("first")
+    run.finish()
+    run.answer("first")
+    (old,) = run.finish().interrupts
+    run.answer("of the old round")
+    assert [question.name for question in run.finish().interrupts] == ["pay"]
+    back = ("d a", lambda state: state.results["d"].visit < 2)
+    run.deploy(graph("a b", "b c", "c d", back, nodes=nodes))
+
+    moved = run.migrate()
+
+    assert [outcome.unused for outcome in moved.nodes if outcome.unused] == [(old.id,)]
+    (anew,) = run.finish().interrupts
+    assert (anew.name, anew.visit, anew.id != old.id) == ("approve", 2, True)
+    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == ["superseded"]
+    run.answer("new")
+    run.finish()
+    run.answer("new")
+    assert run.finish().results["b"].output == ["new", "new"]
+
+
+def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
+    """The new shape's loop reaches that visit, too: it has another list, and asks for each item anew."""
+
+    def build(nodes, *more):
+        builder = GraphBuilder()
+        builder.add_map(lambda ctx: [ctx.task, ctx.interrupt("approve")], "b", over="a")
+        for name, function in nodes.items():
+            builder.add_node(function, name)
+        for source, target, *condition in (("a", "b"), ("b", "c"), *more):
+            builder.add_edge(source, target, *condition)
+        return builder.set_entry_point("a").build()
+
+    nodes = {"a": lambda ctx: [3] if ctx.inputs else [1, 2], "c": ident}
+    run = Deployed(opened, build(nodes, ("c", "b", lambda state: state.results["c"].visit < 2)))
+    run.answer("first")
+    done, _ = run.finish().interrupts
+    apply_answers(run.engine, [Answer(done.id, "of the old round")])
+    run.finish()
+    back = ("d", "a", lambda state: state.results["d"].visit < 2)
+    run.deploy(build({**nodes, "d": ident}, ("c", "d"), back))
+
+    run.migrate()
+
+    (anew,) = run.finish().interrupts
+    assert (anew.visit, anew.id != done.id) == (2, True)
+    run.answer("new")
+    assert run.finish().results["b"].output == [[3, "new"]]
 
 
 def test_a_map_with_another_window_goes_on_without_being_moved(opened):
