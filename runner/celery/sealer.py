@@ -51,6 +51,8 @@ class Sealer:
         if not self._sealing or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._every
+        if all(sealing.is_idle() for sealing in self._sealing):
+            return
         if self._turns.take("seal", min(TURN, self._every * 0.9)):
             for sealing in self._sealing:
                 while sealing.turn() and not is_stopping():

@@ -132,6 +132,11 @@ class Sealing:
 
     def __init__(self, audit: AuditLog, conditions: Terms) -> None:
         self._log, self._terms, self.problem = audit, conditions, ""
+        self._idle_at: str | None = None
+
+    def is_idle(self) -> bool:
+        """Whether nothing came since a turn that had nothing to do: one small read."""
+        return self._idle_at is not None and not self._log.after(self._idle_at, 1)
 
     def turn(self, *, sign_now: bool = False) -> bool:
         """Seal up to a thousand entries; return whether more may wait. With `sign_now` it signs at once.
@@ -149,6 +154,9 @@ class Sealing:
         self._sign(head, at_once=sign_now and len(rows) < PAGE)
         if self._terms.archive is not None:
             self._trim(self._log.head())
+        is_done = not rows and self._terms.archive is None and not self.problem
+        waits = self._terms.signer is not None and (head.size > head.signed or head.anchored < head.signed)
+        self._idle_at = head.last if is_done and not waits else None
         return len(rows) == PAGE
 
     def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:

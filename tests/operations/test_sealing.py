@@ -133,6 +133,23 @@ def test_without_a_key_it_is_sealed_and_nothing_is_exported(client, log):
         exported(log, Terms())
 
 
+def test_a_seal_with_nothing_to_do_is_one_read(client, log, at_once):
+    """Until something comes: then it is sealed as ever, also where another worker has sealed meanwhile."""
+    append(client, 2)
+    sealing, other = Sealing(log, at_once), Sealing(log, at_once)
+    assert not sealing.is_idle()
+    sealing.turn()
+    sealing.turn()
+    assert sealing.is_idle()
+
+    append(client, 1, first=2)
+
+    assert not sealing.is_idle()
+    other.turn()
+    sealing.turn()
+    assert (sealing.is_idle(), log.head().size) == (True, 3)
+
+
 def test_what_is_no_entry_does_not_stop_the_seal(client, log, at_once):
     """Somebody's own writes to the stream have a place in the tree, by their hash."""
     append(client, 1)
