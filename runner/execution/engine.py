@@ -239,8 +239,17 @@ class Engine:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
         reply = self.ring(self.store.sweep(limit))
         for schedule_id in reply.schedules:
-            self.fire(schedule_id)
+            self._fire(schedule_id)
         return int(reply.word)
+
+    def _fire(self, schedule_id: str) -> None:
+        """Start what is due of a schedule; one that can't be used does not keep the others waiting."""
+        try:
+            self.fire(schedule_id)
+        except StoreError:
+            raise
+        except Exception:
+            log.exception("schedule.failed: %r starts nothing; it is tried again.", schedule_id)
 
     def sweep_in(self, seconds: float) -> None:
         """Sweep once more after so many seconds, for what is due before the next regular sweep."""

@@ -186,3 +186,36 @@ def test_a_schedule_needs_its_graph_and_its_name(site):
     scheduler.remove("s")
     assert (scheduler.schedules.all(), site.timer()) == ([], None)
     assert scheduler.fire("s") == ""
+
+
+def due_beside_a_broken_one(site):
+    """Sweep where one of two schedules that are due can't be used."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+    scheduler.add(replace(MINUTELY, id="a-broken"))
+    site.make_due("a-broken", by=9_000)
+    site.make_due("s")
+
+    def fire(schedule_id):
+        if schedule_id == "a-broken":
+            raise ValueError("a document of another version")
+        scheduler.fire(schedule_id)
+
+    site.engine.fire = fire
+    site.engine.sweep()
+
+
+def test_a_broken_schedule_keeps_no_other_waiting(site):
+    """The other one is started by the same sweep, and the sweep does what else is due."""
+    due_beside_a_broken_one(site)
+
+    assert len(site.runs()) == 1
+
+
+def test_a_sweep_that_ends_at_the_first_error_would_keep_it(site, monkeypatch):
+    """The control of the test above."""
+    monkeypatch.setattr(type(site.engine), "_fire", lambda engine, schedule_id: engine.fire(schedule_id))
+
+    with pytest.raises(ValueError, match="another version"):
+        due_beside_a_broken_one(site)
+    assert site.runs() == ()
