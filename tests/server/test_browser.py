@@ -246,6 +246,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     """
     from runner.approvals import Action, Principal, Rule
     from runner.operations.audit_files import own_key
+    from runner.operations.sealing import Sealing, terms
     from runner.server.access import Person
     from runner.settings import Settings
     from tests.graphs import wired
@@ -314,6 +315,8 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         ben.click("button:has-text('Confirm')")
         state = ben.inner_text(".callout")
         site.work()
+        (log,) = services.audit_logs
+        Sealing(log, terms(services.settings)).turn(sign_now=True)  # a worker's sweep does this
 
         ben.goto(cora.url.partition("/q/")[0] + "/runs")
         ben.click("tbody a")
