@@ -15,13 +15,16 @@ from runner.errors import RunnerError, UsageError
 from runner.server import api, pages
 from runner.server.access import Allow, caller
 from runner.server.auth import Local
-from runner.server.browser import FormTokens, SecurityHeaders, check_form
+from runner.server.browser import BodyLimit, FormTokens, SecurityHeaders, check_form
 from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
 from runner.server.services import Services
 from runner.settings import Settings
 
 ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
+
+MARGIN = 1_048_576
+"""Bytes that a body may have besides the value that is stored."""
 
 DESCRIPTION = """Runs, their questions and what they wait for, over HTTP.
 
@@ -56,6 +59,7 @@ def create_app(
     app.state.auth = auth or Local()
     app.state.form_tokens = FormTokens(settings.server_secret)
     app.state.error_page = error_page
+    app.add_middleware(BodyLimit, most=settings.max_result + MARGIN)
     app.add_middleware(SecurityHeaders)
     for kind in (
         Problem,

@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host in {"", "localhost", "testclient"}
+        return host in {"", "localhost"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.access import Person
@@ -60,6 +61,28 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class BodyLimit:
+    """Refuses bodies of requests that are larger than what could be stored, before they are in memory."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        """`most` is in bytes."""
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._most:
+                raise HTTPException(413, f"The body has more than {self._most:,} bytes; nothing was done.")
+            return message
+
+        await self._app(scope, bounded if scope["type"] == "http" else receive, send)
 
 
 class FormTokens:

@@ -78,7 +78,9 @@ class Hub:
         self._changed = threading.Event()
 
     def seated(self, person: Person, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
-        """Count a stream of a person from now until it is closed.
+        """Count a stream of a person while it is written.
+
+        Counted when it begins: one whose client is gone by then never does, and would count for ever.
 
         Raises:
             Problem: they have too many.
@@ -87,10 +89,11 @@ class Hub:
         with self._lock:
             if self._people[name] >= STREAMS_EACH:
                 raise Problem(429, f"You have {STREAMS_EACH} streams open already; close one first.")
-            self._people[name] += 1
         return self._counted(name, lines)
 
     async def _counted(self, name: str, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        with self._lock:
+            self._people[name] += 1
         try:
             async with aclosing(lines):
                 async for line in lines:

@@ -82,6 +82,11 @@ def test_viewers_see_no_payloads(site):
         text = site.http.get(path).text
         assert "secret" not in text, path
         assert "unpunctual" not in text, path
+    site.as_role("operator")
+    site.http.post(f"/v1/runs/{run.id}:cancel", json={"reason": "a secret reason"})
+    site.as_role("viewer")
+    for path in (*paths[:3], f"/runs/{run.id}"):
+        assert "secret" not in site.http.get(path, headers={"Accept": "text/html"}).text, path
     assert site.http.get("/v1/dead").status_code == 403
     site.as_role("reader")
     assert "secret" in site.http.get(paths[0]).text

@@ -2,6 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from runner.operations.audit_files import own_key
+from runner.operations.sealing import Sealing, terms
+from runner.server.app import MARGIN
+from runner.settings import Settings
+
 
 def test_a_run_is_started_and_shown(site):
     """A start answers with the id, under which the run is shown with its nodes."""
@@ -178,6 +183,57 @@ def test_effects_are_frozen_and_thawed(site):
     assert site.http.get("/v1/freezes").json()["items"] == []
     site.as_role("operator")
     assert site.http.post("/v1/freezes", json=body).status_code == 403
+
+
+@pytest.fixture
+def signed(site, tmp_path):
+    """A run with an audit that a worker has signed, and the server's settings with that key."""
+    key = tmp_path / "audit.json"
+    own_key(key, "runner")
+    run = site.start("refund", requester="cora")
+    settings = Settings(redis_url=site.settings.redis_url, audit_key=str(key))
+    (log,) = site.app.state.services.audit_logs
+    Sealing(log, terms(settings)).turn(sign_now=True)
+    return run, settings
+
+
+def test_the_audit_is_verified_by_the_server_s_own_key(site, signed):
+    """Without one nothing is said to hold: the key in the store is whoever's who can write there."""
+    run, settings = signed
+
+    assert site.http.get(f"/v1/audit/{run.id}").json()["result"] == "unverified"
+    site.app.state.services.settings = settings
+    shown = site.http.get(f"/v1/audit/{run.id}").json()
+    assert (shown["result"], bool(shown["items"])) == ("holds", True)
+
+
+def test_looking_at_the_audit_signs_nothing(site, signed):
+    """A GET writes nothing, also where the key is at hand; the control signs, and so the head differs."""
+    run, site.app.state.services.settings = signed
+    (log,) = site.app.state.services.audit_logs
+    site.start("refund", requester="cora")
+    before = log.head().note
+
+    for path in (f"/v1/audit/{run.id}", f"/v1/audit/{run.id}/export", f"/runs/{run.id}/audit"):
+        assert site.http.get(path).status_code == 200
+    assert log.head().note == before
+    Sealing(log, terms(site.app.state.services.settings)).turn(sign_now=True)
+    assert log.head().note != before
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["of a stated length", "in chunks"])
+def test_a_huge_body_is_refused(site, whole):
+    """Before it is in memory; the control, below the limit, is started."""
+    most = site.settings.max_result + MARGIN
+
+    def post(size):
+        body = b'{"graph": "echo", "task": "' + b"x" * size + b'"}'
+        content = body if whole else iter([body[:1000], body[1000:]])
+        return site.http.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
+
+    assert post(most).status_code == 413
+    assert not site.client.runs()
+    assert post(1_000).status_code == 201
 
 
 def test_a_run_without_signed_entries_has_no_audit(site):

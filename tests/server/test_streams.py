@@ -94,6 +94,17 @@ def test_a_person_has_a_few_streams_at_a_time(site, served):
             reply.close()
 
 
+def test_a_stream_that_never_began_is_not_counted(site):
+    """A client that goes before the first line does not lock its person out."""
+    hub = site.app.state.services.hub
+
+    async def lines():
+        yield ""
+
+    streams_never_read = [hub.seated(site.person, lines()) for _ in range(2 * streams.STREAMS_EACH)]
+    assert len(streams_never_read) == 2 * streams.STREAMS_EACH
+
+
 @pytest.mark.slow
 def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
     """One process serves them, and reads the run once for all."""

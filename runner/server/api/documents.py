@@ -16,8 +16,10 @@ from runner.operations.views import NodeView, RunView
 from runner.records.codec import JSON
 from runner.records.json_form import document
 from runner.records.listings import Page, place_of
+from runner.records.run import EventKind
 from runner.server.access import Person
 from runner.server.problems import Problem
+from runner.store.interface import Event
 
 PAGE = 50
 """Items of a page unless the caller names a number."""
@@ -58,9 +60,14 @@ def question_document(question: Question, person: Person | None) -> Any:
     return document(question if _reads(person) else bare_question(question))
 
 
-def event_document(event: Any, person: Person | None) -> Any:
+def event_document(event: Event, person: Person | None) -> Any:
     """Return an event as JSON; without its data for who may not read them."""
-    return document(event if _reads(person) else replace(event, data=None))
+    return document(event if _reads(person) else bare_event(event))
+
+
+def bare_event(event: Event) -> Event:
+    """Return an event without what users and agents have written: its data, and why a run was stopped."""
+    return replace(event, data=None, detail="" if event.kind == EventKind.RUN_STOPPING else event.detail)
 
 
 def _reads(person: Person | None) -> bool:

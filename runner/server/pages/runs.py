@@ -18,7 +18,7 @@ from runner.operations.views import NodeView, RunView, archived_run, read_run, w
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import OPERATE, READ, SEE, Person
 from runner.server.api.audit import audit_of
-from runner.server.api.documents import without_payloads
+from runner.server.api.documents import bare_event, without_payloads
 from runner.server.deciding import start_for
 from runner.server.pages.rendering import back, page, span
 from runner.server.problems import Problem
@@ -108,7 +108,7 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         position = str(existing(store.read(run_id), run_id).events)
         run, events = read_run(store, run_id), all_events(store, run_id)
     if not person.may("read"):
-        run = without_payloads(run)
+        run, events = without_payloads(run), [bare_event(event) for event in events]
     return page(
         request,
         "run.html",
