@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import redis
 from fastapi import APIRouter, Request
 from fastapi.testclient import TestClient
 
@@ -91,6 +92,25 @@ def test_viewers_see_no_payloads(site):
     site.as_role("reader")
     assert "secret" in site.http.get(paths[0]).text
     assert "unpunctual" in site.http.get(paths[-1]).text
+
+
+def test_looking_changes_nothing(site):
+    """No GET writes, whatever it is about; the control, a POST, does."""
+    run = site.start("approval")
+    question = run.interrupts()[0].id
+
+    def stored():
+        with redis.Redis.from_url(site.settings.redis_url) as raw:
+            return {key: raw.dump(key) for key in raw.keys("*")}
+
+    before = stored()
+    for route in routes():
+        if "GET" in route.methods and route.path != "/v1/events":
+            path = route.path.replace("{run_id}", run.id).replace("{question_id}", question)
+            site.http.get(filled(path))
+    assert stored() == before
+    site.http.post(f"/v1/runs/{run.id}:cancel", json={})
+    assert stored() != before
 
 
 # -- browsers ---------------------------------------------------------------------------------------------
@@ -191,6 +211,8 @@ def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_pat
     assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
     assert called(auth, redis_url, Authorization="Bearer rk_guessed") == 401
     assert called(auth, redis_url) == 401
+    file.write_text("[")
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
     file.write_text("[]")
     import os
 

@@ -145,6 +145,9 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert (started.status_code, started.headers["location"][:6]) == (303, "/runs/")
     path = started.headers["location"]
 
+    twice = [send(site, "/runs", graph="echo", key="of one page").headers["location"] for _ in range(2)]
+    assert twice[0] == twice[1] != path
+    assert send(site, "/runs", graph="echo", key="of another").headers["location"] != twice[0]
     assert send(site, f"{path}/cancel", reason="no").status_code == 303
     assert send(site, f"{path}/cancel", reason="no").status_code == 409
     assert send(site, f"{path}/fork", node="look_up").headers["location"] != path

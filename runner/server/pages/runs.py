@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -77,6 +78,7 @@ def list_runs(
         next=listed.next,
         statuses=["executing", "interrupted", "needs_migration", "completed", "failed", "cancelled"],
         graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
+        start_key=secrets.token_hex(16),
         filters=filters_of(request),
     )
 
@@ -88,13 +90,14 @@ def start(
     served: Served,
     graph: Annotated[str, Form()],
     task: Annotated[str, Form()] = "null",
+    key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Start a run, and show it."""
+    """Start a run, and show it; a form that is sent twice starts one, by the key of its page."""
     try:
         value = json.loads(task)
     except ValueError as error:
         raise Problem(422, f"The task is not JSON: {error}.") from error
-    return back(request, f"/runs/{start_for(served, person, graph, value).id}")
+    return back(request, f"/runs/{start_for(served, person, graph, value, key=key or None).id}")
 
 
 @router.get("/runs/{run_id}")
