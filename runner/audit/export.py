@@ -109,7 +109,8 @@ def verify(
 ) -> Verdict:
     """Verify an export with public keys, by name, that do not come from the file itself.
 
-    `anchored` are checkpoints that were kept elsewhere: each must be a beginning of what the file has.
+    `anchored` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning of what
+    the file has. An anchor has those of other partitions, and of trees that were given up, as well.
     """
     try:
         file = _read(lines)
@@ -120,7 +121,13 @@ def verify(
             return Verdict(
                 Result.INCOMPLETE, "the end of the file is missing: it has no checkpoint or no proofs"
             )
-        outside = [notes.read(note, keys) for note in anchored]
+        anywhere = [notes.read(note, keys) for note in anchored]
+        origin = checkpoints[-1].origin
+        outside = [checkpoint for checkpoint in anywhere if checkpoint.origin == origin]
+        if anywhere and not outside:
+            return Verdict(
+                Result.INCOMPLETE, f"no checkpoint that was kept elsewhere is of this tree, {origin!r}"
+            )
         if "paths" in file.parts["proofs"]:
             return _verify_run(file, checkpoints, outside)
         return _verify_all(file, checkpoints, outside)

@@ -35,8 +35,8 @@ def entries(number: int) -> list[dict]:
     ]
 
 
-def note(sealed: list[dict], key: Ed25519PrivateKey = KEY) -> str:
-    return sign(Checkpoint(ORIGIN, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key)
+def note(sealed: list[dict], key: Ed25519PrivateKey = KEY, origin: str = ORIGIN) -> str:
+    return sign(Checkpoint(origin, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key)
 
 
 def written(sealed: list[dict], *sizes: int, run_id: str = "", key: Ed25519PrivateKey = KEY) -> list[str]:
@@ -111,6 +111,16 @@ def test_a_newer_checkpoint_elsewhere_shows_that_the_file_is_old(lines):
     """A file from before it is incomplete; one kept from before the file holds."""
     assert verify(lines, KEYS, [note(entries(21))]).result is Result.INCOMPLETE
     assert verify(lines, KEYS, [note(SEALED)]).result is Result.HOLDS
+
+
+@pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
+def test_checkpoints_of_other_trees_say_nothing_of_a_file(lines):
+    """Another partition's in the same anchor breaks nothing; alone they don't show that the end is there."""
+    other = note(entries(9)[:5], origin="shop.example/runner/p01")
+    assert verify(lines, KEYS, [other, note(SEALED), other]).result is Result.HOLDS
+    assert verify(lines, KEYS, [other]).result is Result.INCOMPLETE
+    # Control: of the file's own tree, such a checkpoint is not passed over.
+    assert verify(lines, KEYS, [other, note(entries(21))]).result is Result.INCOMPLETE
 
 
 @given(st.data())

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery.worker.request import Request
 
 import runner.celery.amqp
+from runner.audit.anchors import FileAnchor
 from runner.celery.amqp import Relay
 from runner.celery.doorbells import NODE_TASK, CeleryDispatcher, visit_of
 from runner.execution.runs import RunStarter
 from runner.store.interface import Token
+from runner.store.redis.auditing import AuditLog
 from runner.store.redis.hot import Hot
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
@@ -24,6 +26,8 @@ from tasks.app import app
 from tests.chaos.kill_switch import reach
 
 ANY = "any"
+SEALED = ("size", "signed", "anchored")
+"""What a step of sealing changes in the head of the audit."""
 
 __all__ = ["app"]
 
@@ -57,6 +61,10 @@ def of_task(request: Request) -> str:
     return f"{run_id}/{node}"
 
 
+def of_seal(fields: Mapping[str, object]) -> str:
+    return next(name for name in (*SEALED, ANY) if name in fields or name is ANY)
+
+
 def always(_: object) -> bool:
     return True
 
@@ -80,6 +88,8 @@ around(RedisStore, "use", "use", of_token)
 around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
 around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
+around(AuditLog, "change", "audit", lambda _, __, fields, *___: of_seal(fields))
+around(FileAnchor, "write", "anchor", lambda *_: ANY, always)
 around(RedisStore, "archived", "archived", lambda _, runs: next(iter(runs)), always)
 # The name of a sweep is that of nothing: arm it when the next thing that is due is the right one.
 around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.word != "0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner import Agent, GraphBuilder, ToolContext, graph, tool
-from runner.approvals import Rule
+from runner.approvals import Auth, Rule
 from runner.testing import ScriptedModel
 from tests.celery.graphs import store
 from tests.chaos.kill_switch import reach
@@ -11,23 +11,33 @@ from tests.chaos.kill_switch import reach
 NODE = "pay"
 
 
-@tool(approval=Rule(need=2), context=True)
-def refund(order: str, tool_context: ToolContext) -> str:
-    """Pay back: that is done outside, under the key of the call."""
-    run_id = tool_context.idempotency_key.partition(".")[0]
-    reach("effect.before", f"{run_id}/{NODE}")
-    with store() as client:
-        client.rpush(f"refunded:{run_id}", tool_context.idempotency_key)
-    reach("effect.after", f"{run_id}/{NODE}")
-    return f"{order} is paid back"
+def refunding(rule: Rule):
+    """An agent with a tool that pays back: that is done outside, under the key of the call."""
 
+    @tool(approval=rule, context=True)
+    def refund(order: str, tool_context: ToolContext) -> str:
+        """Pay back."""
+        run_id = tool_context.idempotency_key.partition(".")[0]
+        reach("effect.before", f"{run_id}/{NODE}")
+        with store() as client:
+            client.rpush(f"refunded:{run_id}", tool_context.idempotency_key)
+        reach("effect.after", f"{run_id}/{NODE}")
+        return f"{order} is paid back"
 
-@graph("refunding")
-def refunding():
     builder = GraphBuilder()
     call = {"toolUse": {"name": "refund", "input": {"order": "1042"}}}
     builder.add_node(Agent("clerk", ScriptedModel([call, "done"]), [refund]), NODE)
     return builder.build()
+
+
+@graph("refunding")
+def approved():
+    return refunding(Rule(need=2))
+
+
+@graph("signed_refunding")
+def signed():
+    return refunding(Rule(need=2, auth=Auth(level=1)))
 
 
 def keys(site, run) -> list[str]:
