@@ -12,6 +12,12 @@ from runner.records.approvals import Count, Decision, Facts, Principal, Tally, V
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 
+SKEW = 60
+"""Seconds that the clocks of a door, a store and a worker may differ."""
+
+MOST_SIGNATURES = 64
+"""Signatures of one person on one question that may be remembered at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -192,12 +198,38 @@ def jti_of(ballot: Ballot) -> JSON:
     return proof.get("jti") if isinstance(proof, dict) else None
 
 
+def signatures(part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+    """Return what is kept of a voter's signatures: the end of each by its jti, while a door may take it."""
+    kept: Mapping[str, int] = part.get("jtis", {})
+    return {jti: exp for jti, exp in kept.items() if now <= (exp + 2 * SKEW) * 1000}
+
+
+def spent(ballot: Ballot, part: Mapping[str, Any], now: int) -> Receipt | None:
+    """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
+    kept = signatures(part, now)
+    if jti_of(ballot) in kept:
+        return receipt(ballot, ReceiptStatus.DUPLICATE, "this signature has counted")
+    if len(kept) >= MOST_SIGNATURES:
+        detail = f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
+        return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
+    return None
+
+
+def signed_in(ballot: Ballot, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+    """Return a voter's part with the signature of what is done now."""
+    kept, jti = signatures(part, now), jti_of(ballot)
+    if isinstance(jti, str):
+        kept[jti] = ballot.body["proof"]["exp"]
+    rest = {name: value for name, value in part.items() if name != "jtis"}
+    return {**rest, **({"jtis": kept} if kept else {})}
+
+
 def part_of(
     ballot: Ballot, part: Mapping[str, Any], vote: Mapping[str, Any], given: Receipt, nonce: str
 ) -> dict[str, JSON]:
     """Return what is kept of a voter's part: which vote is theirs, and its receipt for a repeat."""
     return {
-        **part,
+        **signed_in(ballot, part, vote["at"]),
         "n": vote["n"],
         # A vote that counts nothing leaves its voter the one that does.
         "round": vote["round"] if vote["weight"] else None,

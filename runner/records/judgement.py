@@ -229,9 +229,8 @@ def _check_stated(
     if stored.rule is not None and stored.rule["escalate"]:
         del follows["selector"]  # a door may have counted one step less when the vote came in
     changed = [name for name, value in follows.items() if stated.get(name) != value]
-    from runner.records.proofs import SKEW  # noqa: PLC0415 - as above
-
-    if not (proved.issued - SKEW) * 1000 <= stated["at"] <= (proved.expires + SKEW) * 1000:
+    earliest, latest = proved.issued - ballots.SKEW, proved.expires + ballots.SKEW
+    if not earliest * 1000 <= stated["at"] <= latest * 1000:
         changed.append("at")
     if changed:
         raise ApprovalMismatch(

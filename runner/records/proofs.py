@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from runner.errors import RunnerError, UsageError
-from runner.records import codec
+from runner.records import codec, validation
 from runner.records.approvals import Principal, Voter
+from runner.records.ballots import SKEW
 from runner.records.codec import JSON
 from runner.records.digests import canonical
 
@@ -33,10 +34,6 @@ DOMAIN = b"celery-graph-runner/decision/v2\n"
 
 LIFETIME = 300
 """Seconds for which a signature of a service or a door may be sent: it is made when it is needed."""
-
-SKEW = 60
-"""Seconds that the clocks of a door and a worker may differ."""
-
 
 SIGNATURE = frozenset({"sig", "authenticator_data", "client_data"})
 """The members of a proof that are made from the rest."""
@@ -265,7 +262,8 @@ def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:
     if len(moments) != 2:
         raise ProofRefused("the proof needs iat and exp, in whole seconds since 1970.")
     issued, expires = moments
-    if not isinstance(proof.get("jti"), str) or not proof["jti"]:
+    jti = proof.get("jti")
+    if not isinstance(jti, str) or not jti or validation.problem(jti):
         raise ProofRefused("the proof needs a jti, which counts once.")
     if not issued < expires <= issued + LIFETIME:
         raise ProofRefused(f"the proof may be used for at most {LIFETIME} s.")

@@ -36,7 +36,7 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         return _unknown(ballot, question), Reply("unknown")
     key, standing = voter.principal.key, run.standing(name)
     part = run.voter(name, key)
-    earlier = first(ballot, part, nonce) or late(ballot, question, now)
+    earlier = first(ballot, part, nonce) or late(ballot, question, now) or ballots.spent(ballot, part, now)
     if earlier is not None:
         return earlier, Reply("refused")
     rule = Rule.thawed(question.rule)

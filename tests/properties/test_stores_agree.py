@@ -457,7 +457,7 @@ class Agreement(RuleBasedStateMachine):
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
             response = {"amount": amount} if amount and decision in {"approve", "edit"} else True
             effect = ballots.effect_of(question, decision, response)
-            ballot = Ballot(question.id, who, decision, response, effect, comment="so")
+            ballot = Ballot(question.id, who, decision, response, effect, comment="so", body=self.body(data))
             self.both("vote", ballot, data.draw(st.sampled_from(["n", *[self.nonce()] * 3])))
             self.compare_votes(question)
 
@@ -471,6 +471,11 @@ class Agreement(RuleBasedStateMachine):
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
             self.both("act", Deed(question.id, kind, who, to, 10_000, "hm"), self.nonce())
             self.compare_votes(question)
+
+    def body(self, data):
+        """Return a message that is signed, or not; a signature may come again."""
+        jti = data.draw(st.sampled_from([None, None, "1", "2", self.nonce()]))
+        return {} if jti is None else {"proof": {"jti": jti, "exp": self.clock.now // 1000 + 5}}
 
     def compare_votes(self, question):
         self.both("votes", question.id)

@@ -91,6 +91,14 @@ def edited(amount: str) -> dict[str, str]:
     return {**REFUND.args, "amount": amount}
 
 
+LIFETIME, SPENT = 300, "this signature has counted"
+
+
+def signed(worker: ManualWorker, jti: str) -> dict[str, Any]:
+    """Return the body of a message whose signature a door has checked."""
+    return {"proof": {"jti": jti, "exp": worker.clock.now // 1000 + LIFETIME}}
+
+
 class VotingContract:
     """Questions that are decided by a rule."""
 
@@ -140,6 +148,34 @@ class VotingContract:
         assert people.vote("ana", idempotency_key="key") == first
         assert people.words(("ana",), ("ana", "reject")) == ["duplicate", "duplicate"]
         assert people.words(("ben",), ("cid",)) == ["accepted", "duplicate"]
+
+    def test_a_signature_counts_once(self, worker: ManualWorker, store: Store) -> None:
+        """Whatever came after it: votes of others, edits, another vote of the same person."""
+        people = voting(worker, replace(TWO, need=3))
+        first, second = signed(worker, "1"), signed(worker, "2")
+
+        receipt = people.vote("ana", body=first)
+        assert people.vote("ana", body=first) == receipt
+        assert people.words(("ben", "edit", edited("5"))) == ["counted"]
+        assert people.vote("ana", response=edited("5"), body=second).have == 2
+        assert people.words(("ben", "edit", edited("6"))) == ["counted"]
+        (before,) = store.standings([people.question.id])
+
+        assert people.vote("ana", body=first).detail == SPENT
+        assert people.vote("ana", "edit", edited("5"), body=first).status == "duplicate"
+        assert people.vote("ana", response=edited("5"), body=second).have == 2
+        assert store.standings([people.question.id]) == [before]
+
+    def test_a_signature_is_forgotten_when_no_door_takes_it(self, worker: ManualWorker) -> None:
+        """The control of the test before: what refused it is what is kept, which does not grow."""
+        people = voting(worker, TWO)
+        old = signed(worker, "1")
+        assert people.vote("ana", body=old).status == "counted"
+        assert people.act("ana", "withdraw") == "withdrawn_vote"
+        worker.clock.advance(LIFETIME + 2 * ballots.SKEW)
+        assert people.vote("ana", body=old).detail == SPENT
+        worker.clock.advance(1)
+        assert people.vote("ana", body=old).status == "counted"
 
     def test_who_may_not_vote_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """Strangers, agents, the excluded and the unproved are forbidden, which is an event of the run."""
