@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -9,11 +10,11 @@ from fastapi.responses import HTMLResponse
 
 from runner.cli.doctor import PASS, examine, read_facts
 from runner.operations.exports import question_of
-from runner.operations.views import read_workers
 from runner.server.access import SEE, Person
 from runner.server.pages.rendering import page
 from runner.server.services import Services, services
-from runner.store.redis.server_info import read_metrics
+from runner.store.redis.measurements import QUEUE_WAIT
+from runner.store.redis.server_info import Metric, read_metrics
 
 router = APIRouter(include_in_schema=False)
 
@@ -24,19 +25,25 @@ def home(
 ) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     settings = served.settings
-    numbers = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
-    runs = {number.labels["status"]: int(number.value) for number in numbers if number.name == "runner_runs"}
-    opened = sum(int(number.value) for number in numbers if number.name == "runner_questions_open")
+    metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
     oldest = served.client.interrupts(limit=1)
+    waits = _sum(metrics, f"{QUEUE_WAIT}_count")
     return page(
         request,
         "home.html",
         person,
-        runs=runs,
-        open=opened,
+        runs={one.labels["status"]: int(one.value) for one in metrics if one.name == "runner_runs"},
+        open=int(_sum(metrics, "runner_questions_open")),
         oldest=question_of(oldest[0]) if oldest else None,
-        workers=[worker for worker in read_workers(settings) if worker.state == "alive"],
+        workers=int(_sum(metrics, "runner_workers")),
+        slots=int(_sum(metrics, "runner_slots")),
+        busy=int(_sum(metrics, "runner_slots_busy")),
+        waited=1000 * _sum(metrics, f"{QUEUE_WAIT}_sum") / waits if waits else None,
         freezes=list(served.store.frozen().values()),
-        letters=served.dead_letters.count(),
+        letters=int(_sum(metrics, "runner_dead_letters")),
         checks=[check for check in examine(read_facts(settings)) if check.result != PASS],
     )
+
+
+def _sum(metrics: Iterable[Metric], name: str) -> float:
+    return sum(metric.value for metric in metrics if metric.name == name)

@@ -14,8 +14,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from runner.records.approvals import plain_name
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN
@@ -60,6 +61,7 @@ STATES = {
     "needs_migration": "!",
     "held": "!",
     "stopping": "!",
+    "paused": "!",
     "running": "▶",
     "executing": "▶",
     "retrying": "↻",
@@ -83,6 +85,14 @@ def visible(value: Any) -> Any:
 def pretty(value: Any) -> str:
     """Return JSON data as indented text; text as it is."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def coded(text: str) -> Markup:
+    """Return a text of this program with what stands between backticks as code."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    return Markup("").join(  # escaped above
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def markdown(text: str) -> Markup:
@@ -140,9 +150,11 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {
     "ascii_json": json.dumps,
+    "coded": coded,
     "pretty": pretty,
     "markdown": markdown,
     "moment": moment,
+    "plain_name": plain_name,
     "span": span,
     "rough": rough,
 }
