@@ -156,6 +156,43 @@ def due(schedule: Schedule, now: int, *, is_free: bool) -> tuple[int, Schedule]:
     return 0, replace(moved, waiting_at=latest if schedule.overlap == "buffer" else 0)
 
 
+NAMES = "Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"
+DAYS = dict(zip("01234567", NAMES, strict=True))
+
+
+def in_words(schedule: Schedule) -> str:
+    """Say when a schedule starts runs; a cron expression that has no short words stays as it is."""
+    if schedule.interval is not None:
+        return f"every {_spell(schedule.interval)}"
+    minute, hour, day, month, weekday = schedule.cron.split()
+    if hour == day == month == weekday == "*":
+        step = minute.removeprefix("*/")
+        if step.isdecimal() and 60 % int(step or 1) == 0 and step != minute:
+            return f"every {_spell(60 * int(step))}"
+    if not minute.isdecimal() or month != "*":
+        return schedule.cron
+    if hour == day == weekday == "*":
+        return f"every hour at :{minute:0>2}"
+    days = [DAYS.get(part, "") for part in weekday.split("-")]
+    when = f"at {hour:0>2}:{minute:0>2}"
+    match hour.isdecimal(), day, weekday:
+        case True, "*", "*":
+            return f"every day {when}"
+        case True, "*", _ if all(days):
+            return f"{'every ' * (len(days) == 1)}{' to '.join(days)} {when}"
+        case True, _, "*" if day.isdecimal():
+            return f"on day {day} of each month {when}"
+    return schedule.cron
+
+
+def _spell(seconds: float) -> str:
+    for name, length in (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        number, rest = divmod(seconds, length)
+        if number and not rest:
+            return name if number == 1 else f"{number:g} {name}s"
+    return f"{seconds:g} second{'s' * (seconds != 1)}"
+
+
 def key_of(schedule: Schedule, at: int) -> str:
     """Return the idempotency key of a run: each time of a schedule starts one, whoever starts it."""
     return f"schedule:{schedule.id}:{schedule.created_at}:{at}"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import UsageError
-from runner.records.schedules import Schedule, checked, due, key_of, next_time, times_between
+from runner.records.schedules import Schedule, checked, due, in_words, key_of, next_time, times_between
 
 HOURLY = Schedule("s", "g", interval=3600, created_at=1_000, next_at=3_601_000)
 HOUR = 3_600_000
@@ -119,3 +119,31 @@ def test_a_schedule_that_makes_no_sense_is_refused(change):
     """At the door, with the reason."""
     with pytest.raises(UsageError):
         checked(replace(HOURLY, **change))
+
+
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [
+        ("0 3 * * *", "every day at 03:00"),
+        ("0 9 * * 1-5", "Monday to Friday at 09:00"),
+        ("0 9 * * 0", "every Sunday at 09:00"),
+        ("30 8 1 * *", "on day 1 of each month at 08:30"),
+        ("5 * * * *", "every hour at :05"),
+        ("*/15 * * * *", "every 15 minutes"),
+        ("*/7 * * * *", "*/7 * * * *"),
+        ("0 9 1 * 1", "0 9 1 * 1"),
+        ("0 9 * 1 *", "0 9 * 1 *"),
+    ],
+)
+def test_a_time_is_told_in_words(cron, words):
+    """The usual expressions have words; any other stays as it was written."""
+    assert in_words(Schedule("id", "graph", cron=cron)) == words
+
+
+def test_an_interval_is_told_in_its_largest_unit():
+    """Of those that leave no rest."""
+    assert [in_words(Schedule("id", "graph", interval=seconds)) for seconds in (60.0, 5400.0, 86_400.0)] == [
+        "every minute",
+        "every 90 minutes",
+        "every day",
+    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
-from runner.cli.schedules import when
-from runner.records.schedules import OVERLAPS, Schedule
+from runner.records.schedules import Schedule, in_words
 from runner.server.access import OPERATE, READ, Person
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
@@ -28,9 +29,8 @@ def schedules(request: Request, person: Annotated[Person, Depends(READ)], served
         request,
         "schedules.html",
         person,
-        schedules=[(schedule, when(schedule)) for schedule in served.scheduler.schedules.all()],
+        schedules=[(schedule, in_words(schedule)) for schedule in served.scheduler.schedules.all()],
         graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
-        overlaps=OVERLAPS,
     )
 
 
@@ -55,6 +55,21 @@ def add(
     made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
     served.scheduler.add(made)
     return back(request, "/schedules")
+
+
+@router.post("/schedules/{schedule_id}/backfill")
+def backfill(
+    request: Request,
+    schedule_id: str,
+    _: Operates,
+    served: Served,
+    first: Annotated[datetime, Form()],
+    last: Annotated[datetime, Form()],
+) -> Response:
+    """Start a run for each time of a range in UTC, and show them."""
+    span = (round(moment.replace(tzinfo=UTC).timestamp() * 1000) for moment in (first, last))
+    served.scheduler.backfill(schedule_id, *span)
+    return back(request, f"/runs?tag={quote(f'schedule={schedule_id}')}")
 
 
 @router.post("/schedules/{schedule_id}/{action}")
