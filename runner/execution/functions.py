@@ -28,7 +28,7 @@ import pydantic
 import pydantic_core
 
 from runner import async_loop
-from runner.definition.model import index_of
+from runner.definition.model import Definition, index_of
 from runner.errors import (
     ApprovalMismatch,
     DataMismatch,
@@ -575,6 +575,17 @@ class FunctionNode:
             raise context.mismatch
         # Code that swallows, wraps or replaces the exception of a question can't lose the question.
         return Interrupted(context.asked, context.saved()) if context.asked else ended
+
+
+def task_schema(definition: Definition) -> dict[str, Any] | None:
+    """Return the JSON Schema of a graph's task as its first functions declare it; None for any JSON."""
+    forms = [getattr(definition.nodes[name].executor, "form", None) for name in definition.entries]
+    taken = [form.taken for form in forms if isinstance(form, Typed)]
+    try:
+        schemas = [adapter.json_schema() for adapter in taken]
+    except pydantic.errors.PydanticInvalidForJsonSchema:
+        return None
+    return schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None
 
 
 def function_node(function: object) -> FunctionNode | None:

@@ -4,14 +4,26 @@ import re
 
 import pytest
 from markupsafe import escape
+from pydantic import BaseModel
 
-from runner.server.pages.rendering import ago, rough, visible
+from runner.server.pages.rendering import ago, coded, rough, visible
+from tests.graphs import wired
+from tests.server.conftest import GRAPHS, Site
 
 HTML = {"Accept": "text/html"}
 
 
 def token(site):
     return {"form_token": site.app.state.form_tokens.issue(site.person)}
+
+
+class Order(BaseModel):
+    number: int
+    urgent: bool
+
+
+def look_up(order: Order) -> str:
+    return f"{order.number} at once" if order.urgent else "later"
 
 
 def send(site, path, **fields):
@@ -28,6 +40,7 @@ def test_pages_are_whole_html(site):
         "/inbox",
         "/runs",
         "/graphs",
+        "/graphs/echo",
         "/schedules",
         "/workers",
         "/dead",
@@ -156,15 +169,44 @@ def test_runs_are_started_and_changed_with_forms(site):
 
 
 def test_a_schedule_is_made_with_a_form(site):
-    """The page lists it, pauses and removes it."""
+    """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
     made = send(site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome")
     assert made.status_code == 303
-    assert "0 3 * * * Europe/Rome" in site.http.get("/schedules", headers=HTML).text
+    assert "every day at 03:00" in site.http.get("/schedules", headers=HTML).text
 
+    span = {"first": "2026-01-01T00:00", "last": "2026-01-02T23:59"}
+    sent = send(site, "/schedules/nightly/backfill", **span)
+    assert sent.headers["location"] == "/runs?tag=schedule%3Dnightly"
+    assert len(site.client.runs(tags={"schedule": "nightly"})) == 2
     send(site, "/schedules/nightly/pause")
     assert "paused" in site.http.get("/schedules", headers=HTML).text
     send(site, "/schedules/nightly/remove")
     assert "No schedules" in site.http.get("/schedules", headers=HTML).text
+
+
+def test_a_graph_is_started_from_its_page(redis_url):
+    """The form has the fields of the task's type; what does not fit starts nothing."""
+    site = Site(redis_url, {"refund": lambda: wired({"look_up": look_up}).build(), "echo": GRAPHS["echo"]})
+    path, task = "/graphs/refund", {"f.number": "7", "f.urgent": "true"}
+
+    shown = site.http.get(path, headers=HTML).text
+    refused = send(site, path, **task | {"f.number": "seven"})
+    assert (refused.status_code, list(site.client.runs())) == (422, [])
+    started = send(site, path, key="of its page", **task)
+    twice = send(site, path, key="of its page", **task)
+    anything = send(site, "/graphs/echo", **{"f.answer": '{"a": [1]}'})
+    site.work()
+
+    assert ('type="number"' in shown, 'value="seven"' in refused.text) == (True, True)
+    assert started.headers["location"] == twice.headers["location"]
+    results = [site.client.run(run.run_id).result().results for run in site.client.runs()]
+    assert {key: node.output for nodes in results for key, node in nodes.items()} == {
+        "look_up": "7 at once",
+        "echo": {"task": {"a": [1]}},
+    }
+    assert started.headers["location"] in site.http.get(path, headers=HTML).text
+    assert anything.status_code == 303
+    assert site.http.get("/graphs/unknown", headers=HTML).status_code == 404
 
 
 def test_who_may_not_act_sees_no_form(site):
@@ -196,8 +238,6 @@ def test_links_stay_below_the_prefix(redis_url, root):
     from fastapi import FastAPI
     from fastapi.testclient import TestClient
 
-    from tests.server.conftest import GRAPHS, Site
-
     site = Site(redis_url, GRAPHS)
     run = site.start("approval")
     outer = FastAPI()
@@ -211,6 +251,7 @@ def test_links_stay_below_the_prefix(redis_url, root):
         f"/runs/{run.id}",
         f"/q/{run.interrupts()[0].id}",
         "/graphs",
+        "/graphs/echo",
         "/dead",
     ):
         text = http.get(root + path, headers=HTML).text
@@ -226,6 +267,7 @@ def test_nothing_that_is_shown_is_hidden():
     """Control and direction characters are escapes; line ends stay."""
     assert visible("a\u202eb\x1b[31m\nc\u200b") == "a\\u202eb\\x1b[31m\nc\\u200b"
     assert escape(visible("<b>")) == "&lt;b&gt;"
+    assert coded("set `<b>\u202e` now") == "set <code>&lt;b&gt;\\u202e</code> now"
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from runner.authoring.drawing import draw
+from runner.authoring.drawing import draw, outline
+from runner.errors import NotFoundError
+from runner.execution.functions import task_schema
 from runner.operations.dead import replay
 from runner.operations.freezing import freeze, thaw
 from runner.operations.views import read_workers
 from runner.records.freezes import scope_of
 from runner.server.access import ADMINISTER, OPERATE, READ, SEE, Person
+from runner.server.deciding import start_for
+from runner.server.forms import answer_of, fields_of
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Services, services
@@ -24,19 +32,86 @@ Served = Annotated[Services, Depends(services)]
 Seen = Annotated[Person, Depends(SEE)]
 Operates = Annotated[Person, Depends(OPERATE)]
 
+RECENT = 10
+"""Runs on the page of their graph."""
+
 
 @router.get("/graphs")
 def graphs(request: Request, person: Seen, served: Served) -> HTMLResponse:
-    """Show the graphs in the store, drawn where this server has their code."""
+    """List the graphs in the store, with the workers that have them."""
     published = served.store.graphs()
-    listed: list[dict[str, Any]] = []
-    for name in sorted(published):
-        if "/" in name:
-            continue
-        plan = served.plan(name)
-        drawing = Markup(draw(plan.definition, "svg")) if plan else ""  # noqa: S704 - our own, escaped
-        listed.append({"name": name, "fingerprint": published[name], "drawing": drawing})
+    alive = [worker for worker in read_workers(served.settings) if worker.state == "alive"]
+    listed = [
+        (name, published[name], [worker for worker in alive if name in worker.graphs])
+        for name in sorted(published)
+        if "/" not in name
+    ]
     return page(request, "graphs.html", person, graphs=listed)
+
+
+@router.get("/graphs/{name}")
+def graph(request: Request, name: str, person: Seen, served: Served) -> HTMLResponse:
+    """Show a graph: drawn, its latest runs, and a form that starts one."""
+    return _graph(request, served, person, name)
+
+
+@router.post("/graphs/{name}")
+async def start(request: Request, name: str, person: Operates, served: Served) -> Response:
+    """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
+    form = {field: value for field, value in (await request.form()).items() if isinstance(value, str)}
+    sent = {field.removeprefix("f."): value for field, value in form.items() if field.startswith("f.")}
+    return await run_in_threadpool(_start, request, served, person, name, form.get("key") or None, sent)
+
+
+def _start(
+    request: Request, served: Services, person: Person, name: str, key: str | None, sent: Mapping[str, str]
+) -> Response:
+    task, problems = answer_of(_task_schema(served, name), sent)
+    if problems:
+        return _graph(request, served, person, name, sent, problems)
+    return back(request, f"/runs/{start_for(served, person, name, task, key=key).id}")
+
+
+def _task_schema(served: Services, name: str) -> Mapping[str, Any]:
+    plan = served.plan(name)
+    schema = task_schema(plan.definition) if plan else None
+    return {"title": "Task, as JSON"} if schema is None else {"title": "Task", **schema}
+
+
+def _graph(
+    request: Request,
+    served: Services,
+    person: Person,
+    name: str,
+    sent: Mapping[str, str] | None = None,
+    problems: Mapping[str, str] | None = None,
+) -> HTMLResponse:
+    published, plan = served.store.graphs(), served.plan(name)
+    if name not in published or "/" in name:
+        raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
+    fingerprint = published[name]
+    if plan is not None and plan.topology.fingerprint == fingerprint:
+        drawing = draw(plan.definition, "svg")
+    else:
+        topology = served.store.topology(name, fingerprint)
+        drawing = outline(topology, {}) if topology else ""
+    return page(
+        request,
+        "graph.html",
+        person,
+        422 if problems else 200,
+        graph=name,
+        fingerprint=fingerprint,
+        drawing=Markup(drawing),  # noqa: S704 - our own, escaped
+        has_code=plan is not None,
+        is_refused=problems is not None,
+        fields=[
+            replace(part, problem=(problems or {}).get(part.name, ""))
+            for part in fields_of(_task_schema(served, name), sent)
+        ],
+        start_key=secrets.token_hex(16),
+        runs=served.client.runs(graph=name, limit=RECENT).items,
+    )
 
 
 @router.get("/workers")
