@@ -441,14 +441,15 @@ class Client:
         comment: str = "",
         proof: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
+        shown_at: int = 0,
     ) -> Receipt:
         """Decide on one question: "approve", "edit", "reject" or "respond".
 
         `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
         arguments that somebody else has edited. Votes add up for the same arguments only. `proof` is the
         signature of `approvals.vote_body`, which a rule may ask for; without it RUNNER_SIGNING_KEY signs, if
-        that is set. A question without a rule takes
-        "approve" as true, "reject" as false, and "respond".
+        that is set. `shown_at` (ms since 1970) is when you have shown the question to who decides, for the
+        audit. A question without a rule takes "approve" as true, "reject" as false, and "respond".
 
         Raises:
             UsageError: `by` is no principal. UnstorableError: the response can't be stored.
@@ -462,6 +463,7 @@ class Client:
             digest=digest,
             comment=comment,
             idempotency_key=idempotency_key,
+            shown_at=shown_at,
         )
         principal = principal_of(by)
         if proof is None:
@@ -469,7 +471,17 @@ class Client:
         else:
             body["proof"] = codec.pack(proof, "proof")
         packed: Any = codec.pack(response, "response")
-        choice = Choice(interrupt_id, decision, principal, packed, digest, comment, idempotency_key, body)
+        choice = Choice(
+            interrupt_id,
+            decision,
+            principal,
+            packed,
+            digest,
+            comment,
+            idempotency_key,
+            body,
+            shown_at=shown_at,
+        )
         return apply_choice(self.engine, choice)
 
     def respond_all(

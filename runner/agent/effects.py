@@ -50,6 +50,7 @@ from runner.records.codec import JSON
 from runner.records.digests import Action
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
+from runner.records.run import Status
 
 log = logging.getLogger(__name__)
 
@@ -299,6 +300,7 @@ class ToolExecution:
     ) -> None:
         self.effects, self.command, self.tool, self.questions = effects, command, tool, questions
         self.emit, self.checkpointer = effects.emit, effects.checkpointer
+        self._begun: Use | None = None
 
     @property
     def id(self) -> str:
@@ -332,6 +334,9 @@ class ToolExecution:
         status = "interrupt" if isinstance(outcome, ToolAsked) else "error"
         if isinstance(outcome, ToolEnded):
             status = outcome.result["status"]
+            if self._begun is not None:
+                came = Status.COMPLETED if status == "success" else Status.FAILED
+                outcome = replace(outcome, effect=self._begun.ended(came, outcome.result))
         self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
         return outcome
 
@@ -392,9 +397,9 @@ class ToolExecution:
 
     async def _use(self, recorded: Interrupt, approval: Approval) -> None:
         """Store that the approval is used, with the checkpoint from which this call begins."""
+        self._begun = Use(recorded.id, approval.effect, self.idempotency_key)
         if (recorded.used or {}).get("key") != self.idempotency_key:
-            use = Use(recorded.id, approval.effect, self.idempotency_key)
-            await self.effects.post(ApprovalUsed(self.id, use))
+            await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self, scope: str, number: int) -> None:
         """Refuse a call that was asked about and is now to another tool, which nobody is asked about."""

@@ -35,6 +35,7 @@ from runner.records.outcomes import (
     Succeeded,
     load_document,
 )
+from runner.records.run import Status
 from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class ClaimedVisit:
     def __post_init__(self) -> None:
         """Note what is stored now: `wrap_kept` writes it again."""
         self._kept, self._kept_messages = self.document, len(self.messages)
+        self._begun = dict[str, Use]()
+        for question in self.answers.values():
+            self._note_begun(question)
         self._warned = False
 
     @property
@@ -119,7 +123,8 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: it was used for something else. EffectsFrozen: the graph is frozen.
         """
-        self.check_effect()
+        if not use.result:
+            self.check_effect()
         if saved is None:
             reply = self._request(lambda: self.store.use(self.claim.token, use, self.wrap_kept()))
             self._check_owned(reply)
@@ -130,6 +135,18 @@ class ClaimedVisit:
             raise ApprovalMismatch(
                 f"the decision on {use.interrupt_id} was used for something else, and counts once."
             )
+        if use.key == self.idempotency_key:
+            self._begun[use.interrupt_id] = use
+
+    def _note_begun(self, question: Interrupt) -> None:
+        """Note that an earlier attempt of this visit has begun what a decision approves."""
+        used = question.used or {}
+        if used.get("key") == self.idempotency_key:
+            self._begun[question.id] = Use(question.id, used["effect"], used["key"])
+
+    def effects(self, status: Status, outcome: JSON) -> list[Use]:
+        """Return what this visit did by decisions, which ends with it in this outcome."""
+        return [use.ended(status, outcome) for use in self._begun.values()]
 
     def approved(
         self,
@@ -170,6 +187,7 @@ class ClaimedVisit:
                 f"what this node is about to do is not what was approved as {name!r}: the decision is "
                 f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
             )
+        self._note_begun(question)
         return question, approval
 
     def recall(self, session_id: str) -> Session:

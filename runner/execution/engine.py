@@ -430,6 +430,7 @@ class Engine:
                 insist=refusals >= CONDITION_TRIES,
                 session=outcome.session,
                 stay=visit.stays(),
+                effects=visit.effects(Status.COMPLETED, outcome.output),
             )
             reply = self._settle(visit.claim.token, settlement, nonce)
             if reply.word != "changed":
@@ -455,7 +456,9 @@ class Engine:
     def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry) -> Delivery:
         entry.pop("result", None)
         entry["error"] = asdict(outcome.error)
-        settlement = Settlement(Status.FAILED, "", None, entry, nodes.wrapped(visit, outcome))
+        effects = visit.effects(Status.FAILED, entry["error"])
+        saved = nodes.wrapped(visit, outcome)
+        settlement = Settlement(Status.FAILED, "", None, entry, saved, effects=effects)
         word = self._settle(visit.claim.token, settlement, ids.nonce()).word
         return Delivery(word, visit.graph_id, error=outcome.error)
 

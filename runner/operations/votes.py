@@ -64,6 +64,7 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
         choice.idempotency_key,
         answerers(engine, rule, question),
         choice.body,
+        choice.shown_at,
     )
     receipt, reply = engine.store.vote(ballot, ids.nonce())
     engine.ring(reply)
@@ -79,6 +80,7 @@ def apply_deed(
     to: Principal | str | None = None,
     ttl: float = 0,
     comment: str = "",
+    shown_at: int = 0,
 ) -> Receipt:
     """Do what somebody wants with a question with a rule, besides voting: see `ballots.Deed`.
 
@@ -104,7 +106,9 @@ def apply_deed(
             detail = f"a rule with identity of level {level_of(rule)} takes no delegated votes"
             return Receipt(ReceiptStatus.FORBIDDEN, interrupt_id, question.run_id, detail)
         answered = answerers(engine, rule, question)
-    deed = Deed(interrupt_id, kind, voter, other, round(ttl * 1000), comment, answered=answered)
+    deed = Deed(
+        interrupt_id, kind, voter, other, round(ttl * 1000), comment, answered=answered, shown_at=shown_at
+    )
     receipt, reply = engine.store.act(deed, ids.nonce())
     engine.ring(reply)
     return receipt

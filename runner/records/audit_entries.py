@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from runner.errors import UnstorableError
+from runner.errors import UnstorableError, UsageError
 from runner.records import codec, digests
+from runner.records.approvals import Principal
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord, Status
 
 Mode = Literal["off", "approvals", "all"]
@@ -38,6 +39,7 @@ TYPES: Mapping[str, str] = {
     EventKind.INTERRUPT_VOTED: "voted",
     EventKind.INTERRUPT_REFUSED: "refused",
     EventKind.INTERRUPT_USED: "used",
+    EventKind.EFFECT_ENDED: "effect.ended",
     EventKind.INTERRUPT_CLAIMED: "claimed",
     EventKind.INTERRUPT_RELEASED: "released",
     EventKind.INTERRUPT_DELEGATED: "delegated",
@@ -50,10 +52,21 @@ TYPES: Mapping[str, str] = {
 HASHED = frozenset({"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"})
 """Types of entries that have the hash of their event's data; that of a decision hashes the response."""
 
-STARTED, REMOVED = "run.started", "run.removed"
+STARTED, REMOVED, SHOWN = "run.started", "run.removed", "shown"
 
-ABOUT = ("by", "level", "method", "kid", "iss", "selector", "prev_vote", "to", "jti")
-"""What an entry takes from an event's data as it is: no more than names and digests."""
+AUTH = {
+    "level": "level",
+    "method": "method",
+    "iss": "iss",
+    "at": "authenticated_at",
+    "kid": "kid",
+    "jti": "jti",
+    "selector": "selector",
+}
+"""What an entry says of how sure it is who acts, and where an event's data have it."""
+
+OUTCOME = ("decision", "vote", "to", "key", "status")
+"""What an outcome takes from an event's data as it is: no more than names and numbers."""
 
 
 def type_of(kind: str, run: RunRecord) -> str:
@@ -77,17 +90,22 @@ def entry(
     question: str = "",
     actor: str = "",
     auth: Mapping[str, JSON] | None = None,
+    prev_vote: int = 0,
     hashes: Mapping[str, str] | None = None,
     outcome: Mapping[str, JSON] | None = None,
 ) -> dict[str, JSON]:
-    """Build an entry; parts that are empty are left out. `hashes` become its `digests`."""
+    """Build an entry; parts that are empty are left out. `hashes` become its `digests`.
+
+    The actor is a principal's key, whoever names them: "ana" is `human:|ana`.
+    """
     parts: dict[str, JSON] = {
         "run": _text(run),
         "node": _text(node),
         "visit": visit,
         "question": _text(question),
-        "actor": _text(actor),
+        "actor": _text(_key(actor)),
         "auth": dict(auth or {}),
+        "prev_vote": prev_vote,
         "digests": {name: value for name, value in (hashes or {}).items() if value},
         "outcome": {name: value for name, value in (outcome or {}).items() if value not in ("", None)},
     }
@@ -108,18 +126,21 @@ def of_event(
 ) -> dict[str, JSON]:
     """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
     about: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    auth = {name: _plain(about[name]) for name in ABOUT[1:] if about.get(name) not in (None, "")}
+    auth = {name: _plain(about[place]) for name, place in AUTH.items() if about.get(place) not in (None, "")}
     actor = about.get("by") or about.get("responder") or ""
     outcome: dict[str, JSON] = {}
     hashes: dict[str, str] = {}
     if question is not None:
         hashes = _digests_of(question)
-        outcome["decision"] = question.decision if type_ == "decided" else about.get("decision", "")
+        outcome = {name: _plain(about[name]) for name in OUTCOME if about.get(name) not in (None, "")}
         if type_ == "decided":
             actor = actor or question.responder or ""
+            outcome["decision"] = question.decision
             hashes["payload"] = payload(question.response)
         elif type_ == "asked":
             actor = actor or question.requester
+        elif type_ == SHOWN:
+            outcome = {"shown_at": _plain(about["shown_at"])}
         if about.get("effect"):
             hashes["effect"] = _text(str(about["effect"]))
     if type_ in {"run.ended", "run.retried"}:
@@ -127,7 +148,9 @@ def of_event(
     if type_ == "run.forked":
         outcome["source"] = _text(detail)
     said = detail if type_ == "run.cancelled" else data
-    if type_ in HASHED and said not in (None, ""):
+    if type_ == "effect.ended":
+        hashes["payload"] = _text(str(about.get("result", "")))
+    elif type_ in HASHED and said not in (None, ""):
         hashes["payload"] = payload(said)
     return entry(
         type_,
@@ -138,15 +161,16 @@ def of_event(
         question=question.id if question is not None else "",
         actor=str(actor),
         auth=auth,
+        prev_vote=int(about.get("prev_vote") or 0),
         hashes=hashes,
         outcome=outcome,
     )
 
 
-def started(run: RunRecord, created: int) -> dict[str, JSON]:
+def started(run: RunRecord, created: int, requester: str = "") -> dict[str, JSON]:
     """Build the first entry of a run, also where it is audited only from its first question on."""
     outcome = {"graph": _text(run.graph_id), "root": run.root if run.root != run.run_id else ""}
-    return entry(STARTED, at=created, run=run.run_id, outcome=outcome)
+    return entry(STARTED, at=created, run=run.run_id, actor=requester, outcome=outcome)
 
 
 def removed(run: RunRecord, at: int) -> dict[str, JSON]:
@@ -177,7 +201,17 @@ def _digests_of(question: Interrupt) -> dict[str, str]:
     made = {"question": question.digest, "effect": question.effect}
     if question.action is not None:
         made["action"] = digests.digest("action", question.action)
+    if question.rule is not None:
+        made["policy"] = digests.digest("policy", policy_of(question))
     return made
+
+
+def _key(actor: str) -> str:
+    """Return the key of who is named; a text that names no principal as it is."""
+    try:
+        return Principal.read(actor).key
+    except UsageError:
+        return actor
 
 
 def _plain(value: object) -> JSON:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from runner.errors import UsageError
-from runner.records import approvals, digests
+from runner.records import approvals, audit_entries, digests
 from runner.records.approvals import Count, Decision, Facts, Principal, Tally, Voter
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -38,6 +38,7 @@ class Choice:
     body: Mapping[str, JSON] = field(default_factory=dict)
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
+    shown_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Ballot:
 
     `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
     node, the principals who answered what the rule excludes. `body` is the message as it was signed.
+    `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
     """
 
     interrupt_id: str
@@ -58,6 +60,7 @@ class Ballot:
     idempotency_key: str | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
+    shown_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +68,23 @@ class Use:
     """What is about to be done by a decision: the effect's digest, under the key that every try of it has.
 
     `follows` is the key under which the node that asked may have used it already, for a node after it.
+    What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed.
     """
 
     interrupt_id: str
     effect: str
     key: str
     follows: str = ""
+    result: str = ""
+    status: str = ""
 
     def allowed(self, used: Mapping[str, Any] | None) -> bool:
         """Whether the decision may be used so: for the first time, or once more in the same try."""
         return used is None or (used["effect"] == self.effect and used["key"] in {self.key, self.follows})
+
+    def ended(self, status: str, value: JSON) -> Use:
+        """Return it with what came of it: the outcome of a node, or the result of a tool."""
+        return replace(self, result=audit_entries.payload(value), status=status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,7 @@ class Deed:
     comment: str = ""
     digest: str | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    shown_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +252,33 @@ def part_of(
     }
 
 
-def voted(ballot: Ballot, vote: Mapping[str, Any], given: Receipt) -> dict[str, JSON]:
-    """Return the data of the event that a vote leaves."""
-    data = {name: vote[name] for name in ("by", "decision", "effect", "weight", "selector", "stage", "level")}
+def voted(
+    ballot: Ballot, vote: Mapping[str, Any], given: Receipt, part: Mapping[str, Any]
+) -> dict[str, JSON]:
+    """Return the data of the event that a vote leaves; `part` is the voter's before it."""
+    data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
     numbers = {"have": given.have, "need": given.need, "against": given.against}
-    proof = ballot.body.get("proof") or {}
-    signed = {name: proof[name] for name in ("kid", "jti") if name in proof}
-    return {**data, **numbers, **signed, **({"comment": ballot.comment} if ballot.comment else {})}
+    more = {"vote": vote["n"], "prev_vote": part.get("n"), "comment": ballot.comment}
+    return {**identity(ballot), **data, **numbers, **{name: value for name, value in more.items() if value}}
+
+
+METHODS = ("asserted", "service", "login", "signature")
+"""How it is known who decides, by level; a passkey's signature is "webauthn"."""
+
+
+def identity(ballot: Ballot) -> dict[str, JSON]:
+    """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
+    voter, proof = ballot.voter, ballot.body.get("proof")
+    data: dict[str, JSON] = {"by": voter.principal.key, "level": voter.level, "method": METHODS[voter.level]}
+    if isinstance(proof, dict):
+        data |= {name: proof[name] for name in ("kid", "jti") if name in proof}
+        moment = proof.get("auth_time", proof.get("iat"))
+        if isinstance(moment, (int, float)):
+            data["authenticated_at"] = round(moment * 1000)
+        if proof.get("alg") == "webauthn":
+            data["method"] = "webauthn"
+    more = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
+    return data | {name: value for name, value in more.items() if value}
 
 
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:

@@ -339,17 +339,20 @@ def digest(interrupt: Interrupt) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
+def policy_of(interrupt: Interrupt) -> dict[str, JSON]:
+    """Return what is hashed as the policy of a question with a rule."""
+    lifetime = interrupt.expires_in
+    expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
+    return digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
+
+
 def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
     """Return what is hashed of a question with a rule, by the kind of its digest: see `records/digests.py`.
 
     Raises:
         UnstorableError: it has values that other languages would read as others.
     """
-    place = interrupt.place or {}
-    lifetime = interrupt.expires_in
-    expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
-    policy = digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
-    action = interrupt.action
+    place, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
     question: dict[str, JSON] = {
         "id": interrupt.id,
         "run": interrupt.run_id,

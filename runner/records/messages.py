@@ -103,6 +103,12 @@ class VoteMessage(Message):
     digest: str | None = Field(
         default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
     )
+    shown_at: int = Field(
+        default=0,
+        ge=0,
+        lt=2**53,
+        description="when who decides was shown the question, in ms since 1970; the audit says so, too",
+    )
     proof: dict[str, Any] | None = Proof
     reply_to: str | None = ReplyTo
 
@@ -121,6 +127,7 @@ class VoteMessage(Message):
             self.comment,
             self.idempotency_key or key,
             {name: part for name, part in body.items() if name != "reply_to"},
+            shown_at=self.shown_at,
         )
 
 
@@ -167,8 +174,11 @@ def vote_body(
     digest: str | None = None,
     comment: str = "",
     idempotency_key: str | None = None,
+    shown_at: int = 0,
 ) -> dict[str, JSON]:
     """Return the message of a vote, as it is signed: what is not set is left out.
+
+    `shown_at` (ms) is when the question was shown to who decides.
 
     Raises:
         UsageError: `by` names nobody. UnstorableError: the response can't be stored.
@@ -178,6 +188,7 @@ def vote_body(
         "digest": digest,
         "comment": comment or None,
         "idempotency_key": idempotency_key,
+        "shown_at": shown_at or None,
     }
     body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "decision": decision, "by": key_of(by)}
     return body | {name: part for name, part in optional.items() if part is not None}

@@ -327,6 +327,7 @@ class EventKind(enum.StrEnum):
     INTERRUPT_COMMENTED = "interrupt.commented"
     INTERRUPT_ESCALATED = "interrupt.escalated"
     INTERRUPT_USED = "interrupt.used"
+    EFFECT_ENDED = "interrupt.effect_ended"
     RECEIPT = "receipt"
     PROGRESS = "progress"
     AGENT = "agent"

@@ -222,12 +222,14 @@ def settle(
     edges: str,
     reads: Sequence[tuple[str, int, str]] = (),
     insist: bool = False,
+    effects: Sequence[str] = (),
 ) -> TransitionResult:
     """End a visit: record the status, send the arrivals. "settled", "stale", "changed" or "locked".
 
     `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that the
     conditions read, (node, 0, "") where there was none. "changed" means that one has changed since, so the
-    conditions must be evaluated again; with `insist` other nodes wait ("locked") meanwhile.
+    conditions must be evaluated again; with `insist` other nodes wait ("locked") meanwhile. `effects` are
+    the questions that had approved what has ended with the visit.
     """
     record = changes.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
@@ -245,6 +247,7 @@ def settle(
         return close(changes, "changed")
     changes.run = replace(changes.run, lock="")
     changes.add(DropTimer(TimerKind.NODE, node), *withdrawals(node, visit, record.questions))
+    changes.add(*(AddEvent(EventKind.EFFECT_ENDED, node, visit, question) for question in effects))
     finish(changes, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
     return close(changes, "settled")
 

@@ -6,6 +6,7 @@ A longer value is left out; it is in the run itself.
 from __future__ import annotations
 
 from runner.records import codec
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration
@@ -38,7 +39,13 @@ def settled(settlement: Settlement) -> dict[str, JSON]:
     return {
         EventKind.NODE_COMPLETED: value(settlement.output),
         EventKind.NODE_FAILED: error(settlement.entry),
+        **{use.interrupt_id: effect(use) for use in settlement.effects},
     }
+
+
+def effect(use: Use) -> JSON:
+    """Return what came of something that was approved, by its digest."""
+    return {"key": use.key, "effect": use.effect, "result": use.result, "status": use.status}
 
 
 def retried(entry: VisitEntry | None) -> dict[str, JSON]:

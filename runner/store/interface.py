@@ -146,7 +146,7 @@ class Settlement:
     is refused as "changed" locks the run for a short time. `session` is written with it. With `stay` the
     node that it makes ready may be claimed for this worker instead of rung for, where it is the only one and
     `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the one whose doorbell is
-    next in the node's queue.
+    next in the node's queue. `effects` are what people had approved and has ended with the visit.
     """
 
     status: Status
@@ -158,6 +158,7 @@ class Settlement:
     insist: bool = False
     session: Remembered | None = None
     stay: bool = False
+    effects: Sequence[Use] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def settle(book: Book[Kept], token: Token, settlement: Settlement, nonce: str) -
         edges=settlement.edges,
         reads=settlement.reads,
         insist=settlement.insist,
+        effects=[use.interrupt_id for use in settlement.effects],
         payloads=event_payloads.settled(settlement),
     )
     if run is not None and reply.word == "settled":
@@ -196,7 +197,7 @@ def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[lis
 
 
 def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
-    """Record what is about to be done by a decision, with the checkpoint that starts it."""
+    """Record what is about to be done by a decision, or has been done, with the checkpoint of that."""
     run = owned(book, token)
     if run is None:
         return Reply("stale")
@@ -204,7 +205,11 @@ def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
     if question is None or question.status is not InterruptStatus.ANSWERED or not use.allowed(question.used):
         return Reply("spent")
     run.keep(token.node, saved)
-    if question.used is None or question.used["key"] != use.key:
+    if use.result:
+        if "result" not in (question.used or {}):  # not a repeat
+            run.note_use(question, {**(question.used or {}), "result": use.result})
+            note(book, run, EventKind.EFFECT_ENDED, use.interrupt_id, event_payloads.effect(use))
+    elif question.used is None or question.used["key"] != use.key:
         run.note_use(question, {"key": use.key, "effect": use.effect, "at": book.clock()})
         data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
         note(book, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)

@@ -61,7 +61,7 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     if counted.weight and key in standing.lent:
         spent[standing.lent[key]] = count.tally.round
     run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
-    reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt))
+    reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part))
     if count.word == "accepted":
         reply = _decide(book, run, ballots.answer(question, ballot, count), nonce, now)
     return receipt, reply
@@ -88,12 +88,7 @@ def _refuse(book: Book[Kept], run: Kept, ballot: Ballot, receipt: Receipt) -> Re
     """Record that a vote was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused")
-    data: JSON = {
-        "by": ballot.voter.principal.key,
-        "decision": ballot.decision,
-        "detail": receipt.detail,
-        "level": ballot.voter.level,
-    }
+    data = {**ballots.identity(ballot), "decision": ballot.decision, "detail": receipt.detail}
     return note(book, run, EventKind.INTERRUPT_REFUSED, ballot.interrupt_id, data)
 
 
@@ -163,7 +158,8 @@ def act(book: Book[Kept], deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
     )
     run.put_standing(name, done.standing)
     receipt = ballots.receipt(deed, done.status)
-    return receipt, note(book, run, EVENTS[deed.kind], name, {"by": key, **done.data})
+    shown: dict[str, JSON] = {"shown_at": deed.shown_at} if deed.shown_at else {}
+    return receipt, note(book, run, EVENTS[deed.kind], name, {"by": key, **shown, **done.data})
 
 
 def _claim(case: Case) -> Done | Receipt:
@@ -232,7 +228,7 @@ def _withdraw(case: Case) -> Done | Receipt:
     gone = part["n"]
     for name in ("n", "round", "receipt", "nonce", "key"):
         part.pop(name, None)
-    data: dict[str, JSON] = {"decision": "withdrawn", "n": gone}
+    data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": gone}
     return Done(replace(case.standing, tally=tally), data, part, gone, ReceiptStatus.WITHDRAWN_VOTE)
 
 

@@ -315,12 +315,14 @@ def _audit(
         if book.audits != "all" and not ruled:
             return
         begun = book.clock() if type_ == audit_entries.STARTED else run.created_at
-        run.audit(audit_entries.started(run.record, begun))
+        run.audit(audit_entries.started(run.record, begun, run.requester()))
         if type_ == audit_entries.STARTED:
             return
     question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
     about = {"at": book.clock(), "detail": action.detail, "data": data, "question": question}
-    run.audit(audit_entries.of_event(type_, run.record, action.node, action.visit, **about))
+    shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
+    for entry_type in (*shown, type_):
+        run.audit(audit_entries.of_event(entry_type, run.record, action.node, action.visit, **about))
 
 
 def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:

@@ -7,8 +7,14 @@ import json
 import pytest
 
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.records.approvals import Rule
+from runner.records import audit_entries, digests
+from runner.records.approvals import Principal, Rule
+from runner.records.ballots import Use
 from runner.records.digests import Action
+from runner.records.interrupts import preimages
+from runner.records.outcomes import Saved
+from runner.records.run import Status
+from runner.store.interface import Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing.contract import ManualWorker
@@ -75,7 +81,10 @@ def test_a_question_with_a_rule_is_audited_with_its_run(make):
     assert asked["question"] == decided["question"] == question.id
     assert asked["digests"]["question"] == decided["digests"]["question"] == question.digest
     assert (asked["node"], asked["visit"]) == ("a", 1)
-    assert (voted["actor"], voted["auth"]) == ("human:|ana", {"level": 0, "selector": "group:finance"})
+    auth = {"level": 0, "method": "asserted", "selector": "group:finance"}
+    assert (voted["actor"], voted["auth"], voted["outcome"]["vote"]) == ("human:|ana", auth, 1)
+    policy = digests.digest("policy", preimages(store.interrupts([question.id])[0])["policy"])
+    assert {entry["digests"]["policy"] for entry in (asked, voted, decided)} == {policy}
     effect = Action.digest(REFUND)
     assert asked["digests"]["action"] == voted["digests"]["effect"] == decided["digests"]["effect"] == effect
     assert decided["outcome"] == {"decision": "approve"}
@@ -169,3 +178,86 @@ def test_a_child_run_names_its_root(make):
 
     child = entries(store)[-1]
     assert (child["type"], child["run_n"], child["outcome"]["root"]) == ("run.started", 0, token.run_id)
+
+
+def test_a_run_names_who_asked_for_it(make):
+    """The first entry has the requester as its actor, and so has that of a child run."""
+    store = make("all")
+    worker = ManualWorker(store)
+    run_id = worker.start(shape("a"), requester={"principal": "human:|cora"})
+    worker.start(shape("x"), parent=worker.claim(run_id, "a").token)
+
+    assert [entry.get("actor") for entry in entries(store)] == ["human:|cora"] * 2
+
+
+def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
+    """`auth` has the proof of a vote, and one that comes after an edit names the voter's vote before."""
+    store = make()
+    people = voting(ManualWorker(store), Rule(eligible=["group:finance"], need=2))
+    ana = Principal("ana", "https://login.example")
+    proof = {"alg": "Ed25519", "kid": "door", "jti": "1", "iat": 90, "exp": 99, "auth_time": 80}
+    people.vote(ana, level=2, body={"proof": proof})
+    people.vote("ben", "edit", {"order": "7", "amount": "9"})
+    people.vote(
+        ana, "edit", {"order": "7", "amount": "9"}, level=3, body={"proof": {"alg": "webauthn", "iat": 95}}
+    )
+
+    first, edit, last = (entry for entry in entries(store) if entry["type"] == "voted")
+    issuer = {"iss": "https://login.example", "selector": "group:finance"}
+    assert first["auth"] == {"level": 2, "method": "login", "at": 80_000, "kid": "door", "jti": "1", **issuer}
+    assert last["auth"] == {"level": 3, "method": "webauthn", "at": 95_000, **issuer}
+    assert (first.get("prev_vote"), edit.get("prev_vote"), last.get("prev_vote")) == (None, None, 1)
+    assert [entry["outcome"]["vote"] for entry in (first, edit, last)] == [1, 2, 3]
+
+
+def test_who_was_shown_the_question_is_audited_with_what_they_did(make):
+    """A door that says when it showed the question leaves an entry before that of the deed or the vote."""
+    store = make()
+    worker = ManualWorker(store)
+    people = voting(worker, RULE)
+    people.act("ben", "claim", ttl=1_000, shown_at=7)
+    people.vote("ana", shown_at=8)
+    voting(worker, RULE).vote("ana")  # control
+
+    expected = ["shown", "claimed", "shown", "voted", "decided", "run.started", "asked", "voted", "decided"]
+    assert types(store)[2:] == expected
+    ben, ana = (entry for entry in entries(store) if entry["type"] == "shown")
+    assert (ben["actor"], ben["outcome"]) == ("human:|ben", {"shown_at": 7})
+    assert (ana["actor"], ana["outcome"]) == ("human:|ana", {"shown_at": 8})
+    assert ana["digests"]["question"] == people.question.digest
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED])
+def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
+    """The settle that ends what was approved says so, by the digest of what came of it."""
+    store = make()
+    worker = ManualWorker(store)
+    people = voting(worker, RULE)
+    people.vote("ana")
+    token = worker.claim(people.question.run_id, "a").token
+    use = Use(people.question.id, Action.digest(REFUND), "key")
+    store.use(token, use, Saved({"v": 1}))
+    ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.ended(status, "paid")])
+    assert [store.settle(token, ended, "nonce").word for _ in range(2)] == ["settled"] * 2  # a repeat
+
+    assert types(store)[-3:] == ["used", "effect.ended", "run.ended"]
+    ended = entries(store)[-2]
+    assert ended["outcome"] == {"key": "key", "status": status}
+    assert ended["digests"]["payload"] == audit_entries.payload("paid")
+    assert ended["digests"]["effect"] == ended["digests"]["action"] == use.effect
+    assert "paid" not in json.dumps(entries(store))
+
+
+def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
+    """The checkpoint that ends an approved call of an agent says so, once however often it is sent."""
+    store = make()
+    worker = ManualWorker(store)
+    people = voting(worker, RULE)
+    people.vote("ana")
+    token = worker.claim(people.question.run_id, "a").token
+    use = Use(people.question.id, Action.digest(REFUND), "key")
+    for step in (use, use, use.ended("failed", "lost"), use.ended("failed", "lost")):
+        assert store.use(token, step, Saved({"v": 1})).word == "used"
+
+    assert types(store)[-2:] == ["used", "effect.ended"]
+    assert entries(store)[-1]["outcome"] == {"key": "key", "status": "failed"}

@@ -17,7 +17,7 @@ from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCall
 from runner.operations import recovery
 from runner.operations.questions import read_question
 from runner.operations.votes import apply_deed
-from runner.records import ballots, interrupts
+from runner.records import audit_entries, ballots, interrupts
 from runner.records.approvals import Voter
 from runner.records.ballots import Ballot
 from runner.records.json_form import document
@@ -59,6 +59,12 @@ def vote(run, name, decision="approve", response=None, *, question=None, signed=
     run.ring(reply.doorbells)
     run.go_on()
     return str(receipt.status)
+
+
+def endings(run):
+    """What the run's events say of effects that have ended: the key and the status of each."""
+    events = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
+    return [(data["key"], data["status"]) for data in events]
 
 
 class Till:
@@ -111,6 +117,18 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
     assert till.results(run) == ["paid 120"]
     (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
     assert used.data["key"] == till.paid[0][2]
+    (ended,) = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
+    result = {"toolUseId": "t0", "status": "success", "content": [{"text": "paid 120"}]}
+    assert ended == {**used.data, "result": audit_entries.payload(result), "status": "completed"}
+
+
+def test_a_call_that_fails_says_so(run_graph):
+    """The end of the effect has the status of the tool; one that nobody made has no end."""
+    run = run_graph(Till(ONE, calls=[("1042", "much"), ("1043", 1)]).graph, "refund 1042")
+    first, second = run.interrupts
+    vote(run, "ana", question=second.id, decision="reject", comment="no")
+    vote(run, "ana", question=first.id)
+    assert [status for _, status in endings(run)] == ["failed"]
 
 
 def test_a_tool_runs_as_it_was_edited(run_graph):
@@ -314,6 +332,7 @@ def test_a_later_node_does_what_was_approved(run_graph):
     assert (run.status, [amount for amount, _ in paid]) == (Status.COMPLETED, [120])
     keys = [event.data["key"] for event in run.events if event.kind == EventKind.INTERRUPT_USED]
     assert keys == [f"{run.id}.ask.1", paid[0][1]]
+    assert endings(run) == [(key, "completed") for key in keys]
 
 
 @pytest.mark.parametrize(
@@ -487,6 +506,7 @@ def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, mom
     asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
     assert len(asked) == 1
     assert till.results(run) == ["paid 120"]
+    assert endings(run) == [(till.paid[0][2], "completed")]
 
 
 @pytest.mark.parametrize("point", ["start", "before_use", "after_use", "before_commit"])
@@ -510,6 +530,7 @@ def test_a_crash_goes_on_under_the_same_approval(run_graph, crash_at, kind, poin
     assert len(set(keys)) == 1
     asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
     assert len(asked) == 1
+    assert endings(run) == [(keys[0], "completed")]
 
 
 def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
@@ -528,6 +549,7 @@ def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
     vote(run, "ana")
     run_graph.clock.advance(600)
     assert (run.status, len(keys), len(set(keys))) == (Status.COMPLETED, 3, 1)
+    assert endings(run) == [(keys[0], "completed")]
 
 
 def test_a_copied_decision_is_not_one(run_graph, keys):
@@ -649,6 +671,7 @@ def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
     assert ([order for order, _ in paid], run.status) == (["1042"], Status.COMPLETED)
     (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
     assert used.data["key"] == paid[0][1]
+    assert endings(run) == [(paid[0][1], "completed")]
 
 
 def test_a_rule_that_asks_for_identity_takes_no_delegation(run_graph):

@@ -212,8 +212,8 @@ def test_a_freeze_is_noticed_and_audited(site):
         ("effects.thawed", "tool:refund"),
     ]
     assert [(entry["type"], entry["actor"], entry["outcome"]) for entry in entries] == [
-        ("frozen", "ana", {"scope": "tool:refund"}),
-        ("thawed", "ben", {"scope": "tool:refund"}),
+        ("frozen", "human:|ana", {"scope": "tool:refund"}),
+        ("thawed", "human:|ben", {"scope": "tool:refund"}),
     ]
     assert "fraud" not in json.dumps(entries)
 

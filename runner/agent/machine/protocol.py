@@ -100,7 +100,9 @@ class PublishQuestions:
 
 @dataclass(frozen=True, slots=True)
 class RecordUse:
-    """Store that a decision is used, with a checkpoint; the call that it is for begins only then."""
+    """Store that a decision is used, with a checkpoint; the call that it is for begins only then. Or that
+    the call has ended.
+    """
 
     use: Use
 
@@ -172,7 +174,7 @@ class ModelReplied:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """A tool returned or raised; `duration` is in seconds."""
+    """A tool returned or raised; `duration` is in seconds, `effect` what it did by a decision."""
 
     id: str
     result: dict[str, JSON]
@@ -181,6 +183,7 @@ class ToolEnded:
     structured: JSON = None
     usage: dict[str, int] = field(default_factory=dict)
     subagent: SubagentState | None = None
+    effect: Use | None = None
 
 
 @dataclass(frozen=True, slots=True)

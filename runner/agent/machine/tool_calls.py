@@ -38,6 +38,7 @@ from runner.agent.machine.state import (
 )
 from runner.agent.machine.transition import Transition
 from runner.records import failures
+from runner.records.ballots import Use
 from runner.records.codec import JSON
 
 CANCELLED = "tool cancelled by user"
@@ -224,12 +225,13 @@ def tool_ended(transition: Transition, event: ToolEnded) -> None:
     transition.put(usage=add_usage(transition.state.usage, event.usage))
     result = {**event.result, "toolUseId": event.id}
     kind: Literal["success", "error"] = "success" if event.exception is None else "error"
-    _end_attempt(transition, event.id, Snapshot(kind, result, event.exception, None, event.duration))
+    snapshot = Snapshot(kind, result, event.exception, None, event.duration)
+    _end_attempt(transition, event.id, snapshot, event.effect)
 
 
-def _end_attempt(transition: Transition, key: str, snapshot: Snapshot) -> None:
+def _end_attempt(transition: Transition, key: str, snapshot: Snapshot, effect: Use | None = None) -> None:
     transition.put_call(key, snapshot=snapshot, stage=CallStage.AFTER, replayed=False)
-    transition.add(SaveCheckpoint(blocking=False))
+    transition.add(RecordUse(effect) if effect else SaveCheckpoint(blocking=False))
     _fire_after(transition, key)
 
 

@@ -272,7 +272,8 @@ class Hot:
             self._read_doorbell()
         seen = token.seen
         unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
-        if not isinstance(seen, Seen) or settlement.status is not Status.COMPLETED or unusual:
+        is_usual = settlement.status is Status.COMPLETED and not (unusual or settlement.effects)
+        if not isinstance(seen, Seen) or not is_usual:
             return None
         try:
             arguments, text = self._settle(token, seen, settlement, nonce, (output, entry))

@@ -341,8 +341,10 @@ class RedisStore:
 
         wants, asks = _saved_wants(token, settlement.saved)
         wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
+        for use in settlement.effects:
+            wants += _wants(token, *question_fields(use.interrupt_id))
         asks += retention.questions(token.run_id)
-        completes = settlement.status is Status.COMPLETED and not settlement.session
+        completes = settlement.status is Status.COMPLETED and not (settlement.session or settlement.effects)
         presumed = self._hot.presume(token, has_archive=self._has_archive) if completes else None
         reply = self._transactions.run("settle", plan, wants, asks, room=True, presumed=presumed)
         if settlement.stay and repeats and reply.word == "settled":
