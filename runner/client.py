@@ -359,18 +359,20 @@ class Client:
         tags: Mapping[str, str] | None = None,
         since: datetime | int | None = None,
         until: datetime | int | None = None,
+        text: str = "",
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[RunSummary]:
         """List the runs that match all filters, newest first.
 
-        `since` and `until` are about when a run began: datetimes, or milliseconds. To continue, pass the
+        `since` and `until` are about when a run began: datetimes, or milliseconds. `text` is in the value of
+        one of its tags, whatever its case; no index has that. To continue, pass the
         page's `next` as `cursor` until it is None; a page may have fewer items than `limit`.
 
         Raises:
             UsageError: the limit or the cursor can't be used.
         """
-        query = RunQuery(Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until))
+        query = RunQuery(Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until), text)
         return self.engine.store.runs(query, checked_limit(limit), cursor or "")
 
     def interrupts(

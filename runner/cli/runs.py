@@ -151,6 +151,7 @@ def runs() -> None:
 )
 @click.option("--graph", metavar="GRAPH", help="Filter by graph (default: any).")
 @tag_option("Filter by tag")
+@click.option("--text", default="", help="Filter by text in the value of a tag (default: any).")
 @click.option(
     "--since",
     metavar="TIME",
@@ -168,6 +169,7 @@ def list_runs(
     status: str | None,
     graph: str | None,
     tags: tuple[str, ...],
+    text: str,
     since: int | None,
     until: int | None,
     limit: int,
@@ -184,6 +186,7 @@ def list_runs(
     page.
     """
     filters: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
+    filters["text"] = text
     filters["tags"] = read_tags(tags)
     output = context.output
     page = read_pages(lambda number, after: _page(context, number, after, **filters), limit, cursor)

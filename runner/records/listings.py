@@ -80,13 +80,17 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A filter of runs: those that match all of these. Times are ms; `until` is exclusive."""
+    """A filter of runs: those that match all of these. Times are ms; `until` is exclusive.
+
+    `text` is in the value of a tag, whatever its case.
+    """
 
     status: Status | None = None
     graph: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
+    text: str = ""
 
     def fits(self, run: RunSummary) -> bool:
         return (
@@ -95,6 +99,7 @@ class RunQuery:
             and all(run.tags.get(name) == value for name, value in self.tags.items())
             and (self.since is None or run.created_at >= self.since)
             and (self.until is None or run.created_at < self.until)
+            and (not self.text or any(self.text.lower() in value.lower() for value in run.tags.values()))
         )
 
 

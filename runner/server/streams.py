@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -20,12 +20,14 @@ from typing import Any
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from runner.errors import StoreError
+from runner.records.run import existing
 from runner.server.access import Person
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
-from runner.store.redis.streams import NoticeTail
+from runner.store.redis.streams import Notice, NoticeTail
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +79,8 @@ class Hub:
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
 
-    def seated(self, person: Person, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
-        """Count a stream of a person while it is written.
-
-        Counted when it begins: one whose client is gone by then never does, and would count for ever.
+    def take_seat(self, person: Person) -> Callable[[], None]:
+        """Count a stream of a person until what this returns is called.
 
         Raises:
             Problem: they have too many.
@@ -89,20 +89,15 @@ class Hub:
         with self._lock:
             if self._people[name] >= STREAMS_EACH:
                 raise Problem(429, f"You have {STREAMS_EACH} streams open already; close one first.")
-        return self._counted(name, lines)
-
-    async def _counted(self, name: str, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
-        with self._lock:
             self._people[name] += 1
-        try:
-            async with aclosing(lines):
-                async for line in lines:
-                    yield line
-        finally:
+
+        def leave() -> None:
             with self._lock:
                 self._people[name] -= 1
                 if not self._people[name]:
                     del self._people[name]
+
+        return leave
 
     @contextmanager
     def subscribed(self, run_id: str, after: str) -> Iterator[Subscriber]:
@@ -200,14 +195,28 @@ async def run_stream(
 
 
 def _has_gap(store: Store, run_id: str, after: str) -> bool:
-    """Whether events behind a position have been removed already."""
+    """Whether events behind a position are gone: expired, or lost with the server that had them."""
     following = store.events(run_id, after, 1)
-    return bool(following) and int(following[0].position) > int(after) + 1
+    if following:
+        return int(following[0].position) > int(after) + 1
+    return int(after) > existing(store.read(run_id), run_id).events
 
 
-def stream_response(lines: AsyncGenerator[str]) -> StreamingResponse:
-    """Answer with a stream, which no proxy keeps back."""
-    return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS)
+class Stream(StreamingResponse):
+    """A stream of one person, which no proxy keeps back."""
+
+    def __init__(self, lines: AsyncGenerator[str], hub: Hub, person: Person) -> None:
+        """Take one of the person's seats; it is free again when the response is over, begun or not."""
+        self._lines, self._leave = lines, hub.take_seat(person)
+        super().__init__(lines, media_type="text/event-stream", headers=HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it until the client has gone."""
+        try:
+            async with aclosing(self._lines):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 # -- all runs ------------------------------------------------------------------------------------------------
@@ -221,27 +230,36 @@ class Ticker:
         self._lock = threading.Lock()
         self._listeners: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
-        self._position: tuple[str, ...] = ()
+        self._position: Position = ()
 
-    def begin(self) -> None:
-        """Note from where to follow: nothing that comes after this is left out. It waits for the store."""
+    def begin(self, subscriber: Subscriber) -> Position:
+        """Pass on what happens from now, and return the position of now. It waits for the store."""
         with self._lock:
             self._position = self._position or self._tail().end()
-
-    @contextmanager
-    def subscribed(self) -> Iterator[Subscriber]:
-        """Pass what happens since `begin` to the subscriber."""
-        subscriber = Subscriber(asyncio.get_running_loop())
-        with self._lock:
             self._listeners.add(subscriber)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name="runner-ticker", daemon=True)
                 self._thread.start()
-        try:
-            yield subscriber
-        finally:
-            with self._lock:
-                self._listeners.discard(subscriber)
+            return self._position
+
+    def end(self, subscriber: Subscriber) -> None:
+        """Pass nothing more on."""
+        with self._lock:
+            self._listeners.discard(subscriber)
+
+    def since(self, position: str) -> list[Event] | None:
+        """List what came behind a position; None where that is not known any more, or is much."""
+        tail, events = self._tail(), list[Event]()
+        reached = tuple(position.split(JOIN))
+        if not tail.knows(reached):
+            return None
+        while len(events) <= BEHIND:
+            more = tail.read(reached)
+            if not more:
+                return events
+            events += map(_ticker_event, more)
+            reached = more[-1][1]
+        return None
 
     def _follow(self) -> None:
         pause = threading.Event()
@@ -251,44 +269,69 @@ class Ticker:
                     self._thread, self._position = None, ()
                     return
             try:
-                notices, position = self._tail().read(self._position)
+                notices = self._tail().read(self._position)
             except StoreError as error:
                 log.warning("stream.failed: %s The streams go on when it is back.", error)
                 pause.wait(PAUSE)
                 continue
             if notices:
-                where = "_".join(position)
-                events = [
-                    Event(
-                        where, notice.kind, notice.at, notice.node, notice.visit, notice.detail, notice.run_id
-                    )
-                    for notice in notices
-                ]
+                events = list(map(_ticker_event, notices))
                 with self._lock:
-                    self._position = position
+                    self._position = notices[-1][1]
                     for subscriber in self._listeners:
                         subscriber.put(events)
             else:
                 pause.wait(2 * INTERVAL)
 
 
+Position = tuple[str, ...]
+"""Where a reader is in the notices of each partition; `JOIN` is between the parts in the id of an event."""
+
+JOIN = "_"
+
+
+def _ticker_event(item: tuple[Notice, Position]) -> Event:
+    notice, position = item
+    kind, run_id = notice.kind, notice.run_id
+    return Event(JOIN.join(position), kind, notice.at, notice.node, notice.visit, notice.detail, run_id)
+
+
+def _places(position: str) -> list[tuple[int, ...]]:
+    return [tuple(map(int, part.split("-"))) for part in position.split(JOIN)]
+
+
 async def ticker_stream(
-    request: Request, ticker: Ticker, read: Callable[[], Any], wanted: Callable[[Event], bool]
+    request: Request, ticker: Ticker, after: str, read: Callable[[], Any], wanted: Callable[[Event], bool]
 ) -> AsyncGenerator[str]:
-    """Write what happens to runs until the client has gone, beginning with a snapshot."""
+    """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
     yield f"retry: {round(PAUSE * 1000)}\n\n"
-    await run_in_threadpool(ticker.begin)
-    with ticker.subscribed() as subscriber:
-        # Read after that, so that nothing is between the two.
-        yield frame("snapshot", await run_in_threadpool(read))
+    subscriber = Subscriber(asyncio.get_running_loop())
+    try:
+        begun = JOIN.join(await run_in_threadpool(ticker.begin, subscriber))
+        missed = await run_in_threadpool(ticker.since, after) if after else None
+        if missed is None:
+            if after:
+                yield frame("reset", {"reason": "events between are not known any more"})
+            # Read when the reader is on its way, so that nothing is between the two.
+            yield frame("snapshot", await run_in_threadpool(read), begun)
+        reached = _places(begun if missed is None else after)
+        waiting = deque(missed or ())
         while not await request.is_disconnected():
             try:
-                event = await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+                event = (
+                    waiting.popleft() if waiting else await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+                )
             except TimeoutError:
                 yield ": nothing new\n\n"
                 continue
             if event is None:
                 return
-            if wanted(event):
+            place = _places(event.position)
+            if all(part <= other for part, other in zip(place, reached, strict=True)):
+                continue  # it was among what the client had missed
+            reached = [max(pair) for pair in zip(place, reached, strict=True)]
+            if await run_in_threadpool(wanted, event):
                 data = {"run_id": event.data, "node": event.node, "at": event.at, "detail": event.detail}
                 yield frame(event.kind, data, event.position)
+    finally:
+        ticker.end(subscriber)

@@ -14,6 +14,7 @@ def test_a_run_is_started_and_shown(site):
     site.work()
 
     assert started.status_code == 201
+    assert started.headers["location"] == f"/v1/runs/{started.json()['run_id']}"
     run = site.http.get(f"/v1/runs/{started.json()['run_id']}").json()
     assert (run["status"], run["task"], run["tags"]) == ("completed", {"order": 7}, {"team": "a"})
     assert [(node["id"], node["output"]) for node in run["nodes"]] == [("echo", {"task": {"order": 7}})]
@@ -25,11 +26,13 @@ def test_a_repeated_start_returns_the_same_run(site):
     body = {"graph": "echo", "task": 1}
 
     first, again = (site.http.post("/v1/runs", json=body, headers=key).json() for _ in range(2))
-    other = site.http.post("/v1/runs", json={**body, "task": 2}, headers=key)
+    others = [
+        site.http.post("/v1/runs", json={**body, **change}, headers=key)
+        for change in ({"task": 2}, {"tags": {"a": "b"}}, {"invocation_state": {"a": 1}})
+    ]
 
     assert first["run_id"] == again["run_id"]
-    assert other.status_code == 422
-    assert other.json()["run_id"] == first["run_id"]
+    assert [(other.status_code, other.json()["run_id"]) for other in others] == [(422, first["run_id"])] * 3
 
 
 def test_a_list_continues_with_its_cursor(site):
@@ -51,7 +54,13 @@ def test_runs_are_filtered(site):
     def listed(**params):
         return [run["run_id"] for run in site.http.get("/v1/runs", params=params).json()["items"]]
 
-    assert listed(status="failed") == listed(graph="broken") == listed(tag="team=a") == [failed]
+    assert (
+        listed(status="failed")
+        == listed(graph="broken")
+        == listed(tag="team=a")
+        == listed(text="A")
+        == [failed]
+    )
     assert listed(tag="team=c") == []
 
 
@@ -63,6 +72,7 @@ def test_runs_are_filtered(site):
         ("post", "/v1/runs", {"graph": ""}, 422),
         ("post", "/v1/runs", {"graph": "echo", "colour": 1}, 422),
         ("get", "/v1/runs?cursor=!", None, 400),
+        ("get", "/v1/graphs?cursor=!", None, 400),
         ("get", "/v1/runs?limit=0", None, 422),
         ("get", "/v1/runs?tag=a", None, 422),
         ("get", "/v1/questions/00none.a.1.b", None, 404),
@@ -96,8 +106,8 @@ def test_people_change_runs(site):
     waiting, failed = site.start("approval").id, site.start("broken").id
 
     assert site.http.post(f"/v1/runs/{waiting}:cancel", json={"reason": "no"}).json()["status"] == "cancelled"
-    assert site.http.post(f"/v1/runs/{waiting}:cancel", json={}).status_code == 409
-    assert site.http.post(f"/v1/runs/{failed}:retry", json={}).json()["nodes"] == ["fail"]
+    assert site.http.post(f"/v1/runs/{waiting}:cancel").status_code == 409
+    assert site.http.post(f"/v1/runs/{failed}:retry").json()["nodes"] == ["fail"]
     site.work()
     forked = site.http.post(f"/v1/runs/{failed}:fork", json={"node": "fail", "input": 1})
     again = site.http.post(f"/v1/runs/{waiting}:again", json={"task": 2})
@@ -204,6 +214,8 @@ def test_the_audit_is_verified_by_the_server_s_own_key(site, signed):
     assert site.http.get(f"/v1/audit/{run.id}").json()["result"] == "unverified"
     site.app.state.services.settings = settings
     shown = site.http.get(f"/v1/audit/{run.id}").json()
+    (head,) = site.http.get("/v1/audit").json()["items"]
+    assert (head["partition"], head["signed"]) == (0, head["size"])
     assert (shown["result"], bool(shown["items"])) == ("holds", True)
 
 

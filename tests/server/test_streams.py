@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -9,16 +10,21 @@ import pytest
 import redis
 
 from runner.server import streams
+from tests.waiting import wait_until
 
 SSE = {"Accept": "text/event-stream"}
 
 
-@contextmanager
 def stream(served, run_id, **headers):
+    return opened(served, f"/v1/runs/{run_id}/events", **headers)
+
+
+@contextmanager
+def opened(served, path, **headers):
     """Open a stream, and give its frames as (kind, position, data)."""
     with (
         httpx.Client(base_url=served.url, timeout=20) as http,
-        http.stream("GET", f"/v1/runs/{run_id}/events", headers={**SSE, **headers}) as reply,
+        http.stream("GET", path, headers={**SSE, **headers}) as reply,
     ):
         yield frames(reply.iter_lines())
 
@@ -69,8 +75,10 @@ def test_a_gap_is_said_and_bridged(site, served):
         (key,) = raw.keys(f"*{run.id}:e")
         raw.ltrim(key, 2, -1)
 
-    with stream(served, run.id, **{"Last-Event-ID": "1"}) as read:
-        assert [next(read)[0] for _ in range(2)] == ["reset", "snapshot"]
+    # 99 is a position that a lost server had given.
+    for position in ("1", "99"):
+        with stream(served, run.id, **{"Last-Event-ID": position}) as read:
+            assert [next(read)[0] for _ in range(2)] == ["reset", "snapshot"]
 
 
 def test_a_viewer_s_stream_has_no_payloads(site, served):
@@ -84,14 +92,15 @@ def test_a_viewer_s_stream_has_no_payloads(site, served):
 
 
 def test_a_person_has_a_few_streams_at_a_time(site, served):
-    """A page that leaks them does not take the server down; a closed one counts no longer."""
+    """Also where they open more at once; a closed one counts no longer."""
     run = site.start("approval")
-    with httpx.Client(base_url=served.url, timeout=20) as http:
-        path = f"/v1/runs/{run.id}/events"
-        replies = [http.send(http.build_request("GET", path, headers=SSE), stream=True) for _ in range(6)]
-        assert http.get(path, headers=SSE).status_code == 429
+    with httpx.Client(base_url=served.url, timeout=20) as http, ThreadPoolExecutor(9) as threads:
+        request = http.build_request("GET", f"/v1/runs/{run.id}/events", headers=SSE)
+        replies = list(threads.map(lambda _: http.send(request, stream=True), range(9)))
+        assert sorted(reply.status_code for reply in replies) == [200] * 6 + [429] * 3
         for reply in replies:
             reply.close()
+        wait_until(lambda: not site.app.state.services.hub._people, "the seats are free again")
 
 
 def test_a_stream_that_never_began_is_not_counted(site):
@@ -101,8 +110,16 @@ def test_a_stream_that_never_began_is_not_counted(site):
     async def lines():
         yield ""
 
-    streams_never_read = [hub.seated(site.person, lines()) for _ in range(2 * streams.STREAMS_EACH)]
-    assert len(streams_never_read) == 2 * streams.STREAMS_EACH
+    async def gone(message):
+        raise OSError
+
+    async def disconnect():
+        return {"type": "http.disconnect"}
+
+    for _ in range(2 * streams.STREAMS_EACH):
+        response = streams.Stream(lines(), hub, site.person)
+        with pytest.raises((OSError, ExceptionGroup)):
+            asyncio.run(response({"type": "http"}, disconnect, gone))
 
 
 @pytest.mark.slow
@@ -145,11 +162,8 @@ def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
 def test_what_happens_to_all_runs_is_heard(site, served):
     """It begins with the open questions; then each question and each end of a run is an event."""
     first = site.start("approval")
-    with (
-        httpx.Client(base_url=served.url, timeout=20) as http,
-        http.stream("GET", "/v1/events?graph=approval", headers=SSE) as reply,
-    ):
-        read = frames(reply.iter_lines())
+    path = "/v1/events?graph=approval"
+    with opened(served, path) as read:
         kind, _, document = next(read)
         assert (kind, [item["run_id"] for item in document["items"]]) == ("snapshot", [first.id])
 
@@ -163,3 +177,13 @@ def test_what_happens_to_all_runs_is_heard(site, served):
 
     assert [kind for kind, _, _ in heard] == ["interrupt.asked", "interrupt.answered", "run.ended"]
     assert {data["run_id"] for _, _, data in heard} == {second.id}
+
+    with opened(served, path, **{"Last-Event-ID": heard[0][1]}) as read:
+        assert [next(read), next(read)] == heard[1:]
+        third = site.start("approval")
+        assert next(read)[2]["run_id"] == third.id
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        (key,) = raw.keys("*notices")
+        raw.xtrim(key, maxlen=2, approximate=False)
+    with opened(served, path, **{"Last-Event-ID": heard[0][1]}) as read:
+        assert [next(read)[0], next(read)[0]] == ["reset", "snapshot"]

@@ -71,6 +71,25 @@ def test_a_vote_names_what_was_shown(site, asked):
     assert site.http.get(f"/v1/questions/{asked.id}").json()["votes"] == []
 
 
+@pytest.mark.parametrize("graph", ["refund", "approval"])
+def test_a_key_stands_for_one_vote(site, graph):
+    """The same vote again gets its receipt again, another one under its key is refused."""
+    question = site.start(graph, requester="cora").interrupts()[0]
+    finance(site, "ana")
+    headers = {"If-Match": f'"{question.digest}"', "Idempotency-Key": "k"}
+    body = (
+        {"decision": "respond", "response": {"ok": True}} if graph == "approval" else {"decision": "approve"}
+    )
+    other = {**body, "response": {"ok": False}} if graph == "approval" else {"decision": "reject"}
+
+    def post(body):
+        return site.http.post(f"/v1/questions/{question.id}/votes", json=body, headers=headers)
+
+    first, again, another = post(body), post(body), post(other)
+
+    assert (first.status_code, again.json(), another.status_code) == (200, first.json(), 422)
+
+
 def test_a_vote_that_is_late_is_gone(site, asked):
     """Whoever comes behind the decision gets 410, and learns who decided."""
     for name in ("ana", "ben"):

@@ -16,9 +16,10 @@ from runner.operations.audit_files import export_lines, read_public, verify_file
 from runner.operations.freezing import freeze, thaw
 from runner.operations.sealing import terms
 from runner.records.freezes import scope_of
-from runner.records.json_form import document
+from runner.records.json_form import document, stamp
 from runner.records.run import existing
 from runner.server.access import ADMINISTER, READ, SEE, Person
+from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1", tags=["audit"])
@@ -63,6 +64,25 @@ def audit_of(served: Services, run_id: str) -> RunAudit:
     return RunAudit(entries, verdict.result.name.lower(), verdict.text, lines)
 
 
+@router.get("/audit", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE])
+def heads(_: Reads, served: Served) -> dict[str, Any]:
+    """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
+    items = []
+    for partition, log in enumerate(served.audit_logs):
+        head = log.head()
+        items.append(
+            {
+                "partition": partition,
+                "size": head.size,
+                "signed": head.signed,
+                "signed_at": stamp(head.signed_at),
+                "checkpoint": head.note,
+                "problem": head.problem,
+            }
+        )
+    return {"items": items, "next": None}
+
+
 @router.get("/audit/{run_id}", summary="Show the audit of a run, verified")
 def show(run_id: str, _: Reads, served: Served) -> Any:
     """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
@@ -89,7 +109,7 @@ class Scope(BaseModel):
     reason: str = Field(min_length=1)
 
 
-@router.get("/freezes", summary="List what is frozen")
+@router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
 def list_freezes(_: Annotated[Person, Depends(SEE)], served: Served) -> dict[str, Any]:
     """List the freezes: no effect of theirs happens until they are thawed."""
     return {"items": document(list(served.store.frozen().values())), "next": None}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from runner.operations.dead import replay
 from runner.records.json_form import document
 from runner.server.access import OPERATE, READ, Person
-from runner.server.api.documents import PAGE, Limit
+from runner.server.api.documents import ONE_PAGE, PAGE, Limit
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
@@ -18,7 +18,7 @@ Served = Annotated[Services, Depends(services)]
 Operates = Annotated[Person, Depends(OPERATE)]
 
 
-@router.get("", summary="List dead letters, newest first")
+@router.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
 def list_letters(_: Annotated[Person, Depends(READ)], served: Served, limit: Limit = PAGE) -> dict[str, Any]:
     """List messages that could not be used and nodes that were given up, with the reasons."""
     return {"items": document(served.dead_letters.all(limit)), "next": None}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Depends, Query
 from pydantic import AfterValidator
 
 from runner.operations.exports import Question
@@ -42,6 +42,16 @@ Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of the page at mo
 Cursor = Annotated[
     str | None, Query(description="`next` of the page before."), AfterValidator(_checked_cursor)
 ]
+
+
+def _no_cursor(cursor: Annotated[str | None, Query(include_in_schema=False)] = None) -> None:
+    if cursor:
+        raise Problem(400, "This list has one page, so there is no cursor for it.")
+
+
+ONE_PAGE = Depends(_no_cursor)
+"""Of a list that is whole: `next` is always null."""
+
 Moment = Annotated[datetime | None, Query(description="A time as RFC 3339.")]
 
 

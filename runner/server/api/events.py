@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from runner.operations.questions import read_questions
@@ -15,6 +15,8 @@ from runner.server.services import Services, services
 from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
+
+POSITION = r"^(\d{1,18}-\d{1,18}(_\d{1,18}-\d{1,18})*)?$"
 
 
 @router.get(
@@ -29,10 +31,13 @@ def events(
     served: Annotated[Services, Depends(services)],
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
     kind: Annotated[list[str] | None, Query(description="Such as run.ended; may be repeated.")] = None,
+    after: Annotated[str, Query(pattern=POSITION)] = "",
+    last_event_id: Annotated[str, Header(pattern=POSITION)] = "",
 ) -> StreamingResponse:
     """Begin with a `snapshot`, the first open questions; then one event for each notice.
 
-    It is for showing what happens: a client that was away gets a new snapshot, and not what it missed.
+    A client that comes back with `Last-Event-ID` or `after` goes on; where what it missed is gone, it gets a
+    `reset` and a new snapshot. It is for showing what happens, not for work that must be done for each.
     """
 
     def snapshot() -> Any:
@@ -49,5 +54,5 @@ def events(
         root = served.store.peek(run.root) if run is not None and run.root != run.run_id else run
         return root is not None and root.graph_id == graph
 
-    lines = streams.ticker_stream(request, served.ticker, snapshot, wanted)
-    return streams.stream_response(served.hub.seated(person, lines))
+    lines = streams.ticker_stream(request, served.ticker, last_event_id or after, snapshot, wanted)
+    return streams.Stream(lines, served.hub, person)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from runner.authoring.drawing import draw
 from runner.errors import NotFoundError
 from runner.server.access import SEE, Person
+from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
@@ -17,7 +18,7 @@ Served = Annotated[Services, Depends(services)]
 Seen = Annotated[Person, Depends(SEE)]
 
 
-@router.get("", summary="List the graphs in the store")
+@router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
 def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
     published = served.store.graphs()

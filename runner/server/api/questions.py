@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, Field
 
 from runner.errors import RunnerError, StoreError
 from runner.operations.questions import check_alike, read_question, read_questions
+from runner.operations.votes import plain_answer
+from runner.records.ballots import Choice
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.json_form import document
 from runner.server.access import DECIDE, OPERATE, SEE, Person
@@ -107,11 +109,36 @@ def vote(
     """Count a decision. `counted` needs more votes, `accepted` has decided.
 
     Without If-Match: 428; with another digest than the question's: 412. A second vote of one person is 409,
-    one that comes too late 410, with who was first.
+    one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
     digest = _matched(served, question_id, if_match)
     decided = Decision(body.decision, body.response, digest, body.comment, idempotency_key, body.proof)
-    return _answered(decide(served, person, question_id, decided))
+    told = _answered(decide(served, person, question_id, decided))
+    if idempotency_key is not None:
+        _check_same(served, person, question_id, decided)
+    return told
+
+
+def _check_same(served: Services, person: Person, question_id: str, decided: Decision) -> None:
+    """Refuse a key whose first receipt was for something else.
+
+    Raises:
+        Problem: it was.
+    """
+    question, key = served.client.interrupt(question_id), decided.idempotency_key
+    if question.rule is None:
+        answer = plain_answer(Choice(question_id, decided.decision, person.principal, decided.response))
+        same = (question.response, question.responder) == (answer.response, answer.responder)
+    else:
+        sent = (decided.decision, decided.response, decided.comment)
+        bodies = [vote["body"] for vote in served.store.votes(question_id) if "body" in vote]
+        same = all(
+            (body["decision"], body.get("response"), body.get("comment", "")) == sent
+            for body in bodies
+            if (body["by"], body.get("idempotency_key")) == (person.principal.key, key)
+        )
+    if not same:
+        raise Problem(422, "The Idempotency-Key is that of another vote; this one was not counted.")
 
 
 def _matched(served: Services, question_id: str, if_match: str | None) -> str:
@@ -162,7 +189,9 @@ class Comment(BaseModel):
 
 
 @router.post("/{question_id}:claim", summary="Say that you work on a question")
-def claim(question_id: str, body: Claim, person: Decides, served: Served) -> Any:
+def claim(
+    question_id: str, person: Decides, served: Served, body: Annotated[Claim, Body(default_factory=Claim)]
+) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
     return _answered(act(served, person, question_id, "claim", ttl=body.ttl))
 
@@ -209,7 +238,10 @@ def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
 
 @router.post("/{question_id}:withdraw", status_code=204, summary="Withdraw an open question")
 def withdraw(
-    question_id: str, body: Withdrawal, _: Annotated[Person, Depends(OPERATE)], served: Served
+    question_id: str,
+    _: Annotated[Person, Depends(OPERATE)],
+    served: Served,
+    body: Annotated[Withdrawal, Body(default_factory=Withdrawal)],
 ) -> None:
     """Withdraw a question; with `reask` its node runs again at once and may ask anew."""
     served.client.withdraw(question_id, body.reason, reask=body.reask)

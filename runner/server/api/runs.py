@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -98,6 +98,7 @@ class MigrateRequest(BaseModel):
 
 @router.post("", status_code=201, summary="Start a run")
 def start(
+    request: Request,
     body: NewRun,
     person: Operates,
     served: Served,
@@ -116,16 +117,22 @@ def start(
     )
     if idempotency_key is not None:
         _check_same(served, started, body)
-    response.headers["location"] = started.id
+    response.headers["location"] = address(request, started.id)
     return {"run_id": started.id, "graph": body.graph, "status": str(started.status)}
+
+
+def address(request: Request, run_id: str) -> str:
+    """Return the path under which a run is shown, as a client outside a mount sees it."""
+    return f"{str(request.scope.get('root_path', '')).rstrip('/')}/v1/runs/{run_id}"
 
 
 def _check_same(served: Services, started: Run, body: NewRun) -> None:
     snapshot = served.store.read(started.id)
     if snapshot is None:
         return
-    earlier = (plain(codec.unpack(snapshot.task)), dict(snapshot.tags), snapshot.record.graph_id)
-    if earlier != (body.task, body.tags, body.graph):
+    stored = (snapshot.task, snapshot.invocation_state or {})
+    earlier = (*(plain(codec.unpack(value)) for value in stored), dict(snapshot.tags))
+    if earlier != (body.task, body.invocation_state or {}, body.tags):
         raise Problem(
             422,
             f"The Idempotency-Key is that of run {started.id}, which has another body.",
@@ -142,6 +149,7 @@ def list_runs(
     tag: Annotated[list[str] | None, Query(description="name=value; may be repeated.")] = None,
     since: Moment = None,
     until: Moment = None,
+    text: Annotated[str, Query(max_length=500, description="Is in the value of a tag.")] = "",
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
@@ -149,7 +157,7 @@ def list_runs(
     tags = dict(_pair(text) for text in tag or ())
     return page_document(
         served.client.runs(
-            status, graph=graph, tags=tags, since=since, until=until, limit=limit, cursor=cursor
+            status, graph=graph, tags=tags, since=since, until=until, text=text, limit=limit, cursor=cursor
         )
     )
 
@@ -218,11 +226,13 @@ def _stream(request: Request, served: Services, person: Person, run_id: str, aft
 
     hub = served.hub
     lines = streams.run_stream(request, hub, served.store, run_id, after, snapshot, show)
-    return streams.stream_response(hub.seated(person, lines))
+    return streams.Stream(lines, hub, person)
 
 
 @router.post("/{run_id}:cancel", summary="Stop a run and its child runs")
-def cancel(run_id: str, body: Reason, person: Operates, served: Served) -> dict[str, str]:
+def cancel(
+    run_id: str, person: Operates, served: Served, body: Annotated[Reason, Body(default_factory=Reason)]
+) -> dict[str, str]:
     """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
     run = served.client.run(run_id)
     if not run.cancel(body.reason or f"cancelled by {person.principal.name or person.principal.sub}"):
@@ -231,29 +241,50 @@ def cancel(run_id: str, body: Reason, person: Operates, served: Served) -> dict[
 
 
 @router.post("/{run_id}:retry", summary="Resume a failed or cancelled run")
-def retry(run_id: str, body: RetryRequest, _: Operates, served: Served) -> dict[str, Any]:
+def retry(
+    run_id: str,
+    _: Operates,
+    served: Served,
+    body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
+) -> dict[str, Any]:
     """Run failed and cancelled nodes again; what has completed stays."""
     return {"run_id": run_id, "nodes": served.client.run(run_id).retry(body.node)}
 
 
 @router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
-def fork(run_id: str, body: ForkRequest, _: Operates, served: Served) -> dict[str, str]:
+def fork(
+    request: Request, run_id: str, body: ForkRequest, _: Operates, served: Served, response: Response
+) -> dict[str, str]:
     """Start a new run that keeps what does not depend on the node."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}
     run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **changes)
+    response.headers["location"] = address(request, run.id)
     return {"run_id": run.id, "status": str(run.status)}
 
 
 @router.post("/{run_id}:again", status_code=201, summary="Start a new run like this one")
-def again(run_id: str, body: AgainRequest, _: Operates, served: Served) -> dict[str, str]:
+def again(
+    request: Request,
+    run_id: str,
+    _: Operates,
+    served: Served,
+    response: Response,
+    body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
+) -> dict[str, str]:
     """Start a new run of the same graph from its beginning."""
     changes = {"task": body.task} if "task" in body.model_fields_set else {}
     run = served.client.run(run_id).again(**changes)
+    response.headers["location"] = address(request, run.id)
     return {"run_id": run.id, "status": str(run.status)}
 
 
 @router.post("/{run_id}:migrate", summary="Move a waiting run to the present version of its graph")
-def migrate(run_id: str, body: MigrateRequest, _: Operates, served: Served) -> Any:
+def migrate(
+    run_id: str,
+    _: Operates,
+    served: Served,
+    body: Annotated[MigrateRequest, Body(default_factory=MigrateRequest)],
+) -> Any:
     """Say what would become of each node; with `dry_run` false, do it."""
     result = served.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
     return document(result)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from runner.records.json_form import document
 from runner.records.schedules import Schedule
 from runner.server.access import OPERATE, READ, Person
+from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -44,7 +45,7 @@ class Range(BaseModel):
     last: datetime
 
 
-@router.get("", summary="List schedules")
+@router.get("", summary="List schedules", dependencies=[ONE_PAGE])
 def list_schedules(_: Reads, served: Served) -> dict[str, Any]:
     """List the schedules by their ids."""
     return {"items": document(served.scheduler.schedules.all()), "next": None}

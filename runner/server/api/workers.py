@@ -9,12 +9,13 @@ from fastapi import APIRouter, Depends
 from runner.operations.views import read_workers
 from runner.records.json_form import document
 from runner.server.access import SEE, Person
+from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Services, services
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
-@router.get("", summary="List workers and keepers")
+@router.get("", summary="List workers and keepers", dependencies=[ONE_PAGE])
 def list_workers(
     _: Annotated[Person, Depends(SEE)], served: Annotated[Services, Depends(services)]
 ) -> dict[str, Any]:

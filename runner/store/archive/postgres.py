@@ -205,6 +205,9 @@ def _conditions(query: RunQuery, cursor: str) -> tuple[list[str], list[Any]]:
         chosen.append(("created_at >= %s", [_time(query.since)]))
     if query.until is not None:
         chosen.append(("created_at < %s", [_time(query.until)]))
+    if query.text:
+        values = "SELECT FROM jsonb_each_text(tags) WHERE position(lower(%s) IN lower(value)) > 0"
+        chosen.append((f"EXISTS ({values})", [_without_nul(query.text)]))
     if cursor:
         created_at, run_id = place_of(cursor)
         chosen.append(("(created_at, run_id) < (%s, %s)", [_time(created_at), _without_nul(run_id)]))

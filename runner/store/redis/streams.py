@@ -7,6 +7,7 @@ StoreError when Redis can't be reached.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -392,24 +393,45 @@ class NoticeTail:
         self._streams = [(RedisConnection(url, own.prefix), own.notices) for url, own in keys]
 
     def end(self) -> tuple[str, ...]:
-        """Return the position behind the last notice of each partition."""
-        ends = []
-        for server, stream in self._streams:
-            last = server.call("XREVRANGE", stream, "+", "-", "COUNT", 1)
-            ends.append(last[0][0].decode() if last else "0-0")
-        return tuple(ends)
+        """Return the position behind the last notice of each partition, deleted or not."""
+        return tuple(self._last(server, stream) for server, stream in self._streams)
 
-    def read(self, after: Sequence[str], limit: int = 100) -> tuple[list[Notice], tuple[str, ...]]:
-        """Return what came behind a position, and the position behind that."""
-        notices, ends = [], []
-        for (server, stream), position in zip(self._streams, after, strict=True):
-            entries = server.call("XRANGE", stream, f"({position}", "+", "COUNT", limit)
-            notices += [
-                _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True)))
-                for entry, fields in entries
-            ]
-            ends.append(entries[-1][0].decode() if entries else position)
-        return sorted(notices, key=lambda notice: notice.at), tuple(ends)
+    def knows(self, position: Sequence[str]) -> bool:
+        """Whether all that came behind a position is still there.
+
+        It is where the notice of the position itself is, since the oldest are deleted first, or where
+        nothing has come.
+        """
+        return len(position) == len(self._streams) and all(
+            bool(server.call("XRANGE", stream, part, part)) or self._last(server, stream) == part
+            for (server, stream), part in zip(self._streams, position, strict=True)
+        )
+
+    def read(self, after: Sequence[str], limit: int = 100) -> list[tuple[Notice, tuple[str, ...]]]:
+        """Return what came behind a position, each with the position behind it."""
+        partitions = []
+        for number, (server, stream) in enumerate(self._streams):
+            entries = server.call("XRANGE", stream, f"({after[number]}", "+", "COUNT", limit)
+            partitions.append(
+                [
+                    (number, _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))))
+                    for entry, fields in entries
+                ]
+            )
+        reached = list(after)
+        notices = []
+        for number, notice in heapq.merge(*partitions, key=lambda item: item[1].at):
+            reached[number] = notice.entry
+            notices.append((notice, tuple(reached)))
+        return notices
+
+    @staticmethod
+    def _last(server: RedisConnection, stream: str) -> str:
+        if not server.call("EXISTS", stream):
+            return "0-0"
+        with server.translated():
+            last: bytes = server.client_of(stream).xinfo_stream(stream)["last-generated-id"]
+        return last.decode()
 
 
 def _notices(found: Found) -> list[Notice]:

@@ -232,6 +232,8 @@ class ReadingContract:
             (RunQuery(graph="one", since=began + 1), [third]),
             (RunQuery(graph="none"), []),
             (RunQuery(tags={"team": "re"}), []),
+            (RunQuery(text="RE"), [second, first]),
+            (RunQuery(text="team"), []),
         ]:
             assert self._runs(store, query) == [run_id], query
         (summary,) = store.runs(RunQuery(until=began))
