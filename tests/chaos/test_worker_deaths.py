@@ -22,13 +22,13 @@ errand = functools.partial(Step, graph="errand")
 STEPS = {
     "nodes": [
         errand("effect.before"),
-        errand("claim.before"),
+        errand("claim.before", "begin"),
         errand("save.after"),
         errand("park.after", "ask"),
     ],
     "results": [
         errand("effect.after"),
-        errand("claim.after"),
+        errand("claim.after", "begin"),
         errand("settle.before"),
         errand("settle.after"),
     ],
