@@ -85,9 +85,11 @@ class Claims:
             while len(self._claims) > self.slots:
                 del self._claims[next(iter(self._claims))]
 
-    def take(self, task_id: str) -> Claim | None:
+    def take(self, task_id: str, nonce: str) -> Claim | None:
+        """Return the claim of a task that stays. One that was returned is not that of the next doorbell."""
         with self._lock:
-            return self._claims.pop(task_id, None)
+            claim = self._claims.pop(task_id, None)
+        return claim if claim is not None and claim.record.nonce == nonce else None
 
 
 claims = Claims()

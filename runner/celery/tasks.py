@@ -90,7 +90,8 @@ def run_node(self: Any) -> Next | None:
     engine = engine_of(self.app)
     try:
         run_id, node, visit, attempt = visit_of(self.request.id)
-        claim, nonce, stays = claims.take(self.request.id), nonce_of(self.request), may_stay(self.request)
+        nonce, stays = nonce_of(self.request), may_stay(self.request)
+        claim = claims.take(self.request.id, nonce)
         waited = None if nonce else waiting_since(engine.store, run_id, node)
         if claim is not None:
             delivery = engine.execute(claim, stays)

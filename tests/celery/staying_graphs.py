@@ -6,6 +6,7 @@ import os
 import threading
 from itertools import pairwise
 
+import redis
 from celery import current_task
 
 from runner import graph
@@ -30,7 +31,15 @@ def gated(ctx):
     """As `note`, then wait until the test opens the gate of this node."""
     came = note(ctx)
     with store() as client:
-        wait_until(lambda: ctx.check() or client.exists(f"gate:{ctx.run_id}:{ctx.node_id}"), "it is open")
+
+        def is_open():
+            ctx.check()
+            try:
+                return client.exists(f"gate:{ctx.run_id}:{ctx.node_id}")
+            except redis.ConnectionError:  # a test has killed the server, and starts it again
+                return False
+
+        wait_until(is_open, "it is open")
     return came
 
 

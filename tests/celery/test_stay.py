@@ -123,7 +123,8 @@ def revoked(site, task_id):
 
 
 def status(site, run, node):
-    return site.client.engine.store.read(run.id).nodes[node].status
+    record = site.client.engine.store.read(run.id).nodes.get(node)
+    return record and record.status
 
 
 def rows():
@@ -300,6 +301,20 @@ def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
         wait_until(lambda: status(place, run, "b") is Status.READY, "its claim is returned")
         assert starts(place, run, "b") == []
     run.cancel("the test is over")
+
+
+def test_a_claim_that_was_returned_serves_no_later_doorbell(place):
+    """Its queue is cancelled on the worker and served again: the node starts once, by its new doorbell."""
+    if on_solo(place):
+        pytest.skip("its only thread hears of it when the node has ended")
+    run = busy(place)
+    place.control.cancel_consumer("runner/gates", reply=True, timeout=MARGIN, limit=1)
+    open_gate(place, run, "b")
+    wait_until(lambda: status(place, run, "c") is Status.READY, "its claim is returned")
+    place.control.add_consumer("runner/gates", reply=True, timeout=MARGIN, limit=1)
+
+    assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+    assert len(starts(place, run, "c")) == 1
 
 
 def test_a_worker_that_dies_between_two_nodes_loses_none(empty_site):
