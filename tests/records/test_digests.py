@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import UnstorableError
@@ -50,6 +50,7 @@ def in_javascript(cases: list[tuple[str, object]]) -> list[str]:
     return done.stdout.split()
 
 
+@settings(max_examples=10)  # each starts Node
 @given(st.lists(st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50))
 def test_another_language_computes_the_same(cases):
     """Twenty lines of JavaScript agree on any JSON value."""
