@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runner.errors import UsageError
 from runner.records import validation
+from runner.records.approvals import plain_name
 from runner.records.listings import outermost
 
 ALL = "all"
@@ -23,7 +24,7 @@ class Freeze:
 
     def __str__(self) -> str:
         """Say it in one line."""
-        who = f" by {self.by}" if self.by else ""
+        who = f" by {plain_name(self.by)}" if self.by else ""
         return f"{self.scope} is frozen{who}: {validation.one_line(self.reason)}"
 
 

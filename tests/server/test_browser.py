@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -64,28 +67,91 @@ def tab(browser, served):
     context.close()
 
 
-def pages_of(site):
-    """Every page, of a site with something on each."""
-    run, failed = site.start("approval", {"a": 1}), site.start("broken")
-    (question,) = run.interrupts()
-    names = ("/", "/inbox", "/runs", "/graphs", "/schedules", "/workers", "/dead")
-    return [*names, f"/runs/{run.id}", f"/runs/{failed.id}", f"/q/{question.id}", "/runs/0none"]
+@pytest.fixture
+def shop(redis_url, monkeypatch):
+    """The pages of docs/screenshots.py, with something on each, at their address."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import screenshots
+
+    shop = screenshots.Shop(redis_url)
+    paths = shop.fill()
+    shop.show_workers()
+    with screenshots.served(shop, free_port()) as url:
+        yield {name: url + path for name, path in paths.items()}
+
+
+IS_NARROW = "document.documentElement.scrollWidth <= innerWidth"
+
+FOCUS = """() => {
+    const item = document.activeElement, box = item.getBoundingClientRect(), style = getComputedStyle(item);
+    const [x, y] = [box.x + Math.min(9, box.width / 2), box.y + Math.min(9, box.height / 2)];
+    const top = document.elementFromPoint(x, y);
+    return {
+        name: item.outerHTML.slice(0, 200),
+        place: [...document.querySelectorAll("*")].indexOf(item),
+        shows: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+        isOnTop: item === top || item.contains(top) || top?.contains(item),
+    };
+}"""
+"""The element with the focus: where it stands in the document, and whether the eye finds it."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(site, served, browser, scheme):
-    """Axe has nothing to say, and at 320 pixels nothing is wider than the page."""
+def test_every_page_is_accessible(shop, browser, scheme):
+    """Axe has nothing to say at three widths, targets are 24 pixels, and nothing is wider than the page."""
     from axe_playwright_python.sync_playwright import Axe
 
-    context = browser.new_context(
-        base_url=served.url, color_scheme=scheme, viewport={"width": 320, "height": 800}, bypass_csp=True
-    )
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
-    for path in pages_of(site):
-        page.goto(path)
-        found = Axe().run(page).response["violations"]
-        assert not found, (path, [(item["id"], [node["html"] for node in item["nodes"]]) for item in found])
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    for name, url in shop.items():
+        page.goto(url)
+        page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        for width in (1280, 768, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            found = (
+                Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response["violations"]
+            )
+            assert not found, (
+                name,
+                width,
+                [(item["id"], [n["html"] for n in item["nodes"]]) for item in found],
+            )
+            assert page.evaluate(IS_NARROW), (name, width)
+    context.close()
+
+
+def test_every_page_has_a_way_for_the_keyboard(shop, browser):
+    """Tab goes through a page in its order; what has the focus shows it, and nothing covers it."""
+    page = browser.new_page(viewport={"width": 1280, "height": 700})
+    for name, url in shop.items():
+        page.goto(url)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip", name
+        places = []
+        while (focus := page.evaluate(FOCUS))["place"] not in places and not focus["name"].startswith(
+            "<body"
+        ):
+            assert focus["shows"], (name, focus)
+            assert focus["isOnTop"], (name, focus)
+            places.append(focus["place"])
+            page.keyboard.press("Tab")
+        assert places == sorted(places), name
+        assert len(places) > 8, name
+    page.close()
+
+
+def test_pages_grow_with_their_text(shop, browser):
+    """Text of twice the size fits; with the colours of the system each state keeps an edge of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
+    page = context.new_page()
+    for name, url in shop.items():
+        page.goto(url)
+        page.add_style_tag(content="html { font-size: 200%; }")
+        assert page.evaluate(IS_NARROW), name
+    page.emulate_media(forced_colors="active")
+    page.goto(shop["runs"])
+    edge = "(item) => getComputedStyle(item).borderTopWidth"
+    assert page.eval_on_selector(".state", edge) == "1px"
     context.close()
 
 

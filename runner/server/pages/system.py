@@ -75,7 +75,7 @@ def _start(
 def _task_schema(served: Services, name: str) -> Mapping[str, Any]:
     plan = served.plan(name)
     schema = task_schema(plan.definition) if plan else None
-    return {"title": "Task, as JSON"} if schema is None else {"title": "Task", **schema}
+    return {"title": "Task, as JSON", "default": "null"} if schema is None else {"title": "Task", **schema}
 
 
 def _graph(

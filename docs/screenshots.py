@@ -1,0 +1,315 @@
+"""Takes the pictures of the server's pages: `python docs/screenshots.py`, with Chromium and Playwright.
+
+The runs are those of a shop, on an embedded Redis server and a clock that nodes move: each picture shows the
+same. `python docs/screenshots.py FOLDER [PAGE ...]` writes the pages in both themes at three widths instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+
+from runner import Client, GraphBuilder
+from runner.approvals import Action, Principal, Rule
+from runner.definition.registry import Registry
+from runner.dev.embedded import embedded_store
+from runner.operations.schedules import Scheduler
+from runner.records.schedules import Schedule
+from runner.server import Person, create_app
+from runner.server.access import GRANTS
+from runner.settings import Settings
+from runner.store.interface import Doorbell
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import Keys
+from runner.store.redis.partitions import open_store
+from runner.store.redis.schedules import Schedules
+from runner.store.redis.workers import WorkerRegistry
+
+IMAGES = Path(__file__).parent / "images"
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+
+KEPT = {
+    "server-question": ("question", "light", 1280, 900),
+    "server-run": ("run", "light", 768, 900),
+    "server-inbox": ("inbox", "dark", 320, 800),
+}
+"""The pictures of the guides: page, theme, width, height."""
+
+
+class Shop:
+    """Runs of a shop; nodes are run in this process, `clock` is in seconds."""
+
+    def __init__(self, url: str) -> None:
+        self.settings = Settings(redis_url=url)
+        self.clock = time.time()
+        store = open_store(self.settings)
+        store.clock = lambda: round(self.clock * 1000)  # type: ignore[union-attr] # a store of one partition
+        self.bells: deque[Doorbell] = deque()
+        self.registry = Registry()
+        self.client = Client(store=store, dispatcher=self, registry=self.registry)
+        for name, build in self.graphs().items():
+            self.registry.add(name, build)
+        self.client.engine.publish(list(self.graphs()))
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Remember nodes that can run."""
+        self.bells.extend(doorbells)
+
+    def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
+        """Take a call that nobody makes."""
+        return True
+
+    def run(self, ago: float, graph: str, task: object, steps: int = 99, **options: Any) -> str:
+        """Start a run some seconds ago, and take so many of its steps."""
+        now, self.clock = self.clock, self.clock - ago
+        run = self.client.start(graph, task, **options)
+        while self.bells and steps:
+            bell, steps = self.bells.popleft(), steps - 1
+            self.client.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+        self.bells.clear()
+        self.clock = now
+        return run.id
+
+    def step(self, seconds: float, output: object = None) -> Any:
+        """Return a node that takes some time."""
+
+        def work(ctx: Any) -> Any:
+            self.clock += seconds
+            return output if output is not None else ctx.task
+
+        return work
+
+    def graphs(self) -> dict[str, Any]:
+        """Return the graphs by name."""
+
+        def approve(ctx: Any) -> Any:
+            self.clock += 2
+            task = ctx.task
+            if task["amount"] < 250:
+                return "small enough"
+            call = Action(
+                "shop",
+                "function",
+                "pay_back",
+                {"order": task["order"], "amount": task["amount"], "currency": "EUR", "to": task["iban"]},
+            )
+            decided = ctx.interrupt(
+                "pay back",
+                reason="The parcel came **eleven days late**, and the customer has asked twice.\n\n"
+                "- The carrier confirms the delay.\n- No refund was made for this order before.",
+                rule=Rule(eligible=["group:finance", "ben"], need=2, exclude=["requester"]),
+                action=call,
+                risk="high",
+                expires_in=6 * HOUR,
+            )
+            return decided.decision
+
+        def publish(ctx: Any) -> Any:
+            schema = {
+                "type": "object",
+                "properties": {
+                    "publish": {"title": "Publish", "enum": ["now", "tonight", "not at all"]},
+                    "notes": {"title": "Words for the changelog", "type": "string"},
+                    "share": {"title": "Percent at first", "type": "integer", "minimum": 1, "maximum": 100},
+                },
+                "required": ["publish"],
+            }
+            return ctx.interrupt(
+                "publish", reason=f"Version {ctx.task['version']} is built.", response_schema=schema
+            )
+
+        def send(ctx: Any) -> Any:
+            self.clock += 3
+            if ctx.task["week"] % 2:
+                return "sent to 4,012 readers"
+            raise ConnectionError("mail.example.com:587 refused the connection")
+
+        def resize(ctx: Any) -> Any:
+            self.clock += 1
+            return f"{ctx.task} in three sizes"
+
+        def wired(nodes: Mapping[str, Any], *edges: str) -> Any:
+            builder = GraphBuilder()
+            for name, work in nodes.items():
+                builder.add_node(work, name)
+            for edge in edges:
+                builder.add_edge(*edge.split())
+            return builder
+
+        def pictures() -> Any:
+            builder = wired({"list": self.step(1, [f"photo-{number}.jpg" for number in range(12)])})
+            builder.add_map(resize, "resize", over="list")
+            builder.add_edge("list", "resize")
+            return builder.build()
+
+        return {
+            "refund": lambda: wired(
+                {
+                    "look_up": self.step(1, {"order": 1042, "state": "delivered late"}),
+                    "history": self.step(4, "two orders before, no refund"),
+                    "carrier": self.step(9, "confirms the delay"),
+                    "approve": approve,
+                    "pay": self.step(2, "paid"),
+                    "write": self.step(1, "written"),
+                },
+                "look_up history",
+                "look_up carrier",
+                "history approve",
+                "carrier approve",
+                "approve pay",
+                "pay write",
+            ).build(),
+            "release": lambda: wired(
+                {
+                    "build": self.step(40, "shop-2.8.0.whl"),
+                    "tests": self.step(95, "812 passed"),
+                    "licences": self.step(8, "all known"),
+                    "publish": publish,
+                },
+                "build tests",
+                "build licences",
+                "tests publish",
+                "licences publish",
+            ).build(),
+            "newsletter": lambda: wired(
+                {"collect": self.step(6, "31 articles"), "send": send}, "collect send"
+            ).build(),
+            "pictures": pictures,
+        }
+
+    def fill(self) -> dict[str, str]:
+        """Make what the pages show; return the path of each page."""
+        cora, ben = Principal("cora", name="Cora Lind"), Principal("ben", name="Ben Ode")
+        for number in range(24):
+            refund = {"order": 900 + number, "amount": 20 + 7 * number, "iban": "DE89 3704 0044"}
+            graph, team, task = (
+                ("pictures", "media", {"album": number}),
+                ("newsletter", "media", {"week": number}),
+                ("refund", "billing", refund),
+            )[number % 3]
+            self.run(2 * DAY - number * 2 * HOUR, graph, task, tags={"team": team})
+        self.run(35 * MINUTE, "release", {"version": "2.8.0"}, tags={"team": "shop"}, requester=ben)
+        self.run(20, "release", {"version": "2.8.1"}, steps=2, tags={"team": "shop"}, requester=ben)
+        self.run(50, "pictures", {"album": "autumn"}, steps=6, tags={"team": "media"})
+        old = self.run(3 * HOUR, "release", {"version": "2.7.9"}, steps=3)
+        self.client.run(old).cancel("superseded by 2.8.0")
+        task = {"order": 1042, "amount": 1_280, "iban": "DE89 3704 0044 0532 0130 00"}
+        shown = self.run(12 * MINUTE, "refund", task, tags={"team": "billing"}, requester=cora)
+        question = next(iter(self.client.interrupts(run=shown)))
+        self.client.vote(question.id, "approve", by="ben", comment="The carrier wrote to me, too.")
+        failed = next(iter(self.client.runs("failed")))
+        self._schedules()
+        self._letters()
+        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules")
+        return {name: f"/{name}" for name in lists} | {
+            "home": "/",
+            "graph": "/graphs/refund",
+            "run": f"/runs/{shown}",
+            "audit": f"/runs/{shown}/audit",
+            "question": f"/q/{question.id}",
+            "failed": f"/runs/{failed.run_id}",
+            "missing": "/runs/0none",
+        }
+
+    def _schedules(self) -> None:
+        url = self.settings.redis_url
+        scheduler = Scheduler(self.client.engine, Schedules(url, self.settings.namespace, 1))
+        scheduler.add(Schedule("weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome"))
+        scheduler.add(Schedule("album", "pictures", interval=900.0, overlap="buffer"))
+        scheduler.add(Schedule("old-albums", "pictures", interval=86_400.0))
+        scheduler.pause("old-albums")
+
+    def show_workers(self) -> None:
+        """Give signs of life of four workers."""
+        roster = WorkerRegistry(self.settings.redis_url, self.settings.namespace)
+        now, published = round(time.time() * 1000), self.client.engine.store.graphs()
+        for number, (busy, stopping) in enumerate([(3, 0.0), (8, 0.0), (0, 0.0), (1, 12.0)]):
+            name = f"runner@shop-{number + 1}"
+            queues = ["runner", "gpu"] if number == 1 else ["runner"]
+            described = {
+                "name": name,
+                "pid": 100 + number,
+                "pool": "threads",
+                "slots": 8,
+                "busy": busy,
+                "queues": queues,
+                "graphs": dict(published),
+                "started": now - 3 * DAY * 1000,
+                "stopping": stopping,
+                "grace": 60.0,
+            }
+            roster.enter(described, now)
+
+    def _letters(self) -> None:
+        redis, keys = RedisConnection(self.settings.redis_url, ""), Keys(self.settings.namespace)
+        body = '{"v": 1, "interrupt_id": "i-204", "response": "yes"'
+        reason = "the message is no JSON: expecting ',' delimiter at character 51"
+        redis.call("XADD", keys.dead_messages, "*", "stream", keys.responses, "reason", reason, "body", body)
+        run = next(iter(self.client.runs("failed")))
+        place = "run_id", run.run_id, "node", "send", "visit", "1"
+        redis.call("XADD", keys.dead, "*", *place, "reason", "its worker died three times while it ran")
+
+
+@contextmanager
+def served(shop: Shop, port: int = 8091) -> Iterator[str]:
+    """Serve the pages to Ana of finance, who holds every role."""
+    ana = Person(Principal("ana", name="Ana Ruiz"), frozenset(GRANTS), frozenset({"finance"}))
+    app = create_app(shop.settings, auth=lambda _: ana)
+    app.state.services.client = shop.client
+    app.state.services.plan = shop.registry.find
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def picture(browser: Browser, url: str, path: Path, form: Sequence[Any]) -> None:
+    """Take a picture of a page in a theme, width and height: of all of it where the height is 0."""
+    theme, width, height = form
+    page = browser.new_page(viewport={"width": width, "height": height or 900}, color_scheme=theme)
+    page.goto(url)
+    page.screenshot(path=path, full_page=not height)
+    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        sys.exit(f"{path} is wider than its window")
+    page.close()
+
+
+def main(folder: Path | None, only: Sequence[str]) -> None:
+    """Take the pictures of the guides, or of all pages in a folder; `only` are names of pages."""
+    with embedded_store() as embedded, sync_playwright() as play:
+        shop = Shop(embedded.url)
+        paths = shop.fill()
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with served(shop) as url:
+            if folder is None:
+                shop.show_workers()
+                for name, (page, *form) in KEPT.items():
+                    picture(browser, url + paths[page], IMAGES / f"{name}.png", form)
+                return
+            folder.mkdir(exist_ok=True)
+            for theme in ("light", "dark"):
+                for width in (320, 768, 1280):
+                    shop.show_workers()
+                    for name in only or paths:
+                        where = folder / f"{name}-{theme}-{width}.png"
+                        picture(browser, url + paths[name], where, (theme, width, 0))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None, sys.argv[2:])
