@@ -40,7 +40,7 @@ from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
-from runner.records.run import Status, VisitEntry, no_such_run
+from runner.records.run import EventKind, Status, VisitEntry, no_such_run
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, Token
 
@@ -357,10 +357,16 @@ class Engine:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
             return Delivery(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
         except EffectsFrozen as error:
-            log.info("node.frozen: node %r of run %s waits: %s", claim.token.node, claim.token.run_id, error)
-            return Delivery(self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000)
+            return self._wait_for_thaw(claim, error)
         except RunStopped:
             return Delivery(self._return_to_queue(claim, 0), claim.graph_id)
+
+    def _wait_for_thaw(self, claim: Claim, error: EffectsFrozen) -> Delivery:
+        """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
+        token = claim.token
+        log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
+        self.store.emit(token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)})
+        return Delivery(self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000)
 
     def _hold_unapproved(self, plan: Plan, claim: Claim, error: ApprovalMismatch) -> Delivery:
         """Hold a node whose next effect nobody has approved; released, it is judged anew."""

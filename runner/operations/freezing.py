@@ -8,7 +8,6 @@ from dataclasses import replace
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Receipt, ReceiptStatus
 
 TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
@@ -44,16 +43,16 @@ def noted(engine: Engine, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _noted(engine: Engine, receipt: Receipt) -> Receipt:
-    freeze = frozen_run(engine, receipt.run_id or "") if receipt.status in TAKEN else None
+    run = engine.store.peek(receipt.run_id) if receipt.status in TAKEN and receipt.run_id else None
+    if run is None:
+        return receipt
+    (question,) = engine.store.interrupts([receipt.interrupt_id])
+    action = (question.action if question else None) or {}
+    tool = str(action["tool"]) if action.get("kind") == "tool" else ""
+    freeze = engine.freezes.of(run.graph_id, tool)
     if freeze is None:
         return receipt
     return replace(receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze))
-
-
-def frozen_run(engine: Engine, run_id: str) -> Freeze | None:
-    """Return what keeps the nodes of a run from running, if anything does."""
-    record = engine.store.peek(run_id) if engine.freezes.known else None
-    return engine.freezes.of(record.graph_id) if record else None
 
 
 def _reason(reason: str) -> str:

@@ -112,13 +112,23 @@ def read_run(store: Store, run_id: str) -> RunView:
         usage=total_usage(snapshot.entries.values()),
         size=snapshot.size,
         spent=store.spent(run_id),
-        frozen=_frozen(store, snapshot),
+        frozen="" if snapshot.record.is_final else _frozen(store, snapshot.record.graph_id, events),
     )
 
 
-def _frozen(store: Store, snapshot: RunSnapshot) -> str:
-    freeze = None if snapshot.record.is_final else frozen(store.frozen(), snapshot.record.graph_id)
-    return str(freeze) if freeze else ""
+def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> str:
+    freezes = store.frozen()
+    freeze = frozen(freezes, graph)
+    if freeze is not None or not freezes:
+        return str(freeze or "")
+    reasons = {_frozen_node(of_node) for of_node in events.values()}
+    return next((text for text in map(str, freezes.values()) if text in reasons), "")
+
+
+def _frozen_node(events: Sequence[Event]) -> object:
+    """Return what a node has met that is frozen, since it was started last; None where it has not."""
+    last = next((event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None)
+    return last.data.get("reason") if last is not None and isinstance(last.data, dict) else None
 
 
 def read_workers(settings: Settings) -> list[WorkerView]:

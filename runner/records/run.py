@@ -313,6 +313,7 @@ class EventKind(enum.StrEnum):
     NODE_UNSERVED = "node.unserved"
     NODE_LOST = "node.lost"
     NODE_LEFT = "node.left"
+    NODE_FROZEN = "node.frozen"
     INTERRUPT_ASKED = "interrupt.asked"
     INTERRUPT_ANSWERED = "interrupt.answered"
     INTERRUPT_EXPIRED = "interrupt.expired"

@@ -8,13 +8,15 @@ import pytest
 
 from runner import Agent, GraphBuilder, Status, tool
 from runner.agent.models.scripted import ScriptedModel
+from runner.approvals import Principal, Rule
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import freezes
 from runner.execution.engine import Engine
 from runner.operations import freezing
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_answers, apply_choice
 from runner.operations.views import read_run
+from runner.records.ballots import Choice
 from runner.records.freezes import scope_of
 from runner.records.interrupts import Answer
 from runner.store.memory.store import MemoryStore
@@ -48,10 +50,14 @@ def refund(order: str) -> str:
     return f"paid {order}"
 
 
-def paying():
+def paying(call=refund):
     builder = GraphBuilder()
-    builder.add_node(Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [refund]), "pay")
+    builder.add_node(Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [call]), "pay")
     return builder.build()
+
+
+def approved():
+    return paying(tool(approval=Rule())(refund.function))
 
 
 def asking():
@@ -69,7 +75,7 @@ def careful():
     return builder.build()
 
 
-GRAPHS = {"pay": paying, "ask": asking, "careful": careful}
+GRAPHS = {"pay": paying, "ask": asking, "careful": careful, "gated": approved}
 
 
 class Site:
@@ -148,7 +154,9 @@ def test_a_frozen_tool_is_not_called_and_its_node_waits(site):
     assert site.deliver() == ["retrying"]
     assert site.sweep(16) == ["retrying"]
     assert CALLS == []
+    assert read_run(site.store, run_id).frozen == "tool:refund is frozen: wrong amounts"
     freezing.thaw(site.engine, "tool:refund", "fixed")
+    assert read_run(site.store, run_id).frozen == ""
     assert site.sweep(16) == ["settled"]
 
     result = site.store.read(run_id)
@@ -190,6 +198,20 @@ def test_questions_are_answered_meanwhile_and_receipts_say_so(site):
     assert site.deliver() == ["frozen"]
     freezing.thaw(site.engine, "graph:ask", "over")
     assert site.sweep(0) == ["settled"]
+
+
+def test_a_vote_on_a_call_of_a_frozen_tool_says_so(site):
+    """The receipt of the vote that decides has what keeps the call from being made."""
+    run_id = site.engine.start("gated", "go")
+    site.deliver()
+    (question,) = site.store.read(run_id).interrupts
+    freezing.freeze(site.engine, "tool:refund", "fraud")
+    receipt = apply_choice(site.engine, Choice(question.id, "approve", Principal("ana")))
+
+    assert (receipt.status, receipt.detail) == ("accepted", "tool:refund is frozen: fraud")
+    assert (site.deliver(), CALLS) == (["retrying"], [])
+    freezing.thaw(site.engine, "tool:refund", "over")
+    assert (site.sweep(16), CALLS) == (["settled"], ["7"])
 
 
 def test_a_freeze_is_noticed_and_audited(site):

@@ -6,6 +6,7 @@ import pytest
 from markupsafe import escape
 from pydantic import BaseModel
 
+from runner.operations import freezing
 from runner.server.pages.rendering import ago, coded, rough, visible
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -52,6 +53,18 @@ def test_pages_are_whole_html(site):
         assert text.count("<h1") == 1, path
         assert 'aria-label="Main"' in text
         assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), path
+
+
+def test_the_page_of_a_frozen_run_says_so(site):
+    """As long as it is frozen; and so does the first page."""
+    run = site.start("approval")
+    freezing.freeze(site.client.engine, "graph:approval", "fraud", "ben")
+    pages = ["/", f"/runs/{run.id}"]
+    shown = [site.http.get(path, headers=HTML).text for path in pages]
+    freezing.thaw(site.client.engine, "graph:approval", "over")
+
+    assert all("fraud" in text for text in shown)
+    assert not any("fraud" in site.http.get(path, headers=HTML).text for path in pages)
 
 
 def test_an_answer_is_sent_with_a_form(site):
