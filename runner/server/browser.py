@@ -92,21 +92,23 @@ class FormTokens:
         """With several processes all need the same `secret`; without one each makes its own."""
         self._secret = (secret or secrets.token_hex(32)).encode()
 
-    def issue(self, person: Person | None, now: float | None = None) -> str:
-        """Make the token of a page."""
+    def issue(self, person: Person | None, now: float | None = None, about: str = "") -> str:
+        """Make the token of a page, or of what it shows, such as a question by its digest."""
         issued = f"{round(time.time() if now is None else now):x}"
-        return f"{issued}.{self._mac(person, issued)}"
+        return f"{issued}.{self._mac(person, issued, about)}"
 
     def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:
         """Whether a token is one of this person's, and not too old."""
-        issued, _, mac = token.partition(".")
-        if not same(mac, self._mac(person, issued)):
-            return False
-        age = (time.time() if now is None else now) - int(issued, 16)
-        return -60 <= age <= TOKEN_AGE
+        issued = self.issued_at(token, person)
+        return bool(issued) and -60 <= (time.time() if now is None else now) - issued <= TOKEN_AGE
 
-    def _mac(self, person: Person | None, issued: str) -> str:
-        text = f"form\n{person.principal.key if person else ''}\n{issued}"
+    def issued_at(self, token: str, person: Person | None, about: str = "") -> int:
+        """Return when a token was issued, in seconds since 1970; 0 for one that is not this person's."""
+        issued, _, mac = token.partition(".")
+        return int(issued, 16) if same(mac, self._mac(person, issued, about)) else 0
+
+    def _mac(self, person: Person | None, issued: str, about: str) -> str:
+        text = f"form\n{person.principal.key if person else ''}\n{issued}\n{about}"
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 

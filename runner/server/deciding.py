@@ -25,7 +25,10 @@ from runner.server.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody decides: `response` is the answer of "respond", or the whole new arguments of "edit"."""
+    """What somebody decides: `response` is the answer of "respond", or the whole new arguments of "edit".
+
+    `shown_at` (ms) is when this server has shown them the question.
+    """
 
     decision: str
     response: Any = None
@@ -33,6 +36,7 @@ class Decision:
     comment: str = ""
     idempotency_key: str | None = None
     proof: dict[str, JSON] | None = None
+    shown_at: int = 0
 
 
 def decide(served: Services, person: Person, question_id: str, decided: Decision) -> Receipt:
@@ -45,6 +49,7 @@ def decide(served: Services, person: Person, question_id: str, decided: Decision
         digest=decided.digest,
         comment=decided.comment,
         idempotency_key=decided.idempotency_key,
+        shown_at=decided.shown_at,
     )
     signed = {**body, "proof": decided.proof} if decided.proof else _signed(served, person, body)
     choice = Choice(
@@ -58,6 +63,7 @@ def decide(served: Services, person: Person, question_id: str, decided: Decision
         signed,
         groups=person.groups,
         roles=person.roles,
+        shown_at=decided.shown_at,
     )
     return apply_choice(served.client.engine, choice)
 

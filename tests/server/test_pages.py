@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -140,6 +141,38 @@ def test_an_answer_that_lost_the_race_says_who_won(site):
     assert late.status_code == 409
     assert "already answered by ben" in late.text
     assert site.client.interrupt(question.id).response == {"ok": False}
+
+
+def test_the_audit_says_who_was_shown_what_they_decide(site):
+    """The forms of a page carry when it was made, for whom and of which digest; a made-up one says nothing."""
+    site.as_role("approver", name="ben", groups=("finance",))
+    (question,) = site.start("refund", requester="dora").interrupts()
+    path = f"/q/{question.id}"
+
+    def hidden(name):
+        return re.search(f'name="{name}" value="([^"]*)"', site.http.get(path, headers=HTML).text)[1]
+
+    seen = {"shown": hidden("shown"), "digest": hidden("digest")}
+    send(site, f"{path}/comment", comment="looking", **seen)
+    for made_up in (
+        {**seen, "shown": "1"},
+        {**seen, "digest": "sha256:other"},
+        {**seen, "shown": token(site)["form_token"]},
+    ):
+        send(site, f"{path}/comment", comment="looking", **made_up)
+    site.as_role("approver", name="cora", groups=("finance",))
+    send(site, f"{path}/comment", comment="with ben's page", **seen)
+    send(site, path, decision="reject", comment="no", digest=seen["digest"], shown=hidden("shown"))
+
+    (log,) = site.client.engine.store.audit_logs
+    entries = [json.loads(raw) for _, raw in log.kept()]
+    words = [(entry["type"], entry["actor"]) for entry in entries[2:]]
+    ben, cora = ("commented", "human:|ben"), ("commented", "human:|cora")
+    assert words[:6] == [("shown", "human:|ben"), ben, ben, ben, ben, cora]
+    assert words[6:8] == [("shown", "human:|cora"), ("voted", "human:|cora")]
+    shown = entries[2]
+    assert (shown["digests"]["question"], shown["question"]) == (question.digest, question.id)
+    assert 0 <= shown["at"] - shown["outcome"]["shown_at"] < 60_000
 
 
 def test_a_bad_answer_is_shown_again_with_its_problem(site):

@@ -19,6 +19,7 @@ from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.validation import one_line
 from runner.server.access import DECIDE, SEE, Person
 from runner.server.api.documents import bare_question
+from runner.server.browser import FormTokens
 from runner.server.deciding import Decision, decide
 from runner.server.deciding import act as deed
 from runner.server.forms import answer_of, fields_of
@@ -156,7 +157,8 @@ def show(request: Request, question_id: str, person: Seen, served: Served) -> HT
 async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
     """Decide a question; the page then says what became of it."""
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    shown = await run_in_threadpool(_decided, served, person, question_id, form)
+    shown_at = _shown_at(request, person, form.get("shown", ""), form.get("digest", ""))
+    shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
     return await run_in_threadpool(_page, request, served, person, question_id, shown)
 
 
@@ -168,6 +170,8 @@ def act(
     person: Decides,
     served: Served,
     comment: Annotated[str, Form()] = "",
+    shown: Annotated[str, Form()] = "",
+    digest: Annotated[str, Form()] = "",
 ) -> HTMLResponse:
     """Claim, release or comment a question."""
     options: dict[str, dict[str, Any]] = {
@@ -177,12 +181,21 @@ def act(
     }
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
-    receipt = deed(served, person, question_id, action, **options[action])
+    shown_at = _shown_at(request, person, shown, digest)
+    receipt = deed(served, person, question_id, action, shown_at=shown_at, **options[action])
     good = receipt.status is ReceiptStatus.ACCEPTED
     return _page(request, served, person, question_id, Shown(receipt, status=200 if good else 409))
 
 
-def _decided(served: Services, person: Person, question_id: str, form: dict[str, str]) -> Shown:
+def _shown_at(request: Request, person: Person, token: str, digest: str) -> int:
+    """Return when this server has shown the question of a digest to a person, in ms; 0 where it has not."""
+    tokens: FormTokens = request.app.state.form_tokens
+    return tokens.issued_at(token, person, about=digest) * 1000
+
+
+def _decided(
+    served: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
+) -> Shown:
     question = question_of(served.client.interrupt(question_id))
     sent = {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
     sent |= {name: form[name] for name in ("comment", "arguments") if name in form}
@@ -202,7 +215,8 @@ def _decided(served: Services, person: Person, question_id: str, form: dict[str,
     step = _second_step(question, word, response, form)
     if step is not None and question.is_open:
         return Shown(sent=sent, confirm=step, status=422 if step.problem else 200)
-    decided = Decision(word, response, form.get("digest") or None, form.get("comment", ""))
+    digest, comment = form.get("digest") or None, form.get("comment", "")
+    decided = Decision(word, response, digest, comment, shown_at=shown_at)
     receipt = decide(served, person, question_id, decided)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return Shown(receipt, sent, status=200 if good else 409)
@@ -247,6 +261,9 @@ def _page(request: Request, served: Services, person: Person, question_id: str, 
         person,
         shown.status,
         question=question if person.may("read") else bare_question(question),
+        shown=request.app.state.form_tokens.issue(person, about=question.digest)
+        if person.may("read")
+        else "",
         position=str(snapshot.events) if snapshot else "0",
         fields=fields,
         decisions=decisions,
