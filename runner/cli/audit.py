@@ -55,14 +55,16 @@ def export_audit(context: CommandContext, path: Path, run_id: str, form: str, pa
 
     The file has an entry a line, then the signed checkpoint, the public key and the proofs, so that it
     is verified without the store. Where RUNNER_AUDIT_KEY is set, everything up to now is signed first.
-    A run that was removed is exported as well: give its whole id. Without a terminal: file, run and
-    lines, separated by tabs.
+    A run that was removed is exported as well: give its whole id. The audit says who has exported what.
+    Without a terminal: file, run and lines, separated by tabs.
     """
     from runner.operations.audit_files import export_lines
     from runner.operations.sealing import terms
 
-    settings = context.settings
-    lines = export_lines(_log(context, run_id, partition), terms(settings, context.archive), form, run_id)
+    log = _log(context, run_id, partition)
+    conditions = terms(context.settings, context.archive)
+    log.note("exported", actor=context.user, outcome={"run": run_id, "format": form})
+    lines = export_lines(log, conditions, form, run_id)
     written: list[int] = []
     hidden = path.with_name(f".{path.name}.new")
     try:
@@ -192,6 +194,6 @@ def restart(context: CommandContext, reason: str, partition: int | None) -> None
         raise CommandError(
             Exit.CONFLICT, "A worker has sealed entries meanwhile; nothing was changed. Try again."
         )
-    log.note("restarted", reason=reason)
+    log.note("restarted", actor=context.user, reason=reason)
     shown = Restarted(log.origin(head.epoch + 1))
     context.output.write(shown, [(shown.origin,)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import os
 import sys
 from collections.abc import Callable
@@ -70,6 +71,14 @@ class CommandContext:
     def store(self) -> Store:
         """The store itself, for what a client doesn't offer."""
         return self.client.engine.store
+
+    @property
+    def user(self) -> str:
+        """The login name of who calls the command; "" where there is none."""
+        try:
+            return getpass.getuser()
+        except (OSError, KeyError):
+            return ""
 
     @cached_property
     def archive(self) -> Archive | None:

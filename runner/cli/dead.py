@@ -87,7 +87,7 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     retried: set[str] = set()
     try:
         for letter in selected:
-            sent = resend(context.client.engine, letters, letter, retried)
+            sent = resend(context.client.engine, letters, letter, retried, context.user)
             replayed.append(Replayed(letter.id, sent))
     finally:
         # Also when one fails: those before it were sent.

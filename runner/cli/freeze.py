@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -56,8 +55,8 @@ def freeze(context: CommandContext, graph: str, tool: str, reason: str, by: str,
     from runner.records.freezes import scope_of
 
     scope = scope_of(graph, tool, everything=everything)
-    freezing.freeze(context.client.engine, scope, reason, _who(by))
-    _write(context, Frozen(scope, "frozen", reason, _who(by)))
+    freezing.freeze(context.client.engine, scope, reason, by or context.user)
+    _write(context, Frozen(scope, "frozen", reason, by or context.user))
 
 
 @click.command()
@@ -75,17 +74,8 @@ def thaw(context: CommandContext, graph: str, tool: str, reason: str, by: str, *
     from runner.records.freezes import scope_of
 
     scope = scope_of(graph, tool, everything=everything)
-    freezing.thaw(context.client.engine, scope, reason, _who(by))
-    _write(context, Frozen(scope, "thawed", reason, _who(by)))
-
-
-def _who(by: str) -> str:
-    if by:
-        return by
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""
+    freezing.thaw(context.client.engine, scope, reason, by or context.user)
+    _write(context, Frozen(scope, "thawed", reason, by or context.user))
 
 
 def _write(context: CommandContext, shown: Frozen) -> None:

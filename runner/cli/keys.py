@@ -11,11 +11,14 @@ import click
 
 from runner.cli.arguments import read_duration, to_ms
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.errors import UsageError
+from runner.errors import StoreError, UsageError
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runner.operations.keys import KeySet, PublicKey
+    from runner.records.codec import JSON
 
 
 @click.group()
@@ -96,6 +99,7 @@ def new(
     else:
         made = _set(context).add(kid, _public(public), **listed)
     context.output.write(made, [_row(made)])
+    _note(context, "added", made)
 
 
 @keys.command()
@@ -125,6 +129,7 @@ def rotate(context: CommandContext, kid: str, successor: str, overlap: str, priv
     ends = time.time() + seconds
     made = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
     context.output.write(made, [_row(made)])
+    _note(context, "rotated", made, {"follows": kid})
 
 
 @keys.command()
@@ -146,6 +151,19 @@ def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     """
     revoked = _set(context).revoke(kid, time.time() if since is None else since / 1000)
     context.output.write(revoked, [_row(revoked)])
+    _note(context, "revoked", revoked, {"revoked_at": revoked.revoked_at})
+
+
+def _note(context: CommandContext, word: str, key: PublicKey, more: Mapping[str, JSON] | None = None) -> None:
+    """Leave an entry in the audit. The keys are a file: they change also where no store is."""
+    from runner.store.redis.partitions import open_store
+
+    about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
+    try:
+        audit, *_ = open_store(context.settings).audit_logs
+        audit.note(f"decision_key.{word}", actor=context.user, outcome=about | dict(more or {}))
+    except StoreError as error:
+        context.output.note(f"The audit does not say so: {error}")
 
 
 def _set(context: CommandContext) -> KeySet:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from runner.errors import NotFoundError
 from runner.execution.engine import Engine
 from runner.operations import recovery
 from runner.store.redis.dead_letters import DeadLetter, DeadLetters
 
+if TYPE_CHECKING:
+    from runner.store.redis.partitions import SharedStore
 
-def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str]) -> str:
+
+def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str], by: str) -> str:
     """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
 
     It returns the message's place in its stream, or the run. `retried` has the runs that were retried for
-    other letters; they are retried once.
+    other letters; they are retried once. `by` is who does it, for the audit.
 
     Raises:
         NotFoundError: the run is gone. UsageError: the message can't be sent. ConflictError: the run has
@@ -20,6 +25,8 @@ def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: se
     """
     sent = _retry(engine, letter, retried) if letter.kind == "node" else letters.replay(letter)
     letters.drop(letter.id)
+    audit, *_ = cast("SharedStore", engine.store).audit_logs
+    audit.note("dead.replayed", actor=by, outcome={"letter": letter.id, "node": letter.node, "sent": sent})
     return sent
 
 

@@ -51,6 +51,9 @@ def test_a_message_is_sent_again_unchanged(letters):
     ((_, fields),) = client.xrange(KEYS.responses)
     assert fields == {b"body": b'{"v":1\xff'}
     assert call("show", "message:1000-0").exit_code == 4
+    ((_, entry),) = client.xrange(KEYS.audit)
+    audited = json.loads(entry[b"e"])
+    assert (audited["type"], audited["outcome"]["letter"]) == ("dead.replayed", "message:1000-0")
 
 
 def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):

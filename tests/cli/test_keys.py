@@ -28,7 +28,8 @@ def keys(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def invoke(*arguments: str, **environment: str):
-        known = {"RUNNER_DECISION_KEYS": str(tmp_path / "keys.json"), **environment}
+        store = {"RUNNER_REDIS_URL": "redis://127.0.0.1:1/0"}  # where none is
+        known = {"RUNNER_DECISION_KEYS": str(tmp_path / "keys.json"), **store, **environment}
         return CliRunner().invoke(runner, ["keys", *arguments], env=known)
 
     return invoke
@@ -76,6 +77,26 @@ def test_a_stolen_key_is_refused_whenever_it_says_that_it_signed(keys, tmp_path)
     with pytest.raises(ProofRefused, match="was revoked"):
         verify(old, reader.read(), now=None)
     assert keys("revoke", "other").exit_code == 4
+
+
+def test_changes_of_the_keys_are_audited(keys, fake_store):
+    """The audit names each key that was added, rotated or revoked; without a store that is said."""
+    store = {"RUNNER_REDIS_URL": fake_store.url}
+    keys("new", "one", "--level", "2", **store)
+    keys("rotate", "one", "--to", "two", **store)
+    keys("revoke", "two", "--since", "ever", RUNNER_AUDIT="off", **store)
+    keys("revoke", "two", "--since", "ever", **store)
+    alone = keys("new", "three", "--level", "1")
+
+    entries = [json.loads(fields[b"e"]) for _, fields in fake_store.client.xrange("runner:{p00}:audit")]
+    words = [(entry["type"], entry["outcome"]["kid"], entry["outcome"].get("follows")) for entry in entries]
+    assert words == [
+        ("decision_key.added", "one", None),
+        ("decision_key.rotated", "two", "one"),
+        ("decision_key.revoked", "two", None),
+    ]
+    assert entries[-1]["outcome"]["revoked_at"] == 1  # since ever
+    assert (alone.exit_code, "audit" in alone.stderr) == (0, True)
 
 
 def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):

@@ -144,7 +144,7 @@ def test_an_answer_that_lost_the_race_says_who_won(site):
 
 
 def test_the_audit_says_who_was_shown_what_they_decide(site):
-    """The forms of a page carry when it was made, for whom and of which digest; a made-up one says nothing."""
+    """A form carries when its page was made, for whom and of which digest; a made-up one says nothing."""
     site.as_role("approver", name="ben", groups=("finance",))
     (question,) = site.start("refund", requester="dora").interrupts()
     path = f"/q/{question.id}"

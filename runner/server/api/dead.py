@@ -31,10 +31,10 @@ def show(letter_id: str, _: Annotated[Person, Depends(READ)], served: Served) ->
 
 
 @router.post("/{letter_id}:replay", summary="Send a message again, or retry a node")
-def replay_letter(letter_id: str, _: Operates, served: Served) -> dict[str, str]:
+def replay_letter(letter_id: str, person: Operates, served: Served) -> dict[str, str]:
     """Send a message to its stream again, or retry the run of a node; then the letter is gone."""
-    letters = served.dead_letters
-    return {"id": letter_id, "sent": replay(served.client.engine, letters, letters.get(letter_id), set())}
+    letters, by = served.dead_letters, person.principal.key
+    return {"id": letter_id, "sent": replay(served.client.engine, letters, letters.get(letter_id), set(), by)}
 
 
 @router.delete("/{letter_id}", status_code=204, summary="Delete a dead letter")

@@ -148,10 +148,10 @@ def freeze_all(
 
 
 @router.post("/dead/{letter_id}/replay")
-def replay_letter(request: Request, letter_id: str, _: Operates, served: Served) -> Response:
+def replay_letter(request: Request, letter_id: str, person: Operates, served: Served) -> Response:
     """Send a message again, or retry a node."""
     letters = served.dead_letters
-    replay(served.client.engine, letters, letters.get(letter_id), set())
+    replay(served.client.engine, letters, letters.get(letter_id), set(), person.principal.key)
     return back(request, "/dead")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.audit.tree import Frontier
 from runner.records import audit_entries
+from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
@@ -70,10 +71,15 @@ class AuditLog:
     """The entries of a partition, and the head of their tree."""
 
     def __init__(
-        self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]], name: str
+        self,
+        connection: RedisConnection,
+        keys: Keys,
+        call: Callable[..., list[Any]],
+        name: str,
+        mode: Mode = "approvals",
     ) -> None:
         """`call` runs a script; `name` is the partition's, as a checkpoint has it."""
-        self._redis, self._keys, self._call, self._name = connection, keys, call, name
+        self._redis, self._keys, self._call, self._name, self._mode = connection, keys, call, name, mode
 
     def origin(self, epoch: int = 0) -> str:
         """Name the tree in checkpoints."""
@@ -158,7 +164,12 @@ class AuditLog:
     def note(
         self, type_: str, *, actor: str = "", reason: str = "", outcome: Mapping[str, JSON] | None = None
     ) -> None:
-        """Append an entry that belongs to no step of a run; a repeat after a lost reply appends another."""
+        """Append an entry that belongs to no step of a run; a repeat after a lost reply appends another.
+
+        Where nothing is audited, nothing is appended.
+        """
+        if self._mode == "off":
+            return
         hashes = {"payload": audit_entries.payload(reason)} if reason else None
         entry = audit_entries.entry(type_, at=self.head().now, actor=actor, hashes=hashes, outcome=outcome)
         partition = self._keys.partition

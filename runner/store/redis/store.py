@@ -158,7 +158,7 @@ class RedisStore:
             confirmed = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
-        self._push, self._retention_ms = push, round((retention or 0) * 1000)
+        self._push, self._audit, self._retention_ms = push, audit, round((retention or 0) * 1000)
         self._shapes = Topologies()
         known = Settings(
             prefix=self._keys.prefix,
@@ -194,7 +194,7 @@ class RedisStore:
     def audit_logs(self) -> Sequence[AuditLog]:
         """The audit, of each partition."""
         name = self._keys.prefix.replace("{", "").replace("}", "").rstrip(":").replace(":", "/")
-        return [AuditLog(self._redis, self._keys, self._call, name)]
+        return [AuditLog(self._redis, self._keys, self._call, name, self._audit)]
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
         """Store the message that scripts ring the task queue with; every process uses it from now on."""
