@@ -19,13 +19,13 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import apply_deed, principal_of, requester_of, signed
+from runner.operations.votes import apply_deed, principal_of, proven, requester_of
 from runner.records import codec
-from runner.records.approvals import Principal
+from runner.records.approvals import Principal, Voter
 from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
-from runner.records.messages import start_body, vote_body
+from runner.records.messages import deed_body, start_body, vote_body
 from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
@@ -302,10 +302,7 @@ class Client:
         if requester is not None:
             given = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
             body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
-            if proof is None:
-                body = signed(self.engine, body, Principal.read(body["requester"]))
-            else:
-                body["proof"] = codec.pack(proof, "proof")
+            body = proven(self.engine, body, Principal.read(body["requester"]), proof)
         try:
             run_id = self.engine.start(
                 graph_id,
@@ -468,10 +465,7 @@ class Client:
             shown_at=shown_at,
         )
         principal = principal_of(by)
-        if proof is None:
-            body = signed(self.engine, body, principal)
-        else:
-            body["proof"] = codec.pack(proof, "proof")
+        body = proven(self.engine, body, principal, proof)
         packed: Any = codec.pack(response, "response")
         choice = Choice(
             interrupt_id,
@@ -512,47 +506,86 @@ class Client:
             for name in ids
         ]
 
-    def withdraw_vote(self, interrupt_id: str, *, by: Principal | str) -> Receipt:
+    def withdraw_vote(
+        self, interrupt_id: str, *, by: Principal | str, proof: Mapping[str, object] | None = None
+    ) -> Receipt:
         """Take back one's own vote on a question that is still open; then one may vote again.
 
         A vote on which others have built stays: one of a stage that was met, or an edit that voided others.
+        `proof` here and below is the signature of `approvals.deed_body`, as with `vote`.
 
         Raises:
             UsageError: `by` is no principal.
         """
-        return apply_deed(self.engine, interrupt_id, "withdraw", by)
+        return self._do(interrupt_id, "withdraw_vote", by, proof)
 
-    def delegate(self, interrupt_id: str, *, to: Principal | str, by: Principal | str) -> Receipt:
-        """Let somebody else vote in one's place, as far as the rule allows; to oneself it takes that back.
+    def delegate(
+        self,
+        interrupt_id: str,
+        *,
+        to: Principal | str,
+        by: Principal | str,
+        proof: Mapping[str, object] | None = None,
+    ) -> Receipt:
+        """Let somebody else vote in one's place, in the stage that is open, as far as the rule allows.
+
+        To oneself it takes that back.
 
         Raises:
             UsageError: a name is no principal. DirectoryError: groups can't be looked up now.
         """
-        return apply_deed(self.engine, interrupt_id, "delegate", by, to=to)
+        return self._do(interrupt_id, "delegate", by, proof, to=to)
 
-    def claim(self, interrupt_id: str, *, by: Principal | str, ttl: float = 600) -> Receipt:
+    def claim(
+        self,
+        interrupt_id: str,
+        *,
+        by: Principal | str,
+        ttl: float = 600,
+        proof: Mapping[str, object] | None = None,
+    ) -> Receipt:
         """Show others that somebody works on a question, for `ttl` seconds; anybody may still vote.
 
         Raises:
             UsageError: `by` is no principal, or the time can't be used.
         """
-        return apply_deed(self.engine, interrupt_id, "claim", by, ttl=ttl)
+        return self._do(interrupt_id, "claim", by, proof, ttl=ttl)
 
-    def release(self, interrupt_id: str, *, by: Principal | str) -> Receipt:
+    def release(
+        self, interrupt_id: str, *, by: Principal | str, proof: Mapping[str, object] | None = None
+    ) -> Receipt:
         """Give up one's claim.
 
         Raises:
             UsageError: `by` is no principal.
         """
-        return apply_deed(self.engine, interrupt_id, "release", by)
+        return self._do(interrupt_id, "release", by, proof)
 
-    def comment(self, interrupt_id: str, comment: str, *, by: Principal | str) -> Receipt:
+    def comment(
+        self,
+        interrupt_id: str,
+        comment: str,
+        *,
+        by: Principal | str,
+        proof: Mapping[str, object] | None = None,
+    ) -> Receipt:
         """Say something about a question to all who look at it: an event of the run, and a notice.
 
         Raises:
             UsageError: `by` is no principal, or the text is empty or too long.
         """
-        return apply_deed(self.engine, interrupt_id, "comment", by, comment=comment)
+        return self._do(interrupt_id, "comment", by, proof, comment=comment)
+
+    def _do(
+        self,
+        interrupt_id: str,
+        deed: str,
+        by: Principal | str,
+        proof: Mapping[str, object] | None,
+        **options: Any,
+    ) -> Receipt:
+        body = proven(self.engine, deed_body(interrupt_id, deed, by, **options), principal_of(by), proof)
+        return apply_deed(self.engine, body, Voter(principal_of(by)))
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
 from runner.execution import ids
@@ -45,7 +47,7 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
         return _refused(choice, ReceiptStatus.REJECTED, str(error))
     try:
         said = Voter(choice.by, choice.groups, choice.roles)
-        voter = voter_of(engine, said, choice.body, level_of(rule))
+        voter, body = sender_of(engine, said, choice.body, level_of(rule))
     except DirectoryError:
         raise
     except RunnerError as error:
@@ -63,7 +65,7 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
         choice.comment,
         choice.idempotency_key,
         answerers(engine, rule, question),
-        choice.body,
+        body,
         choice.shown_at,
     )
     receipt, reply = engine.store.vote(ballot, ids.nonce())
@@ -72,43 +74,36 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
 
 
 def apply_deed(
-    engine: Engine,
-    interrupt_id: str,
-    kind: str,
-    by: Voter | Principal | str,
-    *,
-    to: Principal | str | None = None,
-    ttl: float = 0,
-    comment: str = "",
-    shown_at: int = 0,
+    engine: Engine, body: Mapping[str, JSON], by: Voter | None = None, key: str | None = None
 ) -> Receipt:
-    """Do what somebody wants with a question with a rule, besides voting: see `ballots.Deed`.
+    """Do what somebody wants with a question with a rule, besides voting.
 
-    `by` may be a voter whose groups and roles the door knows; `ttl` is in seconds.
+    `body` is the message, see `messages.deed_body`. `by` is who the door itself says that it is of; `key` is
+    for a message without an idempotency key.
 
     Raises:
         UsageError: a name is no principal, the time or the comment can't be used.
         DirectoryError: who they are can't be looked up now; nothing was done.
     """
+    sent: Mapping[str, Any] = body
+    name, kind, comment, ttl = sent["interrupt_id"], sent["deed"], sent.get("comment", ""), sent.get("ttl", 0)
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:
         raise UsageError("a comment has some text.")
     if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
         raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
-    voter = _looked_up(engine, by if isinstance(by, Voter) else Voter(principal_of(by)))
-    other = None if to is None else _looked_up(engine, Voter(principal_of(to)))
-    question = engine.store.interrupts([interrupt_id])[0]
+    if kind == "delegate" and not sent.get("to"):
+        raise UsageError("a delegation names `to`, who may vote instead.")
+    by = by or Voter(Principal.read(sent["by"]))
+    other = _looked_up(engine, Voter(Principal.read(sent["to"]))) if kind == "delegate" else None
+    question = engine.store.interrupts([name])[0]
     answered: dict[str, frozenset[str]] = {}
     if question is not None and question.rule is not None:
         rule = Rule.thawed(question.rule)
-        if kind == "delegate" and level_of(rule):
-            # It would not be signed, and the worker counts what is signed alone.
-            detail = f"a rule with identity of level {level_of(rule)} takes no delegated votes"
-            return Receipt(ReceiptStatus.FORBIDDEN, interrupt_id, question.run_id, detail)
+        by, body = sender_of(engine, by, body, level_of(rule))
         answered = answerers(engine, rule, question)
-    deed = Deed(
-        interrupt_id, kind, voter, other, round(ttl * 1000), comment, answered=answered, shown_at=shown_at
-    )
+    marks = {"idempotency_key": sent.get("idempotency_key") or key, "shown_at": sent.get("shown_at", 0)}
+    deed = Deed(name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks)
     receipt, reply = engine.store.act(deed, ids.nonce())
     engine.ring(reply)
     return receipt
@@ -133,20 +128,32 @@ def plain_answer(choice: Choice) -> Answer:
     return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
 
 
-def voter_of(engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int = 0) -> Voter:
-    """Return who votes, as sure as the proof of the message makes it, with groups and roles.
+def sender_of(
+    engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int
+) -> tuple[Voter, Mapping[str, JSON]]:
+    """Return who a message about a question is of, as sure as its proof makes it, and what of it is stored.
 
-    `voter` is who the door says, which counts where there is no proof. For a rule of a `level` above 0 the
-    groups are those that the proof vouches for, as the worker sees them that counts again: it asks no
-    directory.
+    `voter` is who the door says, which counts where nothing need be proved; a proof that does not hold is
+    a doubt. For a rule of a `level` above 0 the groups are those that the proof vouches for, as the worker
+    sees them that counts again: it asks no directory. At level 0 a proof is checked where there are keys.
 
     Raises:
-        ProofRefused: the proof does not hold. UsageError: keys or directory can't be read.
-        DirectoryError: the directory could not be asked.
+        UsageError: keys or directory can't be read. DirectoryError: the directory could not be asked.
     """
-    if body.get("proof") is not None:
-        voter = proofs().verify(body, engine.decision_keys.read(), now=time.time()).voter()
-    return voter if level else _looked_up(engine, voter)
+    proof = body.get("proof")
+    if not level and (proof is None or not engine.decision_keys.read()):
+        return _looked_up(engine, voter), {name: part for name, part in body.items() if name != "proof"}
+    if proof is None:
+        doubt = f"identity of level {level} is needed, and this message has no proof"
+        return replace(voter, doubt=doubt), body
+    module = proofs()
+    try:
+        voter = module.verify(body, engine.decision_keys.read(), now=time.time()).voter()
+    except module.ProofRefused as error:
+        return replace(voter, doubt=str(error)), {
+            name: part for name, part in body.items() if name != "proof"
+        }
+    return voter if level else _looked_up(engine, voter), body
 
 
 def _looked_up(engine: Engine, voter: Voter) -> Voter:
@@ -170,6 +177,17 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
         return body
     voter = _looked_up(engine, Voter(principal))
     return key.sign(body, login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)})
+
+
+def proven(
+    engine: Engine, body: dict[str, JSON], principal: Principal, proof: Mapping[str, object] | None
+) -> dict[str, JSON]:
+    """Return a message with the proof that came with it; without one this process signs it, if it can.
+
+    Raises:
+        UsageError: the key can't be read. DirectoryError: the directory could not be asked.
+    """
+    return signed(engine, body, principal) if proof is None else {**body, "proof": codec.pack(proof, "proof")}
 
 
 def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:

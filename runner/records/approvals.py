@@ -8,7 +8,7 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,6 +28,9 @@ MAX_EFFECTS = 8
 MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
 
 HOUR, DAY = 3_600.0, 86_400.0
+
+DELEGATED = "delegated"
+"""What stands for the selector of a vote in the place of somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,8 @@ class Approval:
 class Voter:
     """A principal with what its door knows: groups and roles (bare names), and how sure it is.
 
-    `login_age` is in seconds; `acr` is what the issuer stated.
+    `login_age` is in seconds; `acr` is what the issuer stated. `doubt` is why what should prove all of that
+    does not hold.
     """
 
     principal: Principal
@@ -283,6 +287,7 @@ class Voter:
     level: int = 0
     login_age: float | None = None
     acr: str | None = None
+    doubt: str = ""
 
     @property
     def selectors(self) -> frozenset[str]:
@@ -313,6 +318,8 @@ def forbidden(
     `requester` and `answered` (by node) are keys of principals; `escalated` are selectors that have become
     eligible.
     """
+    if voter.doubt:
+        return voter.doubt
     step = rule.steps[stage]
     selectors, key = voter.selectors, voter.principal.key
     if voter.principal.kind == "agent" and not (rule.agents and step.agents):
@@ -328,9 +335,16 @@ def forbidden(
             return f"who answered {node!r} does not decide this"
         if form in selectors:
             return f"excluded: {entry}"
-    for auth in {rule.auth, step.auth}:
+    return unsure(rule, voter, stage)
+
+
+def unsure(rule: Rule, voter: Voter, stage: int) -> str:
+    """Return in what it is not sure enough who somebody is, for a stage, or ""."""
+    if voter.doubt:
+        return voter.doubt
+    for auth in {rule.auth, rule.steps[stage].auth}:
         if voter.level < auth.level:
-            return f"identity of level {auth.level} is needed, this vote has {voter.level}"
+            return f"identity of level {auth.level} is needed, this message has {voter.level}"
         if auth.max_age is not None and (voter.login_age is None or voter.login_age > auth.max_age):
             return f"the login must be at most {auth.max_age:g} s old"
         if auth.acr is not None and voter.acr != auth.acr:
@@ -452,15 +466,15 @@ class Facts:
     """What decides who may vote besides the rule.
 
     `requester` is the key of who started the run, `answered` has by node the keys of those who answered it,
-    `escalated` are selectors that have become eligible; `lent` is true for one to whom somebody eligible
-    has delegated, `gave` for one who has delegated. `original` is the effect of approving what was shown,
-    `voted_in` the round in which the voter has voted before.
+    `escalated` are selectors that have become eligible; `lent` is the stage in which the voter may stand in
+    for somebody eligible, `gave` is true for one who has delegated. `original` is the effect of approving
+    what was shown, `voted_in` the round in which the voter has voted before.
     """
 
     requester: str = ""
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     escalated: Sequence[str] = ()
-    lent: bool = False
+    lent: int | None = None
     gave: bool = False
     original: str = ""
     voted_in: int | None = None
@@ -488,6 +502,11 @@ def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tu
     return take(rule, tally, vote, facts.voted_in), vote
 
 
+def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
+    """Whether a rule's `delegate` lets somebody vote in the place of one who is in these groups."""
+    return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
+
+
 def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     """Name the selector by which one may vote who may: that of the most weight."""
     step = rule.steps[stage]
@@ -495,7 +514,7 @@ def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
         form for entry in (*step.eligible, *facts.escalated) if (form := selector(entry)) in voter.selectors
     ]
     if not fits:
-        return "delegated"
+        return DELEGATED
     return max(fits, key=lambda form: weight_of(step, [form]))
 
 
@@ -503,7 +522,7 @@ def barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     """Return why somebody may not vote in a stage, by all that is known; "" where they may."""
     if facts.gave:
         return "you have let somebody else vote in your place"
-    escalated = [*facts.escalated, *(["anyone"] if facts.lent else [])]
+    escalated = [*facts.escalated, *(["anyone"] if facts.lent == stage else [])]
     return forbidden(
         rule,
         voter,

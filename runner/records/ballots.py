@@ -15,6 +15,9 @@ from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus,
 SKEW = 60
 """Seconds that the clocks of a door, a store and a worker may differ."""
 
+DEEDS = ("claim", "release", "delegate", "comment", "withdraw_vote")
+"""What people do to a question besides voting."""
+
 MOST_SIGNATURES = 64
 """Signatures of one person on one question that may be remembered at once."""
 
@@ -91,8 +94,8 @@ class Use:
 class Deed:
     """What somebody wants with a question besides voting: see `store/voting.py`.
 
-    `kind` is "claim", "release", "delegate", "comment" or "withdraw" (of the own vote). `to` is who gets a
-    delegated vote, `ttl` how long a claim holds in ms.
+    `kind` is one of `DEEDS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms. `body` is
+    the message as it was signed.
     """
 
     interrupt_id: str
@@ -102,7 +105,9 @@ class Deed:
     ttl: int = 0
     comment: str = ""
     digest: str | None = None
+    idempotency_key: str | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
 
 
@@ -171,11 +176,26 @@ def facts(
         requester=question.requester,
         answered=deed.answered,
         escalated=escalated(question, now),
-        lent=key in standing.lent,
+        lent=lent(question, deed, standing, part),
         gave=key in standing.lent.values(),
         original=approved(question),
         voted_in=part.get("round"),
     )
+
+
+def lent(question: Interrupt, deed: Ballot | Deed, standing: Standing, part: Mapping[str, Any]) -> int | None:
+    """Return the stage in which somebody may vote in the place of another; None where nowhere."""
+    loan, by = part.get("lent"), standing.lent.get(deed.voter.principal.key)
+    if loan is None or loan["by"] != by or question.rule is None:
+        return None
+    may = approvals.may_stand_in(question.rule["delegate"], loan["groups"], deed.voter)
+    return int(loan["stage"]) if may else None
+
+
+def loan(deed: Deed, stage: int) -> dict[str, JSON]:
+    """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
+    signed: dict[str, JSON] = {"body": dict(deed.body)} if deed.body.get("proof") else {}
+    return {"by": deed.voter.principal.key, "groups": sorted(deed.voter.groups), "stage": stage, **signed}
 
 
 def escalated(question: Interrupt, now: int) -> list[str]:
@@ -203,36 +223,41 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
-def jti_of(ballot: Ballot) -> JSON:
-    """Return the id of the vote's signature, which counts once; None where it has none."""
-    proof = ballot.body.get("proof")
+def jti_of(deed: Ballot | Deed) -> JSON:
+    """Return the id of the signature, which counts once; None where it has none."""
+    proof = deed.body.get("proof")
     return proof.get("jti") if isinstance(proof, dict) else None
 
 
 def signatures(part: Mapping[str, Any], now: int) -> dict[str, JSON]:
-    """Return what is kept of a voter's signatures: the end of each by its jti, while a door may take it."""
+    """Return what is kept of somebody's signatures: the end of each by its jti, while a door may take it."""
     kept: Mapping[str, int] = part.get("jtis", {})
     return {jti: exp for jti, exp in kept.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
-def spent(ballot: Ballot, part: Mapping[str, Any], now: int) -> Receipt | None:
+def spent(deed: Ballot | Deed, part: Mapping[str, Any], now: int) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
     kept = signatures(part, now)
-    if jti_of(ballot) in kept:
-        return receipt(ballot, ReceiptStatus.DUPLICATE, "this signature has counted")
+    if jti_of(deed) in kept:
+        return receipt(deed, ReceiptStatus.DUPLICATE, "this signature has counted")
     if len(kept) >= MOST_SIGNATURES:
         detail = f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
-        return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
+        return receipt(deed, ReceiptStatus.FORBIDDEN, detail)
     return None
 
 
-def signed_in(ballot: Ballot, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
-    """Return a voter's part with the signature of what is done now."""
-    kept, jti = signatures(part, now), jti_of(ballot)
+def signed_in(deed: Ballot | Deed, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+    """Return somebody's part with the signature of what is done now."""
+    kept, jti = signatures(part, now), jti_of(deed)
     if isinstance(jti, str):
-        kept[jti] = ballot.body["proof"]["exp"]
+        kept[jti] = deed.body["proof"]["exp"]
     rest = {name: value for name, value in part.items() if name != "jtis"}
     return {**rest, **({"jtis": kept} if kept else {})}
+
+
+def marks(deed: Deed, nonce: str) -> list[JSON]:
+    """Return by what a repeat of a deed is known."""
+    return [nonce, deed.idempotency_key, jti_of(deed)]
 
 
 def part_of(
@@ -266,7 +291,7 @@ METHODS = ("asserted", "service", "login", "signature")
 """How it is known who decides, by level; a passkey's signature is "webauthn"."""
 
 
-def identity(ballot: Ballot) -> dict[str, JSON]:
+def identity(ballot: Ballot | Deed) -> dict[str, JSON]:
     """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
     data: dict[str, JSON] = {"by": voter.principal.key, "level": voter.level, "method": METHODS[voter.level]}

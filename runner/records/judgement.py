@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import ApprovalMismatch, RunnerError
 from runner.records import approvals, ballots, codec, interrupts
-from runner.records.approvals import Approval, Count, Facts, Rule, Tally, Vote
+from runner.records.approvals import Approval, Count, Facts, Rule, Tally, Vote, Voter
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 if TYPE_CHECKING:
@@ -168,17 +168,36 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         original=ballots.approved(stored),
     )
     tally, rounds, seen = Tally(), dict[str, int](), set[str]()
+    replaced = dict[str, int]()  # in which round somebody has voted in one's place
     edited = 0
     for stated in evidence.votes:
-        proved = _proved(stated, stored, keys)
+        proved = _proved(stated["body"], stored, keys)
+        if stated["body"].get("digest") != stored.digest:
+            raise ApprovalMismatch(f"a vote on {stored.name!r} was signed for another question.")
         if proved.jti in seen:
             raise ApprovalMismatch(f"a signature counts twice among the votes on {stored.name!r}.")
         seen.add(proved.jti)
         if proved.issued < edited:
             raise ApprovalMismatch(f"a vote on {stored.name!r} was signed before the edit that voided it.")
         body, voter, round_ = stated["body"], proved.voter(), tally.round
-        voted_in = rounds.get(voter.principal.key)
-        facts = replace(facts, escalated=_escalated(rule, stored, proved), voted_in=voted_in)
+        key = voter.principal.key
+        facts = replace(
+            facts,
+            escalated=_escalated(rule, stored, proved),
+            voted_in=rounds.get(key),
+            gave=replaced.get(key) == round_,
+            lent=None,
+        )
+        lender = ""
+        if stated["selector"] == approvals.DELEGATED:
+            word = _proved(stated["lent"], stored, keys)
+            lender, facts = word.principal.key, replace(facts, lent=tally.stage)
+            lending = replace(facts, escalated=_escalated(rule, stored, word), lent=None, gave=False)
+            why = _not_lent(rule, stated["lent"], word.groups, voter)
+            why = why or approvals.barred(rule, word.voter(), lending, tally.stage)
+            if why or round_ in {replaced.get(lender), rounds.get(lender)}:
+                why = why or "their vote counts already"
+                raise ApprovalMismatch(f"a vote on {stored.name!r} is none in the place of {lender}: {why}.")
         effect = ballots.effect_of(stored, body["decision"], response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
         stage = tally.stage
@@ -186,6 +205,7 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         tally, used = count.tally, approvals.used_selector(rule, voter, facts, stage)
         if vote.weight:
             rounds[vote.principal] = tally.round
+            replaced[lender] = tally.round
         if tally.round != round_:
             edited, stage = proved.issued, 0
         if count.word in {"counted", "accepted"}:
@@ -193,17 +213,24 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         yield count
 
 
-def _proved(stated: Mapping[str, Any], stored: Interrupt, keys: Mapping[str, Key]) -> Proved:
+def _proved(body: Mapping[str, Any], stored: Interrupt, keys: Mapping[str, Key]) -> Proved:
     from runner.records.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
-    body = stated["body"]
     try:
         proved = verify(body, keys, now=None)
     except ProofRefused as error:
         raise ApprovalMismatch(f"a vote on {stored.name!r} has no proof that holds: {error}") from error
-    if body.get("interrupt_id") != stored.id or body.get("digest") != stored.digest:
+    if body.get("interrupt_id") != stored.id:
         raise ApprovalMismatch(f"a vote on {stored.name!r} was signed for another question.")
     return proved
+
+
+def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
+    """Return why a message of one in these groups lets a voter not vote in their place; "" where it does."""
+    if (body.get("deed"), body.get("to")) != ("delegate", voter.principal.key):
+        return "they have said something else"
+    may = approvals.may_stand_in(rule.delegate, groups, voter)
+    return "" if may else "the rule does not let them"
 
 
 def _check_stated(
@@ -225,6 +252,7 @@ def _check_stated(
         "round": place[2],
         "level": proved.level,
         "comment": body.get("comment") or "",
+        **({} if place[0] == approvals.DELEGATED else {"lent": None}),
     }
     if stored.rule is not None and stored.rule["escalate"]:
         del follows["selector"]  # a door may have counted one step less when the vote came in

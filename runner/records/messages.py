@@ -72,6 +72,13 @@ class AnswerMessage(Message):
         return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
 
 
+ShownAt = Field(
+    default=0,
+    ge=0,
+    lt=2**53,
+    description="when who decides was shown the question, in ms since 1970; the audit says so, too",
+)
+
 Proof = Field(
     default=None,
     description="who vouches for it: `alg`, `kid`, `iat`, `exp`, `jti`, `sig` over all but `reply_to`, and "
@@ -103,12 +110,7 @@ class VoteMessage(Message):
     digest: str | None = Field(
         default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
     )
-    shown_at: int = Field(
-        default=0,
-        ge=0,
-        lt=2**53,
-        description="when who decides was shown the question, in ms since 1970; the audit says so, too",
-    )
+    shown_at: int = ShownAt
     proof: dict[str, Any] | None = Proof
     reply_to: str | None = ReplyTo
 
@@ -129,6 +131,26 @@ class VoteMessage(Message):
             {name: part for name, part in body.items() if name != "reply_to"},
             shown_at=self.shown_at,
         )
+
+
+class DeedMessage(Message):
+    """What somebody does to a question besides voting, sent where answers go."""
+
+    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
+    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    deed: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
+    by: str = Field(
+        min_length=1, max_length=MAX_TEXT, description="who does it: `kind:issuer|subject`, or a name"
+    )
+    to: str | None = Field(
+        default=None, min_length=1, max_length=MAX_TEXT, description="of `delegate`: who may vote instead"
+    )
+    ttl: float | None = Field(default=None, description="of `claim`: for how many seconds")
+    comment: str = Field(default="", max_length=MAX_REASON)
+    idempotency_key: str | None = Text
+    shown_at: int = ShownAt
+    proof: dict[str, Any] | None = Proof
+    reply_to: str | None = ReplyTo
 
 
 class StartMessage(Message):
@@ -191,6 +213,27 @@ def vote_body(
         "shown_at": shown_at or None,
     }
     body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "decision": decision, "by": key_of(by)}
+    return body | {name: part for name, part in optional.items() if part is not None}
+
+
+def deed_body(
+    interrupt_id: str,
+    deed: str,
+    by: Principal | str,
+    *,
+    to: Principal | str | None = None,
+    ttl: float | None = None,
+    comment: str = "",
+) -> dict[str, JSON]:
+    """Return the message of what somebody does to a question besides voting, as it is signed.
+
+    `deed` is "claim" (`ttl` seconds), "release", "delegate" (`to` somebody), "comment" or "withdraw_vote".
+
+    Raises:
+        UsageError: a name is no principal.
+    """
+    optional = {"to": None if to is None else key_of(to), "ttl": ttl, "comment": comment or None}
+    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "deed": deed, "by": key_of(by)}
     return body | {name: part for name, part in optional.items() if part is not None}
 
 
@@ -258,15 +301,15 @@ def read(kind: type[Known], body: bytes) -> Known:
     return _validated(kind, _loaded(body))
 
 
-def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage, Mapping[str, JSON]]:
-    """Read an answer of either version; return it with all that was sent.
+def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | DeedMessage, Mapping[str, JSON]]:
+    """Read what is sent about a question; return it with all that was sent.
 
     Raises:
         UsageError: it is malformed.
     """
     sent = _loaded(body)
     if _version(sent) == 2:
-        return _validated(VoteMessage, sent), sent
+        return (_validated(DeedMessage, sent) if "deed" in sent else _validated(VoteMessage, sent)), sent
     return _validated(AnswerMessage, sent), sent
 
 
@@ -326,6 +369,7 @@ def schemas() -> dict[str, str]:
     kinds: dict[str, type[Message]] = {
         "answer": AnswerMessage,
         "answer-2": VoteMessage,
+        "deed-2": DeedMessage,
         "start": StartMessage,
         "start-2": RequestMessage,
         "receipt": ReceiptMessage,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.records.approvals import Principal, Rule, plain_name, selector
+from runner.records.approvals import DELEGATED, Principal, Rule, plain_name, selector
 
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -28,7 +28,7 @@ def in_words(rule: Rule, requester: str = "") -> str:
 
 def who(form: str) -> str:
     """Name a selector, as that of a vote: `user:human:|ana` is ana, `group:finance` is group finance."""
-    if form == "delegated":
+    if form == DELEGATED:
         return "a delegate"
     form = selector(form)
     kind, _, rest = form.partition(":")

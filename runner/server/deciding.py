@@ -18,7 +18,7 @@ from runner.records.approvals import Voter
 from runner.records.ballots import Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Receipt
-from runner.records.messages import start_body, vote_body
+from runner.records.messages import deed_body, start_body, vote_body
 from runner.server.access import Person
 from runner.server.services import Services
 
@@ -70,8 +70,9 @@ def decide(served: Services, person: Person, question_id: str, decided: Decision
 
 def act(served: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
     """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
+    body = _signed(served, person, deed_body(question_id, kind, person.principal, **options))
     voter = Voter(person.principal, person.groups, person.roles)
-    return apply_deed(served.client.engine, question_id, kind, voter, **options)
+    return apply_deed(served.client.engine, body, voter)
 
 
 def start_for(

@@ -95,6 +95,13 @@ def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
 
 
+def repeated(deed: Deed, part: Mapping[str, Any], nonce: str) -> Receipt | None:
+    """Return the receipt that a deed has had already; None for a new one. `part` is the person's."""
+    status, *marks = part.get("deed", [""])
+    same = any(new and new == old for new, old in zip(ballots.marks(deed, nonce), marks, strict=False))
+    return ballots.receipt(deed, ReceiptStatus(status)) if same else None
+
+
 def late(ballot: Ballot | Deed, question: Interrupt, now: int) -> Receipt | None:
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:

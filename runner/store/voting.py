@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.records import approvals, ballots
-from runner.records.approvals import Auth, Facts, Rule
+from runner.records.approvals import Facts, Rule
 from runner.records.ballots import Ballot, Deed, Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -19,7 +19,7 @@ from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store import event_payloads
 from runner.store.interface import Reply
-from runner.store.receipts import first, late
+from runner.store.receipts import first, late, repeated
 from runner.store.requests import asking, make, note
 from runner.store.walk import Book, Kept
 
@@ -53,6 +53,8 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     selector = approvals.used_selector(rule, voter, facts, standing.tally.stage)
     place = (selector, stage, count.tally.round)
     stored = ballots.stored_vote(ballot, counted, number, place, now)
+    if selector == approvals.DELEGATED and "body" in part["lent"]:
+        stored["lent"] = part["lent"]["body"]
     if part.get("n"):
         run.put_vote(name, part["n"], None)
     run.put_vote(name, number, stored)
@@ -84,12 +86,13 @@ def _unknown(deed: Ballot | Deed, question: Interrupt | None) -> Receipt:
     return ballots.receipt(deed, ReceiptStatus.UNKNOWN, detail)
 
 
-def _refuse(book: Book[Kept], run: Kept, ballot: Ballot, receipt: Receipt) -> Reply:
-    """Record that a vote was forbidden; one that came twice leaves nothing."""
+def _refuse(book: Book[Kept], run: Kept, deed: Ballot | Deed, receipt: Receipt) -> Reply:
+    """Record that a vote or a deed was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused")
-    data = {**ballots.identity(ballot), "decision": ballot.decision, "detail": receipt.detail}
-    return note(book, run, EventKind.INTERRUPT_REFUSED, ballot.interrupt_id, data)
+    choice = deed.decision if isinstance(deed, Ballot) else deed.kind
+    data = {**ballots.identity(deed), "decision": choice, "detail": receipt.detail}
+    return note(book, run, EventKind.INTERRUPT_REFUSED, deed.interrupt_id, data)
 
 
 # What people do besides voting. None of it decides anything.
@@ -111,9 +114,14 @@ class Case:
         """Who wants it."""
         return self.deed.voter.principal.key
 
-    def barred(self, rule: Rule) -> Receipt | None:
-        """Refuse one who may not vote; a rule without its `auth` looks only at who it is."""
-        why = approvals.barred(rule, self.deed.voter, self.facts, self.standing.tally.stage)
+    def barred(self) -> Receipt | None:
+        """Refuse one who may not vote."""
+        why = approvals.barred(self.rule, self.deed.voter, self.facts, self.standing.tally.stage)
+        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+
+    def unsure(self) -> Receipt | None:
+        """Refuse one of whom it is not sure enough who they are."""
+        why = approvals.unsure(self.rule, self.deed.voter, self.standing.tally.stage)
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
@@ -123,11 +131,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a deed changes: the standing, the person's part, a vote that goes; `data` is for its event."""
+    """What a deed changes: the standing, the person's part, a vote that goes; `data` is for its event.
+
+    `loan` is for the part of who may vote in the person's place.
+    """
 
     standing: Standing
     data: Mapping[str, JSON] = field(default_factory=dict)
     part: Mapping[str, Any] | None = None
+    loan: Mapping[str, JSON] | None = None
     gone: int = 0
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 
@@ -140,32 +152,30 @@ def act(book: Book[Kept], deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
     if run is None or question is None or question.rule is None:
         return _unknown(deed, question), Reply("unknown")
     standing, part = run.standing(name), run.voter(name, key)
-    earlier = late(deed, question, now)
-    if part.get("deed", [""])[0] == nonce:
-        earlier = ballots.receipt(deed, ReceiptStatus(part["deed"][1]))
+    earlier = repeated(deed, part, nonce) or late(deed, question, now) or ballots.spent(deed, part, now)
     if earlier is not None:
         return earlier, Reply("refused")
     facts = ballots.facts(question, deed, standing, part, now)
     done = _DEEDS[deed.kind](Case(Rule.thawed(question.rule), facts, deed, standing, part, now))
     if isinstance(done, Receipt):
-        return done, Reply("refused")
+        return done, _refuse(book, run, deed, done)
     if done.gone:
         run.put_vote(name, done.gone, None)
-    if deed.kind == "delegate" and deed.to is not None:
-        run.assign(name, approvals.plain_name(deed.to.principal.key))
-    run.put_voter(
-        name, key, {**(part if done.part is None else done.part), "deed": [nonce, str(done.status)]}
-    )
-    run.put_standing(name, done.standing)
+    if done.loan is not None and deed.to is not None:
+        other = deed.to.principal.key
+        run.assign(name, approvals.plain_name(other))
+        run.put_voter(name, other, {**run.voter(name, other), "lent": done.loan})
+    part = ballots.signed_in(deed, part if done.part is None else done.part, now)
     receipt = ballots.receipt(deed, done.status)
-    shown: dict[str, JSON] = {"shown_at": deed.shown_at} if deed.shown_at else {}
-    return receipt, note(book, run, EVENTS[deed.kind], name, {"by": key, **shown, **done.data})
+    run.put_voter(name, key, {**part, "deed": [str(done.status), *ballots.marks(deed, nonce)]})
+    run.put_standing(name, done.standing)
+    return receipt, note(book, run, EVENTS[deed.kind], name, {**ballots.identity(deed), **done.data})
 
 
 def _claim(case: Case) -> Done | Receipt:
     """Show that somebody works on a question: nobody else claims it until that time is over."""
     standing = case.standing
-    if refusal := case.barred(_named(case.rule)):
+    if refusal := case.barred():
         return refusal
     if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
         return case.refusal(ReceiptStatus.DUPLICATE, f"claimed by {approvals.plain_name(standing.claim)}")
@@ -174,6 +184,8 @@ def _claim(case: Case) -> Done | Receipt:
 
 
 def _release(case: Case) -> Done | Receipt:
+    if refusal := case.unsure():
+        return refusal
     if case.standing.claim != case.key:
         return case.refusal(ReceiptStatus.FORBIDDEN, "it is not claimed by you")
     return Done(replace(case.standing, claim="", claimed_until=0))
@@ -181,7 +193,7 @@ def _release(case: Case) -> Done | Receipt:
 
 def _comment(case: Case) -> Done | Receipt:
     """Note what somebody says who may vote, or who asked for the run."""
-    refusal = None if case.key == case.facts.requester else case.barred(_named(case.rule))
+    refusal = case.unsure() if case.key == case.facts.requester else case.barred()
     comments = case.standing.comments + 1
     return refusal or Done(replace(case.standing, comments=comments), {"comment": case.deed.comment})
 
@@ -189,12 +201,10 @@ def _comment(case: Case) -> Done | Receipt:
 def _delegate(case: Case) -> Done | Receipt:
     """Let somebody else vote in one's place; to oneself it takes that back."""
     rule, to, lent = case.rule, case.deed.to, dict(case.standing.lent)
-    if refusal := replace(case, facts=replace(case.facts, gave=False)).barred(rule):
+    if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
         return case.refusal(ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated")
-    if max(rule.auth.level, *(step.auth.level for step in rule.steps)):
-        return case.refusal(ReceiptStatus.FORBIDDEN, "who must prove who they are vote themselves")
     if case.part.get("round") == case.standing.tally.round:
         return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
     if case.standing.spent.get(case.key) == case.standing.tally.round:
@@ -204,19 +214,20 @@ def _delegate(case: Case) -> Done | Receipt:
             del lent[other]
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent), {"to": case.key})
-    groups = {entry for entry in case.deed.voter.selectors & to.selectors if entry.startswith("group:")}
-    if rule.delegate == "group" and not groups:
+    proves = case.deed.body.get("proof") is not None  # then the other's groups are those of their own proof
+    if not proves and not approvals.may_stand_in(rule.delegate, case.deed.voter.groups, to):
         return case.refusal(ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place")
     if to.principal.key in lent or len(lent) >= MOST_LENT:
         return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
     lent[to.principal.key] = case.key
-    return Done(replace(case.standing, lent=lent), {"to": to.principal.key})
+    loan = ballots.loan(case.deed, case.standing.tally.stage)
+    return Done(replace(case.standing, lent=lent), {"to": to.principal.key}, loan=loan)
 
 
 def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided others stays."""
     part, tally = dict(case.part), case.standing.tally
-    if refusal := case.barred(case.rule):
+    if refusal := case.barred():
         return refusal
     if part.get("round") != tally.round:
         return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
@@ -229,17 +240,13 @@ def _withdraw(case: Case) -> Done | Receipt:
     for name in ("n", "round", "receipt", "nonce", "key"):
         part.pop(name, None)
     data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": gone}
-    return Done(replace(case.standing, tally=tally), data, part, gone, ReceiptStatus.WITHDRAWN_VOTE)
-
-
-def _named(rule: Rule) -> Rule:
-    """Return a rule that asks for no proof: what only shows something needs none."""
-    stages = tuple(replace(stage, auth=Auth()) for stage in rule.stages)
-    return replace(rule, auth=Auth(), stages=stages)
+    return Done(
+        replace(case.standing, tally=tally), data, part, gone=gone, status=ReceiptStatus.WITHDRAWN_VOTE
+    )
 
 
 EVENTS = {
-    "withdraw": EventKind.INTERRUPT_VOTED,
+    "withdraw_vote": EventKind.INTERRUPT_VOTED,
     "delegate": EventKind.INTERRUPT_DELEGATED,
     "claim": EventKind.INTERRUPT_CLAIMED,
     "release": EventKind.INTERRUPT_RELEASED,
@@ -247,7 +254,7 @@ EVENTS = {
 }
 
 _DEEDS: Mapping[str, Callable[[Case], Done | Receipt]] = {
-    "withdraw": _withdraw,
+    "withdraw_vote": _withdraw,
     "delegate": _delegate,
     "claim": _claim,
     "release": _release,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Client, Graph
-from runner.approvals import Action, Approval, Auth, Principal, Rule
+from runner.approvals import Action, Approval, Auth, Principal, Rule, SigningKey, deed_body, vote_body
+from runner.audit.checkpoint import public_bytes
 from runner.errors import ResponseError, UsageError
+from runner.execution.decision_keys import DecisionKeys
 from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
+from runner.records.proofs import encoded
 from tests.graphs import Bench, single, wired
 
 REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})
@@ -377,3 +382,97 @@ def test_people_work_together_on_a_question():
     with pytest.raises(UsageError, match="text"):
         client.comment(question, "", by="ana")
     assert client.claim("00none.a.1.x", by="ana").status == "unknown"
+
+
+DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
+
+
+@pytest.fixture
+def public(tmp_path):
+    """Write the public half of the door's key; return the file."""
+    entry = {"kty": "OKP", "crv": "Ed25519", "x": encoded(public_bytes(DOOR.key.public_key())), "kid": "door"}
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [{**entry, "level": 1}]}))
+    return str(path)
+
+
+def deed(team: Asking, body: dict[str, Any], number: int = 1) -> str:
+    """Send what somebody does to a question as a message; name what became of it."""
+    verdict = judge_answer(team.bench.engine, sent(body, number))
+    return str(verdict.receipt.status) if verdict.receipt else verdict.disposition
+
+
+def test_messages_may_do_what_people_do_besides_voting():
+    """A claim, a comment, a delegation and a vote taken back come by queues, too; a repeat does nothing."""
+    team = asking(replace(TEAM, delegate="anyone"))
+    body = {"v": 2, "interrupt_id": team.question, "by": "ana"}
+
+    assert team.vote("ben") == "counted"
+    words = [
+        deed(team, {**body, "deed": "comment", "comment": "why?"}),
+        deed(team, {**body, "deed": "comment", "comment": "why?"}),
+        deed(team, {**body, "deed": "claim", "ttl": 60}, 2),
+        deed(team, {**body, "deed": "release", "reply_to": "runner:replies:1"}, 3),
+        deed(team, {**body, "deed": "withdraw_vote", "by": "ben"}, 4),
+        deed(team, {**body, "deed": "delegate", "to": "eve"}, 5),
+        deed(team, {**body, "deed": "release", "by": "cid"}, 6),
+    ]
+
+    assert words == ["accepted"] * 4 + ["withdrawn_vote", "accepted", "forbidden"]
+    events = team.bench.store.events(team.bench.run_id)
+    assert [event.kind for event in events].count("interrupt.commented") == 1
+    assert [team.vote("eve"), team.vote("ben")] == ["counted", "accepted"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deed": "eat"},
+        {"ttl": 0},
+        {"ttl": True},
+        {"deed": "comment"},
+        {"deed": "delegate"},
+        {"decision": "approve"},
+    ],
+)
+def test_malformed_deeds_are_dead(change):
+    """A message that asks for nothing that can be done is not applied."""
+    team = asking()
+    body = {"v": 2, "interrupt_id": team.question, "by": "ana", "deed": "claim", "ttl": 60, **change}
+
+    assert deed(team, body) == "dead"
+
+
+def test_a_rule_that_asks_for_identity_takes_signed_deeds_alone(public):
+    """Whatever is done above level 0 is signed and counts once; what is not leaves its trace."""
+    team = asking(Rule(eligible=["ana", "ben"], need=2, delegate="anyone", auth=Auth(level=1)))
+    team.client.engine.decision_keys = team.bench.engine.decision_keys = DecisionKeys(public)
+    question, digest = team.question, team.client.interrupt(team.question).digest
+    deeds = {"claim": {"ttl": 60.0}, "comment": {"comment": "why?"}, "release": {}, "withdraw_vote": {}}
+
+    def vote(who: str) -> dict[str, Any]:
+        return DOOR.sign(vote_body(question, "approve", who, digest=digest))
+
+    first = vote("ana")
+    assert deed(team, first) == "counted"
+    words = []
+    for number, (kind, more) in enumerate([*deeds.items(), ("delegate", {"to": "eve"})]):
+        body = deed_body(question, kind, "ana", **more)
+        signed = DOOR.sign(body)
+        sends = body, {**signed, "comment": "other"}, signed, signed
+        words.append([deed(team, send, 10 * number + place) for place, send in enumerate(sends, 2)])
+    assert [refused for refused, *_ in words] == ["forbidden"] * 5
+    assert [changed for _, changed, *_ in words] == ["forbidden"] * 5
+    assert [[done, again] for *_, done, again in words] == [
+        *[["accepted"] * 2] * 3,
+        ["withdrawn_vote"] * 2,
+        ["accepted"] * 2,
+    ]
+    assert deed(team, first, 90) == "duplicate"  # it was taken back, and counts no more
+    events = team.bench.store.events(team.bench.run_id)
+    refused = [event.data["decision"] for event in events if event.kind == "interrupt.refused"]
+    assert refused == [kind for kind in [*deeds, "delegate"] for _ in range(2)]
+    assert [deed(team, vote(who), 91 + place) for place, who in enumerate(("eve", "ben"))] == [
+        "counted",
+        "accepted",
+    ]

@@ -34,7 +34,7 @@ from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
 from runner.records import ballots
 from runner.records.approvals import DECISIONS, Principal, Rule, Voter
-from runner.records.ballots import Ballot, Deed
+from runner.records.ballots import DEEDS, Ballot, Deed
 from runner.records.digests import Action
 from runner.records.interrupts import Address, Answer
 from runner.records.listings import InterruptQuery, RunQuery
@@ -88,8 +88,6 @@ VOTERS = [
     Voter(Principal("eve")),
     Voter(Principal("bot", kind="agent"), frozenset({"f"})),
 ]
-
-KINDS = ["claim", "release", "comment", "delegate", "withdraw"]
 
 
 @st.composite
@@ -462,14 +460,15 @@ class Agreement(RuleBasedStateMachine):
             self.compare_votes(question)
 
     @rule(
-        data=st.data(), who=st.sampled_from(VOTERS), to=st.sampled_from(VOTERS), kind=st.sampled_from(KINDS)
+        data=st.data(), who=st.sampled_from(VOTERS), to=st.sampled_from(VOTERS), kind=st.sampled_from(DEEDS)
     )
     def act(self, data, who, to, kind):
         """Do what people do besides voting."""
         questions = [question for question in self.memory.interrupts(self.questions) if question is not None]
         if ruled := [question for question in questions if question.rule is not None]:
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
-            self.both("act", Deed(question.id, kind, who, to, 10_000, "hm"), self.nonce())
+            deed = Deed(question.id, kind, who, to, 10_000, "hm", body=self.body(data))
+            self.both("act", deed, self.nonce())
             self.compare_votes(question)
 
     def body(self, data):

@@ -19,6 +19,7 @@ from runner.records.ballots import Ballot
 from runner.records.digests import Action
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, preimages
 from runner.records.judgement import Evidence, is_stale, judge, response_of
+from runner.records.messages import deed_body
 from runner.records.proofs import encoded, read_keys, sign, verify
 
 NOW = 1_790_000_000
@@ -66,6 +67,22 @@ def asked(rule: Rule = RULE, action: Action | None = CALL, **more: object) -> In
     return address.ask("refund", {"why": "broken"}, scope="tool:1", rule=rule, action=action, **more)
 
 
+LENT = replace(RULE, delegate="anyone")
+
+
+def word(question: str, name: str, to: str, groups=("finance",), deed: str = "delegate") -> dict:
+    """What somebody signs who lets another vote."""
+    body = deed_body(question, deed, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}")
+    return sign(
+        body,
+        DOOR,
+        "door",
+        now=NOW,
+        jti=f"{name} to {to}",
+        login={"auth_time": NOW - 60, "groups": list(groups)},
+    )
+
+
 def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR, kid: str = "door"):
     """Decide a question as a store does: the question as it is stored then, and its votes."""
     stored = replace(
@@ -81,7 +98,9 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
         body = {"v": 2, "interrupt_id": stored.id, "decision": decision, "by": f"human:{LOGIN}|{name}"}
         body |= {"digest": stored.digest, "comment": f"{decision} by {name}"}
         body |= {"response": rest[0]} if rest else {}
-        known = {"auth_time": NOW + number - 60, "groups": ["finance"], "roles": ["cfo"] * (name == "cfo")}
+        lender = {"eve": "ana"}.get(name, "") if rule.delegate != "none" else ""
+        groups = [] if lender else ["finance"]
+        known = {"auth_time": NOW + number - 60, "groups": groups, "roles": ["cfo"] * (name == "cfo")}
         body = sign(body, key, kid, now=NOW + number, jti=f"{name}{number}", login=known)
         voter = verify(body, KEYS, now=NOW + number).voter()
         response = response_of(body)
@@ -89,8 +108,8 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
         ballot = Ballot(
             stored.id, voter, decision, response, effect, stored.digest, body["comment"], body=body
         )
-        facts = Facts(stored.requester, original=ballots.approved(stored))
         stage = tally.stage
+        facts = Facts(stored.requester, original=ballots.approved(stored), lent=stage if lender else None)
         count, vote = approvals.cast(
             rule,
             tally,
@@ -104,6 +123,7 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
         place = (used, stage, count.tally.round)
         votes = [other for other in votes if other["by"] != voter.principal.key]  # one vote each is kept
         votes.append(ballots.stored_vote(ballot, vote, number, place, (NOW + number) * 1000))
+        votes[-1] |= {"lent": word(stored.id, lender, name)} if lender else {}
         tally, rounds[name] = count.tally, count.tally.round
         if count.word == "accepted":
             answer = ballots.answer(stored, ballot, count)
@@ -228,14 +248,16 @@ def changes(draw, document: object):
     return changed
 
 
-CASES = [decided(asked(), *decisions) for decisions in (TWO, EDITED, [("cfo", "approve")])]
+IN_PLACE = [("eve", "approve"), ("ben", "approve")]
+CASES = [(asked(), *decided(asked(), *decisions)) for decisions in (TWO, EDITED, [("cfo", "approve")])]
+CASES.append((asked(LENT), *decided(asked(LENT), *IN_PLACE, rule=LENT)))
 
 
 @settings(max_examples=400)
 @given(data=st.data())
 def test_no_byte_of_question_or_decision_can_be_changed(data):
     """One change of the stored question, its rule, call or decision: it is not used, or says the same."""
-    stored, votes = data.draw(st.sampled_from(CASES))
+    question, stored, votes = data.draw(st.sampled_from(CASES))
     document = asdict(stored)
     name = data.draw(st.sampled_from(sorted(set(document) - DISPLAYED | {"name"})))
     part = data.draw(changes({name: document[name]}))
@@ -250,7 +272,7 @@ def test_no_byte_of_question_or_decision_can_be_changed(data):
     if replace(changed, place=stored.place) == stored and preimages(changed) == preimages(stored):
         return  # a path that is empty, or is not there, says the same
     with pytest.raises(ApprovalMismatch):
-        judge(asked(), changed, evidence(votes))
+        judge(question, changed, evidence(votes))
 
 
 def outer(vote: dict) -> dict:
@@ -264,7 +286,7 @@ def outer(vote: dict) -> dict:
 @given(data=st.data())
 def test_no_byte_of_the_votes_can_be_changed(data):
     """One change of one vote, in what is signed or beside it, one less, one more, another order."""
-    stored, votes = data.draw(st.sampled_from(CASES))
+    question, stored, votes = data.draw(st.sampled_from(CASES))
     kind = data.draw(st.sampled_from(["change", "change", "change", "drop", "repeat", "swap"]))
     changed = list(votes)
     place = data.draw(st.integers(0, len(votes) - 1))
@@ -279,14 +301,14 @@ def test_no_byte_of_the_votes_can_be_changed(data):
     if [outer(vote) for vote in changed] == [outer(vote) for vote in votes]:
         return
     with pytest.raises(ApprovalMismatch):
-        judge(asked(), stored, evidence(changed))
+        judge(question, stored, evidence(changed))
 
 
 @settings(max_examples=100)
 @given(data=st.data())
 def test_no_byte_of_who_asked_can_be_changed(data):
     """The rule excludes who started the run: so the start must be signed, as it was."""
-    stored, votes = CASES[0]
+    _, stored, votes = CASES[0]
     body = data.draw(changes(START))
     if body == START:
         return
@@ -308,7 +330,7 @@ def test_without_signatures_a_forged_vote_counts():
 @pytest.mark.parametrize("who", ["unknown key", "revoked key", "no proof", "no keys", "no start"])
 def test_only_known_keys_prove_anything(who):
     """A vote that is signed by nobody whom the worker knows, or by a key revoked since, is none."""
-    stored, votes = CASES[0]
+    _, stored, votes = CASES[0]
     keys, requester = dict(KEYS), REQUESTER
     match who:
         case "unknown key":
@@ -339,9 +361,33 @@ def test_a_vote_voided_by_an_edit_is_not_counted_after_it():
         judge(asked(rule), answered, evidence(moved))
 
 
+def test_a_vote_may_be_in_the_place_of_another():
+    """With the word of one who might have voted, for this question, this voter, and one vote."""
+    question, stored, votes = CASES[-1]
+    assert judge(question, stored, evidence(votes)).approved
+    eve, ben = votes
+    for lent, why in (
+        (word(stored.id, "ana", "fay"), "something else"),
+        (word(stored.id, "ana", "eve", deed="comment"), "something else"),
+        (word(stored.id, "ana", "eve", groups=()), "not one of those"),
+        (word(stored.id, "rob", "eve"), "asked for this"),
+        (word("00other.pay.1.x", "ana", "eve"), "another question"),
+        (
+            word(stored.id, "ben", "eve"),
+            "is none in the place of|two votes|voted in your place|somebody else",
+        ),
+    ):
+        with pytest.raises(ApprovalMismatch, match=why):
+            judge(question, stored, evidence([{**eve, "lent": lent}, ben]))
+    group = replace(RULE, delegate="group")
+    stored, votes = decided(asked(group), *IN_PLACE, rule=group)
+    with pytest.raises(ApprovalMismatch, match="the rule does not let them"):
+        judge(asked(group), stored, evidence(votes))
+
+
 def test_a_decision_is_used_within_its_time():
     """`use_within` counts from the deciding vote."""
-    stored, _ = CASES[0]
+    _, stored, _ = CASES[0]
     assert not is_stale(RULE, stored, stored.answered_at + 86_400_000)
     assert is_stale(RULE, stored, stored.answered_at + 86_400_001)
 

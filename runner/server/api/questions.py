@@ -217,7 +217,7 @@ def comment(question_id: str, body: Comment, person: Decides, served: Served) ->
 @router.delete("/{question_id}/votes", summary="Take your vote back")
 def withdraw_vote(question_id: str, person: Decides, served: Served) -> Any:
     """Take your vote back while the question is open."""
-    return _answered(act(served, person, question_id, "withdraw"))
+    return _answered(act(served, person, question_id, "withdraw_vote"))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")

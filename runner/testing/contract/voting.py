@@ -56,10 +56,11 @@ class Voting:
         groups: tuple[str, ...] = ("finance",),
         others: tuple[str, ...] = ("finance",),
         nonce: str = "",
+        level: int = 0,
         **options: Any,
     ) -> str:
         """Do what one does besides voting; name what became of it."""
-        voter = Voter(Principal(who), frozenset(groups))
+        voter = Voter(Principal(who), frozenset(groups), level=level)
         other = Voter(Principal(to), frozenset(others)) if to else None
         deed = Deed(self.question.id, kind, voter, other, **options)
         receipt, self.reply = self.store.act(deed, nonce or self.worker.nonce())
@@ -171,7 +172,7 @@ class VotingContract:
         people = voting(worker, TWO)
         old = signed(worker, "1")
         assert people.vote("ana", body=old).status == "counted"
-        assert people.act("ana", "withdraw") == "withdrawn_vote"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
         worker.clock.advance(LIFETIME + 2 * ballots.SKEW)
         assert people.vote("ana", body=old).detail == SPENT
         worker.clock.advance(1)
@@ -339,7 +340,8 @@ class VotingContract:
         events = [
             event for event in store.events(people.question.run_id) if event.kind == "interrupt.commented"
         ]
-        assert [event.data for event in events] == [{"by": "human:|ana", "comment": "why?"}]
+        said = {"by": "human:|ana", "level": 0, "method": "asserted", "comment": "why?"}
+        assert [event.data for event in events] == [said]
 
     def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
         """Who delegates has no vote any more, and the other one has one; each counts once."""
@@ -364,7 +366,7 @@ class VotingContract:
         assert not store.open_interrupts(InterruptQuery(assignee="eve"))
 
     def test_a_rule_says_to_whom_one_may_delegate(self, worker: ManualWorker) -> None:
-        """To nobody, to somebody of the same group, and never where people must prove who they are."""
+        """To nobody, to somebody of the same group; where people must prove who they are, they prove that."""
         none, group = voting(worker, TWO), voting(worker, replace(TWO, delegate="group"))
         sure = voting(worker, replace(TWO, delegate="anyone", auth=Auth(level=1)))
 
@@ -374,14 +376,29 @@ class VotingContract:
         assert group.act("ana", "delegate", to="ana") == "accepted"
         assert group.words(("ana",), ("ben",)) == ["counted", "accepted"]
         assert sure.act("ana", "delegate", to="ben") == "forbidden"
+        word: dict[str, Any] = {"level": 1, "body": signed(worker, "1")}
+        assert [sure.act("ana", "delegate", to=who, **word) for who in ("ben", "eve")] == ["accepted"] * 2
+        assert sure.vote("ben", level=1, groups=()).status == "counted"
+        (vote,) = sure.store.votes(sure.question.id)
+        assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
+
+    def test_a_delegation_is_for_the_open_stage(self, worker: ManualWorker) -> None:
+        """Who stands in for one of the first stage has no vote in the next one."""
+        rule = Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])], delegate="anyone")
+        people = voting(worker, rule)
+
+        assert people.act("ana", "delegate", to="eve") == "accepted"
+        assert people.words(("eve",), ("eve",)) == ["counted", "forbidden"]
+        assert people.act("ben", "delegate", to="fay") == "accepted"
+        assert people.words(("fay",)) == ["accepted"]
 
     def test_a_vote_can_be_taken_back(self, worker: ManualWorker, store: Store) -> None:
         """While nothing has followed from it: then it does not count, and its voter may vote again."""
         people = voting(worker, replace(TWO, veto=2))
 
-        assert people.act("ana", "withdraw") == "rejected"
+        assert people.act("ana", "withdraw_vote") == "rejected"
         assert people.words(("ana",), ("ben", "reject")) == ["counted", "counted"]
-        assert [people.act(who, "withdraw") for who in ("ana", "ben", "ben")] == [
+        assert [people.act(who, "withdraw_vote") for who in ("ana", "ben", "ben")] == [
             "withdrawn_vote",
             "withdrawn_vote",
             "rejected",
@@ -396,9 +413,9 @@ class VotingContract:
         edit = voting(worker, TWO)
 
         assert stages.vote("ana").status == "counted"
-        assert stages.act("ana", "withdraw") == "forbidden"
+        assert stages.act("ana", "withdraw_vote") == "forbidden"
         assert edit.words(("ana",), ("ben", "edit", edited("5"))) == ["counted", "counted"]
-        assert [edit.act(who, "withdraw") for who in ("ana", "ben")] == ["rejected", "rejected"]
+        assert [edit.act(who, "withdraw_vote") for who in ("ana", "ben")] == ["rejected", "rejected"]
 
     def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
         """When a question was open for so long, others may vote, too; each step is an event once."""
