@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Annotated, Literal, Protocol, cast
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from runner.records.approvals import Principal, Voter
 from runner.server.problems import Problem
@@ -108,3 +108,10 @@ OPEN, SEE, READ, DECIDE, OPERATE, ADMINISTER = (
     Allow("operate"),
     Allow("administer"),
 )
+
+Seen = Annotated[Person, Depends(SEE)]
+Reads = Annotated[Person, Depends(READ)]
+Decides = Annotated[Person, Depends(DECIDE)]
+Operates = Annotated[Person, Depends(OPERATE)]
+Administers = Annotated[Person, Depends(ADMINISTER)]
+"""Who calls a route, by what they must be allowed to."""

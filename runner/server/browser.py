@@ -94,7 +94,7 @@ class FormTokens:
 
     def issue(self, person: Person | None, now: float | None = None, about: str = "") -> str:
         """Make the token of a page, or of what it shows, such as a question by its digest."""
-        issued = f"{round(time.time() if now is None else now):x}"
+        issued = f"{int(time.time() if now is None else now):x}"
         return f"{issued}.{self._mac(person, issued, about)}"
 
     def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import cast
+from typing import Annotated, cast
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from runner.client import Client
 from runner.definition.registry import Plan, load, registry
 from runner.operations.schedules import Scheduler
+from runner.records.listings import INSIDE
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
@@ -86,6 +87,11 @@ class Services:
             self._graphs_loaded = True
         return registry.find(graph)
 
+    def graphs(self) -> dict[str, str]:
+        """Return the fingerprints of the graphs that workers have published, without those inside others."""
+        published = sorted(self.store.graphs().items())
+        return {name: fingerprint for name, fingerprint in published if INSIDE not in name}
+
     @cached_property
     def archive(self) -> Archive | None:
         """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
@@ -95,3 +101,7 @@ class Services:
 def services(request: Request) -> Services:
     """Return what the requests of an application share, for a route."""
     return cast("Services", request.app.state.services)
+
+
+Served = Annotated[Services, Depends(services)]
+"""What the requests share, for a route."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
@@ -18,15 +18,11 @@ from runner.operations.sealing import terms
 from runner.records.freezes import scope_of
 from runner.records.json_form import document, stamp
 from runner.records.run import existing
-from runner.server.access import ADMINISTER, READ, SEE, Person
+from runner.server.access import Administers, Reads, Seen
 from runner.server.api.documents import ONE_PAGE
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 
 router = APIRouter(prefix="/v1", tags=["audit"])
-
-Served = Annotated[Services, Depends(services)]
-Reads = Annotated[Person, Depends(READ)]
-Administers = Annotated[Person, Depends(ADMINISTER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class Scope(BaseModel):
 
 
 @router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
-def list_freezes(_: Annotated[Person, Depends(SEE)], served: Served) -> dict[str, Any]:
+def list_freezes(_: Seen, served: Served) -> dict[str, Any]:
     """List the freezes: no effect of theirs happens until they are thawed."""
     return {"items": document(list(served.store.frozen().values())), "next": None}
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from runner.operations.dead import replay
 from runner.records.json_form import document
-from runner.server.access import OPERATE, READ, Person
+from runner.server.access import Operates, Reads
 from runner.server.api.documents import ONE_PAGE, PAGE, Limit
-from runner.server.services import Services, services
+from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
 
-Served = Annotated[Services, Depends(services)]
-Operates = Annotated[Person, Depends(OPERATE)]
-
 
 @router.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
-def list_letters(_: Annotated[Person, Depends(READ)], served: Served, limit: Limit = PAGE) -> dict[str, Any]:
+def list_letters(_: Reads, served: Served, limit: Limit = PAGE) -> dict[str, Any]:
     """List messages that could not be used and nodes that were given up, with the reasons."""
     return {"items": document(served.dead_letters.all(limit)), "next": None}
 
 
 @router.get("/{letter_id}", summary="Show one dead letter")
-def show(letter_id: str, _: Annotated[Person, Depends(READ)], served: Served) -> Any:
+def show(letter_id: str, _: Reads, served: Served) -> Any:
     """Show a dead letter with the message as it was received."""
     return document(served.dead_letters.get(letter_id))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from runner.operations.questions import read_questions
 from runner.server import streams
-from runner.server.access import SEE, Person
+from runner.server.access import Seen
 from runner.server.api.documents import PAGE, question_document
-from runner.server.services import Services, services
+from runner.server.services import Served
 from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
@@ -27,8 +27,8 @@ POSITION = r"^(\d{1,18}-\d{1,18}(_\d{1,18}-\d{1,18})*)?$"
 )
 def events(
     request: Request,
-    person: Annotated[Person, Depends(SEE)],
-    served: Annotated[Services, Depends(services)],
+    person: Seen,
+    served: Served,
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
     kind: Annotated[list[str] | None, Query(description="Such as run.ended; may be repeated.")] = None,
     after: Annotated[str, Query(pattern=POSITION)] = "",

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
 from runner.authoring.drawing import draw
 from runner.errors import NotFoundError
-from runner.server.access import SEE, Person
+from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE
-from runner.server.services import Services, services
+from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
-
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
 
 
 @router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
 def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
-    published = served.store.graphs()
-    items = [{"name": name, "fingerprint": published[name]} for name in sorted(published) if "/" not in name]
-    return {"items": items, "next": None}
+    graphs = served.graphs().items()
+    return {"items": [{"name": name, "fingerprint": version} for name, version in graphs], "next": None}
 
 
 @router.get("/{name}.svg", summary="Draw a graph", response_class=Response)

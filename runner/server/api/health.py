@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import PlainTextResponse
@@ -11,12 +11,10 @@ from runner.errors import StoreError
 from runner.operations.metrics import prometheus
 from runner.server.access import OPEN, SEE
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served
 from runner.store.redis.server_info import read_metrics
 
 router = APIRouter(tags=["operations"])
-
-Served = Annotated[Services, Depends(services)]
 
 
 @router.get("/healthz", dependencies=[Depends(OPEN)], summary="Whether this process answers")

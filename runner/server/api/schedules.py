@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from runner.records.json_form import document
 from runner.records.schedules import Schedule
-from runner.server.access import OPERATE, READ, Person
+from runner.server.access import Operates, Reads
 from runner.server.api.documents import ONE_PAGE
-from runner.server.services import Services, services
+from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
-
-Served = Annotated[Services, Depends(services)]
-Reads = Annotated[Person, Depends(READ)]
-Operates = Annotated[Person, Depends(OPERATE)]
 
 
 class NewSchedule(BaseModel):

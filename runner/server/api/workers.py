@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from runner.operations.views import read_workers
 from runner.records.json_form import document
-from runner.server.access import SEE, Person
+from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE
-from runner.server.services import Services, services
+from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 @router.get("", summary="List workers and keepers", dependencies=[ONE_PAGE])
-def list_workers(
-    _: Annotated[Person, Depends(SEE)], served: Annotated[Services, Depends(services)]
-) -> dict[str, Any]:
+def list_workers(_: Seen, served: Served) -> dict[str, Any]:
     """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
     return {"items": document(read_workers(served.settings)), "next": None}

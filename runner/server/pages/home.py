@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from runner.cli.doctor import PASS, examine, read_facts
 from runner.operations.exports import question_of
-from runner.server.access import SEE, Person
+from runner.server.access import Seen
 from runner.server.pages.rendering import page
-from runner.server.services import Services, services
+from runner.server.services import Served
 from runner.store.redis.measurements import QUEUE_WAIT
 from runner.store.redis.server_info import Metric, read_metrics
 
@@ -20,9 +19,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-def home(
-    request: Request, person: Annotated[Person, Depends(SEE)], served: Annotated[Services, Depends(services)]
-) -> HTMLResponse:
+def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     settings = served.settings
     metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)

@@ -7,30 +7,27 @@ from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.records.schedules import Schedule, in_words
-from runner.server.access import OPERATE, READ, Person
+from runner.server.access import Operates, Reads
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served
 
 router = APIRouter(include_in_schema=False)
 
-Served = Annotated[Services, Depends(services)]
-Operates = Annotated[Person, Depends(OPERATE)]
-
 
 @router.get("/schedules")
-def schedules(request: Request, person: Annotated[Person, Depends(READ)], served: Served) -> HTMLResponse:
+def schedules(request: Request, person: Reads, served: Served) -> HTMLResponse:
     """Show the schedules, and a form for a new one."""
     return page(
         request,
         "schedules.html",
         person,
         schedules=[(schedule, in_words(schedule)) for schedule in served.scheduler.schedules.all()],
-        graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
+        graphs=list(served.graphs()),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
@@ -19,18 +19,15 @@ from runner.operations.dead import replay
 from runner.operations.freezing import freeze, thaw
 from runner.operations.views import read_workers
 from runner.records.freezes import scope_of
-from runner.server.access import ADMINISTER, OPERATE, READ, SEE, Person
+from runner.server.access import Administers, Operates, Person, Reads, Seen
 from runner.server.deciding import start_for
 from runner.server.forms import answer_of, fields_of
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 
 router = APIRouter(include_in_schema=False)
 
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Operates = Annotated[Person, Depends(OPERATE)]
 
 RECENT = 10
 """Runs on the page of their graph."""
@@ -39,12 +36,10 @@ RECENT = 10
 @router.get("/graphs")
 def graphs(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """List the graphs in the store, with the workers that have them."""
-    published = served.store.graphs()
     alive = [worker for worker in read_workers(served.settings) if worker.state == "alive"]
     listed = [
-        (name, published[name], [worker for worker in alive if name in worker.graphs])
-        for name in sorted(published)
-        if "/" not in name
+        (name, fingerprint, [worker for worker in alive if name in worker.graphs])
+        for name, fingerprint in served.graphs().items()
     ]
     return page(request, "graphs.html", person, graphs=listed)
 
@@ -86,10 +81,9 @@ def _graph(
     sent: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
-    published, plan = served.store.graphs(), served.plan(name)
-    if name not in published or "/" in name:
+    fingerprint, plan = served.graphs().get(name), served.plan(name)
+    if fingerprint is None:
         raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
-    fingerprint = published[name]
     if plan is not None and plan.topology.fingerprint == fingerprint:
         drawing = draw(plan.definition, "svg")
     else:
@@ -121,7 +115,7 @@ def workers(request: Request, person: Seen, served: Served) -> HTMLResponse:
 
 
 @router.get("/dead")
-def dead(request: Request, person: Annotated[Person, Depends(READ)], served: Served) -> HTMLResponse:
+def dead(request: Request, person: Reads, served: Served) -> HTMLResponse:
     """Show the newest dead letters."""
     return page(request, "dead.html", person, letters=served.dead_letters.all(100))
 
@@ -129,7 +123,7 @@ def dead(request: Request, person: Annotated[Person, Depends(READ)], served: Ser
 @router.post("/freeze")
 def freeze_all(
     request: Request,
-    person: Annotated[Person, Depends(ADMINISTER)],
+    person: Administers,
     served: Served,
     action: Annotated[str, Form()],
     scope: Annotated[str, Form()],
