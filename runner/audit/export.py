@@ -27,6 +27,9 @@ from runner.records.codec import JSON
 
 PARTS = ("checkpoints", "keys", "proofs")
 
+ENDS = frozenset({"run.ended", "run.removed"})
+"""Entries after which a run's has none: without one, that its last ones were cut off can't be seen."""
+
 
 class Result(enum.IntEnum):
     """What verifying came to; the numbers are exit codes."""
@@ -262,4 +265,6 @@ def _verify_run(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequenc
         )
     if any(checkpoint.size == last.size and checkpoint.root != last.root for checkpoint in outside):
         raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
-    return Verdict(Result.HOLDS, f"all {len(file.entries)} entries of the run hold")
+    last_type = file.entries[-1][1].get("type") if file.entries else ""
+    text = "" if last_type in ENDS else "; the end of the run is not among them"
+    return Verdict(Result.HOLDS, f"all {len(file.entries)} entries of the run hold{text}")

@@ -94,7 +94,7 @@ class Facts:
     freezes: Sequence[Freeze] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
-    audit_sign: float = 60.0
+    audit_keep: float = 0.0
 
     @property
     def alive(self) -> list[Worker]:
@@ -120,7 +120,7 @@ class Facts:
 class Audited:
     """The audit of one partition: entries, how many are signed and not sealed yet, and for how long (ms).
 
-    `problem` is why it is not signed or anchored.
+    `problem` is why it is not signed or anchored. `oldest` is the time of the first entry in the store (ms).
     """
 
     origin: str
@@ -129,12 +129,16 @@ class Audited:
     waiting: int
     lag: int
     problem: str
+    oldest: int = 0
 
 
 def _audited(log: AuditLog) -> Audited:
+    from runner.store.redis.auditing import BEGINNING
+
     head = log.head()
     waiting, lag = log.unsealed(head)
-    return Audited(log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem)
+    oldest = next((int(name.partition("-")[0]) for name, _ in log.after(BEGINNING, 1)), head.now)
+    return Audited(log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem, oldest)
 
 
 def read_facts(settings: Settings) -> Facts:
@@ -169,7 +173,7 @@ def read_facts(settings: Settings) -> Facts:
         freezes=list(store.frozen().values()),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
-        audit_sign=settings.audit_sign,
+        audit_keep=settings.audit_keep,
         clock=wall_clock(),
         workers=workers,
         graphs=store.graphs(),
@@ -563,6 +567,11 @@ def _audit(facts: Facts) -> Iterator[Check]:
             unsigned = f"{audit.origin}: {audit.size} entries are sealed and none is signed"
             yield Check(
                 WARN, "audit", unsigned, "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
+            )
+        elif not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000:
+            old = f"{audit.origin}: entries of {span(age)} ago take memory, longer than RUNNER_AUDIT_KEEP"
+            yield Check(
+                WARN, "audit", old, "Set RUNNER_ARCHIVE: none leaves the store before an archive has it."
             )
         else:
             detail = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.cli.doctor import FAIL, PASS, WARN, Facts, broker_problem, examine
+from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine
 from runner.cli.output import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
@@ -98,6 +98,19 @@ CASES = [
     ("events", WARN, replace(WELL, workers=[replace(WORKER, events=False)])),
     ("dead letters", WARN, replace(WELL, letters=3)),
     ("settings", WARN, replace(WELL, unknown_settings=["RUNNER_LEESE (environment) is not a setting"])),
+    *(
+        (
+            "audit",
+            result,
+            replace(WELL, audit="all", audit_keep=60.0, audits=[Audited("runner/p00", *audited)]),
+        )
+        for result, *audited in [
+            (FAIL, 9, 9, 0, 0, "the disk is full", NOW),
+            (FAIL, 9, 9, 3, 61_000, "", NOW),
+            (WARN, 9, 0, 0, 0, "", NOW),
+            (WARN, 9, 9, 0, 0, "", NOW - 61_000),
+        ]
+    ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
 ]
 

@@ -1,0 +1,226 @@
+"""`runner audit`, as somebody uses it who has the documentation alone: export, tamper, verify."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+
+import pytest
+import rfc8785
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from runner.records.approvals import Rule
+from runner.store.redis.store import RedisStore
+from runner.testing.contract import ManualWorker
+from runner.testing.contract.voting import REFUND, voting
+
+SECRET = "fine by me"
+
+
+@pytest.fixture
+def audit(call, redis_url, tmp_path, monkeypatch):
+    """Call `runner audit` on a store with two runs that were approved, with a key and an anchor."""
+    monkeypatch.chdir(tmp_path)
+    store = RedisStore(redis_url, retention=3600)
+    worker = ManualWorker(store)
+    ids = []
+    for _ in range(2):
+        people = voting(worker, Rule(eligible=["group:finance"]))
+        people.vote("ana", comment=SECRET)
+        ids.append(people.question.run_id)
+        worker.settle(worker.claim(ids[-1], "a").token, "paid")
+    store.close()
+    monkeypatch.setenv("RUNNER_AUDIT_KEY", "audit-key.json")
+    monkeypatch.setenv("RUNNER_AUDIT_ANCHOR", "file:checkpoints")
+    runner = functools.partial(call, url=redis_url)
+    (tmp_path / "audit.pub").write_text(runner("audit", "key", "audit-key.json").stdout)
+    audit = functools.partial(runner, "audit")
+    return Audit(runner, audit, ids, tmp_path)
+
+
+class Audit:
+    """Somebody with a shell."""
+
+    def __init__(self, runner, audit, ids, folder):
+        self.runner, self.audit, self.ids, self.folder = runner, audit, ids, folder
+
+    def export(self, *options):
+        """Export to a file; return its lines."""
+        assert self.audit("export", "--output", "audit.jsonl", *options).exit_code == 0
+        return (self.folder / "audit.jsonl").read_text().splitlines()
+
+    def verify(self, lines, *options, key="audit.pub"):
+        """Verify lines; return the exit code, the line that is named, and the words."""
+        (self.folder / "file.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        done = self.audit("verify", "file.jsonl", "--key", key, *options)
+        _, place, words = done.stdout.rstrip("\n").split("\t")
+        return done.exit_code, int(place), words
+
+
+def without_proofs(lines, *places):
+    """Cut entries of a run together with their proofs, as somebody does who knows the form."""
+    *_, proofs = lines
+    parts = json.loads(proofs)
+    for place in places:
+        del parts["proofs"]["paths"][str(json.loads(lines[place])["n"])]
+    return [*(line for place, line in enumerate(lines[:-1]) if place not in places), json.dumps(parts)]
+
+
+def test_what_was_exported_holds(audit):
+    """All entries or those of a run, against the anchored checkpoints; the export is an entry, too."""
+    whole = audit.export()
+    entries = [json.loads(line) for line in whole[:-3]]
+
+    assert audit.verify(whole, "--checkpoint", "checkpoints") == (0, 0, "all 11 entries hold")
+    assert (entries[-1]["type"], entries[-1]["outcome"]) == ("exported", {"format": "jsonl"})
+    run = audit.export("--run", audit.ids[0])
+    assert audit.verify(run, "--checkpoint", "checkpoints") == (0, 0, "all 5 entries of the run hold")
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        (lambda lines: [lines[0], *lines[2:]], 2, "should be entry 1 of the run"),
+        (lambda lines: without_proofs(lines, 1), 2, "should be entry 1 of the run"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2, "should be entry 1 of the run"),
+        (lambda lines: [line.replace("|ana", "|eve") for line in lines], 3, "not the entry that was sealed"),
+        (lambda lines: [line.replace("approve", "reject") for line in lines], 3, "not the entry"),
+        (lambda lines: [*lines[:4], *lines[5:]], 7, "5 entries were exported, but the file has 4"),
+    ],
+)
+def test_a_file_of_a_run_that_was_changed_is_broken(audit, change, place, words):
+    """One entry cut, with its proof or without; swapped; another actor or decision; the last one cut."""
+    code, line, said = audit.verify(change(audit.export("--run", audit.ids[1])))
+
+    assert (code, line) == (1, place)
+    assert words in said
+
+
+def test_the_last_entries_of_a_run_can_be_cut_with_their_proofs(audit):
+    """What a run's file alone can't show, it says: the end of the run is missing. A whole export shows it."""
+    cut = without_proofs(audit.export("--run", audit.ids[1]), 3, 4)
+
+    code, _, words = audit.verify(cut)
+    assert (code, words) == (0, "all 3 entries of the run hold; the end of the run is not among them")
+
+
+def test_a_file_against_its_checkpoints(audit):
+    """Cut against its own one: broken. Without one or its beginning, older than an anchor: incomplete."""
+    lines = audit.export()
+    *entries, checkpoint, keys, proofs = lines
+    shorter = {"proofs": {"leaves": json.loads(proofs)["proofs"]["leaves"][:-2]}}
+    audit.export()
+    anchor = ("--checkpoint", "checkpoints")
+
+    assert audit.verify([*entries[:-2], checkpoint, keys, proofs])[0] == 1
+    assert audit.verify([*entries[:-2], checkpoint, keys, json.dumps(shorter)]) == (
+        1,
+        12,
+        "the checkpoint has 11 entries, but the file has 9",
+    )
+    for incomplete, words in (
+        ((entries,), "it has no checkpoint"),
+        (([*entries, '{"checkpoints":[]}', keys, proofs],), "it has no checkpoint"),
+        (([],), "the file is empty"),
+        ((lines[3:],), "the first part is missing"),
+        ((lines, *anchor), "a checkpoint kept elsewhere has 12 entries, the file has 11"),
+    ):
+        code, _, said = audit.verify(*incomplete)
+        assert (code, words in said) == (3, True), said
+    assert audit.verify(lines)[0] == 0  # control
+    assert audit.audit("verify", "nowhere.jsonl", "--key", "audit.pub").exit_code == 2
+
+
+def test_a_store_that_is_sealed_again_with_another_key_is_broken(audit, monkeypatch, redis_url):
+    """By the key, and by what was anchored where somebody has that, too."""
+    audit.export()
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        key = "runner:{p00}:audit"
+        rows = client.xrange(key)
+        client.delete(key, f"{key}:head", f"{key}:leaves")
+        for name, fields in rows:
+            client.xadd(key, {"e": fields[b"e"].replace(b"|ana", b"|eve")}, id=name)
+    monkeypatch.setenv("RUNNER_AUDIT_ANCHOR", "")
+    with_key = audit.export()
+    monkeypatch.setenv("RUNNER_AUDIT_KEY", "other-key.json")
+    audit.audit("key", "other-key.json")
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(f"{key}:head", f"{key}:leaves")
+
+    assert audit.verify(audit.export())[0] == 1
+    assert audit.verify(with_key)[0] == 0  # control: nothing else shows it
+    code, _, words = audit.verify(with_key, "--checkpoint", "checkpoints")
+    assert (code, words) == (1, "a checkpoint that was kept elsewhere has signed other entries")
+
+
+def test_a_removed_run_can_still_be_verified(audit):
+    """Its data is gone from the store, and never was in the audit; its entries are in the tree, whole."""
+    before = audit.export("--run", audit.ids[0])
+    assert audit.runner("runs", "remove", audit.ids[0], "--yes").exit_code == 0
+    assert audit.runner("runs", "show", audit.ids[0]).exit_code == 4
+    after = audit.export("--run", audit.ids[0])
+
+    assert after[:5] == before[:5]
+    assert json.loads(after[5])["type"] == "run.removed"
+    assert audit.verify(after, "--checkpoint", "checkpoints") == (0, 0, "all 6 entries of the run hold")
+    assert audit.verify(audit.export())[0] == 0
+    assert SECRET not in "".join(after)
+
+
+# Statements, checked with nothing of this library
+
+
+def pae(kind, payload):
+    """What DSSE signs."""
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def root_by(path, leaf, n, size):
+    """Climb from a leaf to the root: RFC 9162, section 2.1.3.2."""
+    node, last, value = n, size - 1, leaf
+    for part in path:
+        if node % 2 or node == last:
+            value = hashlib.sha256(b"\1" + part + value).digest()
+            while node % 2 == 0 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            value = hashlib.sha256(b"\1" + value + part).digest()
+        node, last = node >> 1, last >> 1
+    assert last == 0
+    return value
+
+
+def test_statements_are_verified_by_hand(audit):
+    """in-toto in DSSE: signature, subject, checkpoint, and each entry's way up to its root."""
+    lines = audit.export("--format", "in-toto")
+    name, _, key = (audit.folder / "audit.pub").read_text().strip().split("+", 2)
+    public = Ed25519PublicKey.from_public_bytes(base64.b64decode(key)[1:])
+
+    assert len(lines) == 2
+    for line in lines:
+        envelope = json.loads(line)
+        payload = base64.b64decode(envelope["payload"])
+        (signature,) = envelope["signatures"]
+        kind = envelope["payloadType"]
+        assert (kind, signature["keyid"]) == ("application/vnd.in-toto+json", name)
+        public.verify(base64.b64decode(signature["sig"]), pae(kind.encode(), payload))
+        statement = json.loads(payload)
+        assert statement["_type"] == "https://in-toto.io/Statement/v1"
+        (subject,) = statement["subject"]
+        assert f"sha256:{subject['digest']['sha256']}" == REFUND.digest()
+        predicate = statement["predicate"]
+        text, _, signed = predicate["checkpoint"].partition("\n\n")
+        public.verify(base64.b64decode(signed.split()[2])[4:], f"{text}\n".encode())
+        _, size, root = text.split("\n")
+        for entry in predicate["entries"]:
+            leaf = hashlib.sha256(b"\0" + rfc8785.dumps(entry)).digest()
+            path = [base64.b64decode(part) for part in predicate["proofs"][str(entry["n"])]]
+            assert root_by(path, leaf, entry["n"], int(size)) == base64.b64decode(root)
+        assert [entry["type"] for entry in predicate["entries"]] == ["asked", "voted", "decided"]
+    assert audit.verify(lines) == (0, 0, "all 2 statements hold")
+    forged = [line.replace(line[30:40], line[31:41]) for line in lines]
+    assert audit.verify(forged)[0] == 1
