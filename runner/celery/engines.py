@@ -18,10 +18,12 @@ from runner.celery.config import settings_of
 from runner.celery.doorbells import CeleryDispatcher
 from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
+from runner.operations.jobs import SLICE, carry_on
 from runner.operations.schedules import Scheduler
 from runner.settings import Settings, as_broker, same_database
 from runner.store.addresses import cluster, sentinels
 from runner.store.redis.connection import RedisConnection
+from runner.store.redis.jobs import Jobs
 from runner.store.redis.partitions import SharedStore, open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import Outbox
@@ -59,8 +61,12 @@ def _make(app: Celery, settings: Settings) -> Engine:
     store = open_store(settings, push=pushes(app, settings), retry_for=settings.lease)
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.is_stopping = _ends_by_signal
-    schedules = Schedules(settings.redis_url, settings.namespace, settings.partitions)
-    engine.fire = Scheduler(engine, schedules).fire
+    where = settings.redis_url, settings.namespace, settings.partitions
+    jobs = Jobs(*where)
+    engine.fire = {
+        "schedule": Scheduler(engine, Schedules(*where)).fire,
+        "job": lambda name: carry_on(engine, jobs, name, SLICE),
+    }
     return engine
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from runner.definition.registry import Plan, Registry
 from runner.errors import (
@@ -84,8 +85,8 @@ class Engine:
     """
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
-    fire: Callable[[str], object] = staticmethod(lambda _: None)
-    """Starts what is due of a schedule, by its id; a process that can't leaves it to another one."""
+    fire: Mapping[str, Callable[[str], object]] = MappingProxyType({})
+    """Does what is due of a schedule or a job, by its kind; a process that can't leaves it to another one."""
 
     directory: str | None = None
     """The name of the directory that knows who is in which group; None: that of the settings."""
@@ -238,18 +239,19 @@ class Engine:
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
         reply = self.ring(self.store.sweep(limit))
-        for schedule_id in reply.schedules:
-            self._fire(schedule_id)
+        for kind, name in reply.fired:
+            self._fire(kind, name)
         return int(reply.word)
 
-    def _fire(self, schedule_id: str) -> None:
-        """Start what is due of a schedule; one that can't be used does not keep the others waiting."""
+    def _fire(self, kind: str, name: str) -> None:
+        """Do what is due of a schedule or a job; one that can't be used does not keep the others waiting."""
         try:
-            self.fire(schedule_id)
+            if kind in self.fire:
+                self.fire[kind](name)
         except StoreError:
             raise
         except Exception:
-            log.exception("schedule.failed: %r starts nothing; it is tried again.", schedule_id)
+            log.exception("%s.failed: %r does nothing; it is tried again.", kind, name)
 
     def sweep_in(self, seconds: float) -> None:
         """Sweep once more after so many seconds, for what is due before the next regular sweep."""

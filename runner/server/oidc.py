@@ -24,7 +24,7 @@ from joserfc.jwk import KeySet, OctKey
 from runner.errors import UsageError
 from runner.records.approvals import Principal
 from runner.server.access import GRANTS, OPEN, Person
-from runner.server.problems import Problem
+from runner.server.problems import Problem, prefix
 
 SESSION, LOGIN = "__Host-runner-session", "__Host-runner-login"
 """Cookies: `__Host-` means that no other host of the domain, and no page without TLS, can set them."""
@@ -136,14 +136,14 @@ class OIDC:
         form |= {"client_secret": self._client_secret} if self._client_secret else {}
         reply = self._fetch("POST", self._provider("token_endpoint"), data=form)
         claims = self._verified(str(reply.get("id_token", "")), kept["nonce"])
-        base = str(request.scope.get("root_path", "")).rstrip("/")
+        base = prefix(request)
         response = RedirectResponse(base + kept["next"], 303)
         self._set(response, SESSION, self._session(claims), "session", self._max_age)
         response.delete_cookie(LOGIN, secure=True, httponly=True, samesite="lax")
         return response
 
     def _logout(self, request: Request) -> Response:
-        base = str(request.scope.get("root_path", "")).rstrip("/")
+        base = prefix(request)
         response = RedirectResponse(f"{base}/", 303)
         response.delete_cookie(SESSION, secure=True, httponly=True, samesite="lax")
         return response
@@ -209,7 +209,7 @@ class OIDC:
         return document
 
     def _redirect_uri(self, request: Request) -> str:
-        base = str(request.scope.get("root_path", "")).rstrip("/")
+        base = prefix(request)
         return f"{request.url.scheme}://{request.url.netloc}{base}/callback"
 
     # -- cookies -------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def respond(request: Request, error: Exception) -> Response:
     login = getattr(getattr(request.app.state, "auth", None), "login_path", "")
     is_page = "text/html" in request.headers.get("accept", "")
     if login and is_page and problem.status == 401 and request.method == "GET":
-        base = str(request.scope.get("root_path", "")).rstrip("/")
+        base = prefix(request)
         query = urlencode({"next": _path_below(request, base)})
         response: Response = RedirectResponse(f"{base}{login}?{query}", 303)
     elif page is not None and is_page:
@@ -92,6 +92,11 @@ def respond(request: Request, error: Exception) -> Response:
         response = JSONResponse(problem.document(), problem.status, media_type=MEDIA_TYPE)
     response.headers.update(problem.headers)
     return response
+
+
+def prefix(request: Request) -> str:
+    """Return the path below which the application is mounted, without the last slash."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def _path_below(request: Request, base: str) -> str:

@@ -18,6 +18,7 @@ from runner.store.archive import Archive, open_archive
 from runner.store.interface import Store
 from runner.store.redis.auditing import AuditLog
 from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.jobs import Jobs
 from runner.store.redis.partitions import open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import NoticeTail
@@ -64,6 +65,12 @@ class Services:
         settings = self.settings
         stored = Schedules(settings.redis_url, settings.namespace, settings.partitions)
         return Scheduler(self.client.engine, stored)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs of the store."""
+        settings = self.settings
+        return Jobs(settings.redis_url, settings.namespace, settings.partitions)
 
     @cached_property
     def audit_logs(self) -> Sequence[AuditLog]:

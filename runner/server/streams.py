@@ -37,6 +37,8 @@ INTERVAL = 0.25
 PAUSE = 2.0
 """Seconds to wait where the store can't be reached; also when a client may come back, in its first line."""
 
+RETRY = f"retry: {round(PAUSE * 1000)}\n\n"
+
 COMMENT = 15.0
 """Seconds after which a stream that has nothing to say says so: proxies close what is silent."""
 
@@ -171,7 +173,7 @@ async def run_stream(
     show: Callable[[Event], Any],
 ) -> AsyncGenerator[str]:
     """Write a run's stream until the client has gone."""
-    yield f"retry: {round(PAUSE * 1000)}\n\n"
+    yield RETRY
     gap = await run_in_threadpool(_has_gap, store, run_id, after) if after else False
     if gap:
         yield frame("reset", {"reason": "events between have expired"})
@@ -304,7 +306,7 @@ async def ticker_stream(
     request: Request, ticker: Ticker, after: str, read: Callable[[], Any], wanted: Callable[[Event], bool]
 ) -> AsyncGenerator[str]:
     """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
-    yield f"retry: {round(PAUSE * 1000)}\n\n"
+    yield RETRY
     subscriber = Subscriber(asyncio.get_running_loop())
     try:
         begun = JOIN.join(await run_in_threadpool(ticker.begin, subscriber))

@@ -100,7 +100,7 @@ class Reply:
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
-    `schedules` are those of which a sweep has found that they are due.
+    `fired` are the schedules and jobs, by kind and name, of which a sweep has found that they are due.
     """
 
     word: str
@@ -109,7 +109,7 @@ class Reply:
     delay_ms: int = 0
     reference: str = ""
     claim: Claim | None = None
-    schedules: Sequence[str] = ()
+    fired: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,16 @@ def test_what_dying_workers_sealed_holds(sites, count):
         assert audited.verify(path)[0] == "holds"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         types = [line["type"] for line in lines if "type" in line]
-        assert types == ["run.started", "asked", "voted", "voted", "decided", "used", "effect.ended", "run.ended"]
+        assert types == [
+            "run.started",
+            "asked",
+            "voted",
+            "voted",
+            "decided",
+            "used",
+            "effect.ended",
+            "run.ended",
+        ]
         assert len(refund_graphs.keys(audited.site, run)) == 1
 
 

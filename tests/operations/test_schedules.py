@@ -67,7 +67,7 @@ def site(redis_url):
 def test_a_sweep_starts_what_is_due(site):
     """The run has the task, the tags and the time; the next sweep starts nothing more."""
     scheduler = site.scheduler()
-    site.engine.fire = scheduler.fire
+    site.engine.fire = {"schedule": scheduler.fire}
     made = scheduler.add(MINUTELY)
     site.engine.sweep()
     assert site.runs() == ()
@@ -120,7 +120,7 @@ def test_a_process_that_dies_between_start_and_record_doubles_nothing(site, monk
             dying.fire("s")
     assert len(site.runs()) == 1
     assert site.scheduler().schedules.get("s").last_run == ""
-    site.engine.fire = site.scheduler().fire
+    site.engine.fire = {"schedule": site.scheduler().fire}
 
     def is_taken():
         site.engine.sweep()
@@ -201,7 +201,7 @@ def due_beside_a_broken_one(site):
             raise ValueError("a document of another version")
         scheduler.fire(schedule_id)
 
-    site.engine.fire = fire
+    site.engine.fire = {"schedule": fire}
     site.engine.sweep()
 
 
@@ -214,7 +214,7 @@ def test_a_broken_schedule_keeps_no_other_waiting(site):
 
 def test_a_sweep_that_ends_at_the_first_error_would_keep_it(site, monkeypatch):
     """The control of the test above."""
-    monkeypatch.setattr(type(site.engine), "_fire", lambda engine, schedule_id: engine.fire(schedule_id))
+    monkeypatch.setattr(type(site.engine), "_fire", lambda engine, kind, name: engine.fire[kind](name))
 
     with pytest.raises(ValueError, match="another version"):
         due_beside_a_broken_one(site)

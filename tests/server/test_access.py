@@ -21,6 +21,7 @@ def filled(path):
         path.replace("{run_id}", "0none")
         .replace("{question_id}", "0none.a.1.b")
         .replace("{schedule_id}", "none")
+        .replace("{job_id}", "none")
         .replace("{action}", "pause")
         .replace("{letter_id}", "message:1-0")
         .replace("{name}", "style.css" if "static" in path else "echo")

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from runner.operations.audit_files import own_key
+from runner.operations.jobs import begin, carry_on
 from runner.operations.sealing import Sealing, terms
 from runner.server.app import MARGIN
 from runner.settings import Settings
+from tests.waiting import wait_until
 
 
 def test_a_run_is_started_and_shown(site):
@@ -117,17 +119,44 @@ def test_people_change_runs(site):
 
 
 def test_a_batch_says_first_what_it_would_do(site):
-    """Without `dry_run: false` nothing is changed; with it each run has its own result."""
+    """Without `dry_run: false` nothing is changed; with it a job has a result for each run."""
     ids = {site.start("approval").id for _ in range(3)}
     batch = {"action": "cancel", "filter": {"graph": "approval"}}
 
     dry = site.http.post("/v1/runs:batch", json=batch).json()
     before = {run.run_id for run in site.client.runs("interrupted")}
-    done = site.http.post("/v1/runs:batch", json={**batch, "dry_run": False}).json()
+    begun = site.http.post("/v1/runs:batch", json={**batch, "dry_run": False})
+    job = site.http.get(begun.headers["location"]).json()
 
     assert {item["run_id"] for item in dry["items"]} == before == ids
-    assert [item["result"] for item in done["items"]] == ["cancelled"] * 3
+    assert (begun.status_code, job["job_id"], job["done"]) == (202, begun.json()["job_id"], 3)
+    assert {(item["run_id"], item["result"]) for item in job["items"]} == {
+        (name, "cancelled") for name in ids
+    }
+    stream = site.http.get(begun.headers["location"], headers={"Accept": "text/event-stream"}).text
+    assert [line for line in stream.splitlines() if "event" in line] == ["event: snapshot", "event: ended"]
     assert site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code == 422
+    assert site.http.get("/v1/jobs/none").status_code == 404
+
+
+def test_a_sweep_carries_on_a_job_that_its_process_has_left(site):
+    """A few runs at a time; what was done is not done again, and a job that is gone is forgotten."""
+    jobs, engine = site.app.state.services.jobs, site.client.engine
+    ids = ["0none", *(site.start("approval").id for _ in range(3))]
+    job_id = begin(jobs, "cancel", "an incident", "ana", ids).job_id
+    carry_on(engine, jobs, job_id, 2)
+    engine.fire = {"job": lambda name: carry_on(engine, jobs, name, 1)}
+
+    first = jobs.get(job_id)
+    wait_until(lambda: engine.sweep() and jobs.get(job_id).ended_at, "sweeps have done the job")
+    carry_on(engine, jobs, job_id)
+
+    assert (len(first.results), first.ended_at) == (2, 0)
+    results = jobs.get(job_id).results
+    assert ("no run" in results.pop("0none"), results) == (True, dict.fromkeys(ids[1:], "cancelled"))
+    jobs.leave("gone")
+    engine.sweep()
+    assert engine.sweep() == 0
 
 
 def test_a_question_has_its_digest_as_etag(site):

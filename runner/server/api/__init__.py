@@ -1,10 +1,11 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import audit, dead, events, graphs, health, questions, runs, schedules, workers
+from runner.server.api import audit, dead, events, graphs, health, jobs, questions, runs, schedules, workers
 
 ROUTERS = (
     health.router,
     runs.router,
+    jobs.router,
     questions.router,
     events.router,
     audit.router,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -10,7 +10,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from runner.client import Run
-from runner.errors import RunnerError, StoreError
 from runner.operations.exports import event_of
 from runner.operations.views import archived_run, read_run
 from runner.records import codec
@@ -29,7 +28,7 @@ from runner.server.api.documents import (
     run_document,
 )
 from runner.server.deciding import start_for
-from runner.server.problems import Problem
+from runner.server.problems import Problem, prefix
 from runner.server.services import Services, services
 from runner.store.interface import Event
 
@@ -117,13 +116,8 @@ def start(
     )
     if idempotency_key is not None:
         _check_same(served, started, body)
-    response.headers["location"] = address(request, started.id)
+    response.headers["location"] = f"{prefix(request)}/v1/runs/{started.id}"
     return {"run_id": started.id, "graph": body.graph, "status": str(started.status)}
-
-
-def address(request: Request, run_id: str) -> str:
-    """Return the path under which a run is shown, as a client outside a mount sees it."""
-    return f"{str(request.scope.get('root_path', '')).rstrip('/')}/v1/runs/{run_id}"
 
 
 def _check_same(served: Services, started: Run, body: NewRun) -> None:
@@ -258,7 +252,7 @@ def fork(
     """Start a new run that keeps what does not depend on the node."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}
     run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **changes)
-    response.headers["location"] = address(request, run.id)
+    response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
 
@@ -274,7 +268,7 @@ def again(
     """Start a new run of the same graph from its beginning."""
     changes = {"task": body.task} if "task" in body.model_fields_set else {}
     run = served.client.run(run_id).again(**changes)
-    response.headers["location"] = address(request, run.id)
+    response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
 
@@ -288,74 +282,3 @@ def migrate(
     """Say what would become of each node; with `dry_run` false, do it."""
     result = served.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
     return document(result)
-
-
-# -- many at once --------------------------------------------------------------------------------------
-
-MOST_RUNS = 500
-"""Runs of one batch: it is one request, and a client sends the next one."""
-
-
-class RunFilter(BaseModel):
-    """Which runs: those that match all of these, or those that are named."""
-
-    model_config = {"extra": "forbid"}
-
-    run_ids: list[str] | None = Field(default=None, max_length=MOST_RUNS)
-    status: Status | None = None
-    graph: str | None = None
-    tags: dict[str, str] = Field(default_factory=dict)
-
-
-class Batch(BaseModel):
-    """What to do to many runs."""
-
-    model_config = {"extra": "forbid"}
-
-    action: Literal["cancel", "retry", "remove"]
-    filter: RunFilter
-    reason: str = ""
-    dry_run: bool = True
-
-
-@router.post(":batch", summary="Cancel, retry or remove many runs")
-def batch(body: Batch, person: Operates, served: Served) -> dict[str, Any]:
-    """Say which runs match; with `dry_run` false, do it, each by itself.
-
-    `items` have what became of each run. `next` is true where more match than one batch takes: repeat it.
-    """
-    ids, more = _matching(served, body.filter)
-    if body.dry_run:
-        return {
-            "items": [{"run_id": run_id, "result": "would " + body.action} for run_id in ids],
-            "next": more,
-        }
-    why = body.reason or f"{body.action} by {person.principal.name or person.principal.sub}"
-    return {"items": [_each(served, body.action, run_id, why) for run_id in ids], "next": more}
-
-
-def _matching(served: Services, query: RunFilter) -> tuple[list[str], bool]:
-    if query.run_ids is not None:
-        return list(dict.fromkeys(query.run_ids)), False
-    if query.status is None and query.graph is None and not query.tags:
-        raise Problem(422, "A batch needs a filter: run_ids, status, graph or tags.")
-    page = served.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
-    return [run.run_id for run in page if not run.parent], page.next is not None
-
-
-def _each(served: Services, action: str, run_id: str, why: str) -> dict[str, str]:
-    try:
-        run = served.client.run(run_id)
-        if action == "cancel":
-            result = "cancelled" if run.cancel(why) else "had ended, or was stopping"
-        elif action == "retry":
-            run.retry()
-            result = "retried"
-        else:
-            run.remove()
-            result = "removed"
-    except StoreError:
-        raise
-    except RunnerError as error:
-        result = str(error)
-    return {"run_id": run_id, "result": result}

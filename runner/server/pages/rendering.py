@@ -20,7 +20,7 @@ from runner.records.approvals import plain_name
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN
-from runner.server.problems import Problem
+from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
 STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.is_file()}
@@ -159,11 +159,6 @@ TEMPLATES.filters |= {
     "rough": rough,
 }
 TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}
-
-
-def prefix(request: Request) -> str:
-    """Return the path below which the application is mounted, without the last slash."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def page(

@@ -123,6 +123,12 @@ DICTIONARY = (
     Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
     Key("schedules", "hash", "id of a schedule -> when it starts which graph (JSON)", "until removed"),
     Key(
+        "job:<job>",
+        "hash",
+        "job: what is done to which runs (JSON), ended: when (ms), =<run> what became of it",
+        "seven days after its last result",
+    ),
+    Key(
         "early",
         "hash",
         "answers that came before their questions: # how many, their bytes and the last number; "
@@ -309,6 +315,9 @@ class Keys:
 
     def session(self, session_id: str) -> tuple[str, str]:
         return f"{self.prefix}session:m:{session_id}", f"{self.prefix}session:s:{session_id}"
+
+    def job(self, job_id: str) -> str:
+        return f"{self.prefix}job:{job_id}"
 
     def budget(self, name: str) -> str:
         """Name the sum of a tag in a window."""

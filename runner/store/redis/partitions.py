@@ -427,7 +427,7 @@ class PartitionedStore:
     def sweep(self, limit: int = 100) -> Reply:
         """Sweep every partition; one that can't be reached does not keep the others waiting."""
         count, doorbells, failed = 0, list[Doorbell](), list[StoreError]()
-        schedules: list[str] = []
+        fired: list[tuple[str, str]] = []
         for partition in self._partitions:
             try:
                 reply = self._rung(partition, partition.sweep(limit))
@@ -440,10 +440,10 @@ class PartitionedStore:
             self._away.discard(partition)
             count += int(reply.word)
             doorbells += reply.doorbells
-            schedules += reply.schedules
+            fired += reply.fired
         if len(failed) == len(self._partitions):
             raise failed[0]
-        return Reply(str(count), doorbells, schedules=schedules)
+        return Reply(str(count), doorbells, fired=fired)
 
     def end_reported(self, run_id: str, end: int) -> Reply:
         return self._of(run_id).end_reported(run_id, end)

@@ -698,11 +698,11 @@ class RedisStore:
     def sweep(self, limit: int = 100) -> Reply:
         _, moved, failing, ended, due = self._call("due", limit)
         doorbells: list[Doorbell] = []
-        schedules: list[str] = []
+        fired: list[tuple[str, str]] = []
         for member in due:
             reply = self._ring_due(member.decode(), moved.decode(), failed=failing == b"1")
             doorbells += reply.doorbells
-            schedules += reply.schedules
+            fired += reply.fired
         left = limit if ended == b"1" else 0
         while left > 0:
             expire = functools.partial(sweeping.let_expire, limit=left)
@@ -711,7 +711,7 @@ class RedisStore:
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_EVERY
             trim_notices(self._redis, self._keys.notices)
-        return Reply(str(len(due)), doorbells, schedules=schedules)
+        return Reply(str(len(due)), doorbells, fired=fired)
 
     def _ring(self, member: str, moved: str, *, failed: bool) -> Reply:
         """Do what a timer says that is due."""

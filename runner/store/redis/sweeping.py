@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runner import scheduler
 from runner.errors import CorruptDocument
 from runner.scheduler.changes import TimerKind
@@ -54,13 +56,21 @@ def _hand_early(step: Transaction, run_id: str, key: str) -> Reply:
     return Reply("handed")
 
 
-def _schedule(step: Transaction, schedule_id: str, key: str) -> Reply:
-    # Starting its run is not this step's: whoever swept does it. Another does where that process dies.
-    step.draft.timer(f"schedule|{schedule_id}|{key}", step.clock() + step.draft.settings.lease_ms)
-    return Reply("due", schedules=(schedule_id,))
+def _fire(kind: str) -> Callable[[Transaction, str, str], Reply]:
+    # What follows is not this step's: whoever swept does it. Another does where that process dies.
+    def fire(step: Transaction, name: str, key: str) -> Reply:
+        step.draft.timer(f"{kind}|{name}|{key}", step.clock() + step.draft.settings.lease_ms)
+        return Reply("due", fired=((kind, name),))
+
+    return fire
 
 
-DUE = {"early": _hand_early, "archive": unarchived.end, "schedule": _schedule}
+DUE = {
+    "early": _hand_early,
+    "archive": unarchived.end,
+    "schedule": _fire("schedule"),
+    "job": _fire("job"),
+}
 
 
 def let_expire(step: Transaction, limit: int) -> Reply:

@@ -1,0 +1,54 @@
+"""Jobs: the same thing done to many runs, one by one, with a result for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+JobAction = Literal["cancel", "retry", "remove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job; `by` is who asked for it, `results` has what became of each run that it has come to."""
+
+    job_id: str
+    action: JobAction
+    reason: str
+    by: str
+    created_at: int
+    run_ids: Sequence[str]
+    results: Mapping[str, str] = field(default_factory=dict)
+    ended_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfJob:
+    """What became of a run, or would; null while the job has not come to it."""
+
+    run_id: str
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as people see it; `done` of `total` runs have their result."""
+
+    job_id: str
+    action: JobAction
+    reason: str
+    by: str
+    created_at: int
+    ended_at: int
+    total: int
+    done: int
+    items: tuple[RunOfJob, ...]
+
+
+def job_view(job: Job) -> JobView:
+    items = tuple(RunOfJob(run_id, job.results.get(run_id)) for run_id in job.run_ids)
+    total, done = len(job.run_ids), len(job.results)
+    return JobView(
+        job.job_id, job.action, job.reason, job.by, job.created_at, job.ended_at, total, done, items
+    )

@@ -1,0 +1,139 @@
+"""`/v1/runs:batch` and `/v1/jobs`: the same thing done to many runs, and how far that is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+
+from runner.errors import StoreError
+from runner.operations.jobs import begin, carry_on
+from runner.records import validation
+from runner.records.jobs import JobAction, job_view
+from runner.records.json_form import document
+from runner.records.run import Status
+from runner.server import streams
+from runner.server.access import OPERATE, Person
+from runner.server.problems import Problem, prefix
+from runner.server.services import Services, services
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+
+Served = Annotated[Services, Depends(services)]
+Operates = Annotated[Person, Depends(OPERATE)]
+
+MOST_RUNS = 1_000
+"""Runs of one batch; where more match, a client sends the next one."""
+
+
+class RunFilter(BaseModel):
+    """Which runs: those that match all of these, or those that are named."""
+
+    model_config = {"extra": "forbid"}
+
+    run_ids: list[str] | None = Field(default=None, max_length=MOST_RUNS)
+    status: Status | None = None
+    graph: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class Batch(BaseModel):
+    """What to do to many runs."""
+
+    model_config = {"extra": "forbid"}
+
+    action: JobAction
+    filter: RunFilter
+    reason: str = ""
+    dry_run: bool = True
+
+
+@router.post("/runs:batch", summary="Cancel, retry or remove many runs")
+def batch(
+    request: Request,
+    body: Batch,
+    person: Operates,
+    served: Served,
+    response: Response,
+    background: BackgroundTasks,
+) -> dict[str, Any]:
+    """Say which runs match; with `dry_run` false, begin a job that does it, run by run (202).
+
+    `more` is true where more match than one batch takes: repeat it when the job has ended. This process does
+    the job; where it dies, a worker carries on.
+    """
+    ids, more = _matching(served, body.filter)
+    if body.dry_run:
+        items = [{"run_id": run_id, "result": f"would {body.action}"} for run_id in ids]
+        return {"dry_run": True, "items": items, "next": None, "total": len(ids), "more": more}
+    who = person.principal.name or person.principal.sub
+    reason = validation.reason(body.reason or f"{body.action} by {who}")
+    job = begin(served.jobs, body.action, reason, person.principal.key, ids)
+    background.add_task(_carry_on, served, job.job_id)
+    response.status_code = 202
+    response.headers["location"] = f"{prefix(request)}/v1/jobs/{job.job_id}"
+    return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": more}
+
+
+def _matching(served: Services, query: RunFilter) -> tuple[list[str], bool]:
+    if query.run_ids is not None:
+        return list(dict.fromkeys(query.run_ids)), False
+    if query.status is None and query.graph is None and not query.tags:
+        raise Problem(422, "A batch needs a filter: run_ids, status, graph or tags.")
+    page = served.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
+    return [run.run_id for run in page if not run.parent], page.next is not None
+
+
+def _carry_on(served: Services, job_id: str) -> None:
+    try:
+        carry_on(served.client.engine, served.jobs, job_id)
+    except StoreError as error:
+        log.warning("job.left: %s A worker carries on with job %s.", error, job_id)
+
+
+@router.get(
+    "/jobs/{job_id}",
+    summary="Show a job, or follow it",
+    response_model=None,
+    responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
+)
+async def show(request: Request, job_id: str, person: Operates, served: Served) -> Any:
+    """Show a job with what became of each run.
+
+    With `Accept: text/event-stream` it is a stream: a `snapshot`, `progress` with how many runs are `done`,
+    and `ended` with the whole job. A job is kept for seven days.
+    """
+    job = await run_in_threadpool(served.jobs.get, job_id)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return streams.Stream(_progress(request, served, job_id), served.hub, person)
+    return document(job_view(job))
+
+
+async def _progress(request: Request, served: Services, job_id: str) -> AsyncGenerator[str]:
+    yield streams.RETRY
+    done, kind = -1, "snapshot"
+    idle = 0.0
+    while not await request.is_disconnected():
+        job = await run_in_threadpool(served.jobs.get, job_id)
+        view = document(job_view(job))
+        if kind == "snapshot":
+            yield streams.frame(kind, view)
+        elif view["done"] != done and not job.ended_at:
+            yield streams.frame(kind, {"done": view["done"], "total": view["total"]})
+            idle = 0.0
+        if job.ended_at:
+            yield streams.frame("ended", view)
+            return
+        done, kind = view["done"], "progress"
+        await asyncio.sleep(streams.INTERVAL)
+        idle += streams.INTERVAL
+        if idle >= streams.COMMENT:
+            yield ": nothing new\n\n"
+            idle = 0.0

@@ -1,0 +1,83 @@
+"""The jobs of a namespace: a hash for each in the first partition, and a timer while it has not ended.
+
+Whoever works on a job moves its timer by a lease with each result, so that a sweep carries on what a process
+has left.
+"""
+
+from __future__ import annotations
+
+import json
+
+from runner.errors import NotFoundError
+from runner.records.jobs import Job
+from runner.store.addresses import places
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import NAMESPACE, Keys
+
+TIMER = "job|{}|"
+
+LEASE, KEPT = 30_000, 7 * 86_400_000
+"""Ms after which a job that gets no results is carried on by another process, and that a job is kept."""
+
+HEAD, ENDED, RESULT = "job", "ended", "="
+"""Fields of a job; that of a run's result is the run's id behind the third."""
+
+
+class Jobs:
+    """Reads and writes jobs. Every method raises StoreError when Redis can't be reached."""
+
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        place, self._keys = places(urls, partitions)[0], Keys(namespace)
+        self._redis = RedisConnection(place.url, self._keys.prefix)
+
+    def now(self) -> int:
+        """Return the store's time in ms."""
+        seconds, micros = self._redis.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def add(self, job: Job) -> None:
+        """Store a new job."""
+        head = {name: getattr(job, name) for name in ("action", "reason", "by", "created_at", "run_ids")}
+        self._write(job.job_id, HEAD, json.dumps(head), due=self.now() + LEASE)
+
+    def get(self, job_id: str) -> Job:
+        """Read a job.
+
+        Raises:
+            NotFoundError: there is none of that id.
+        """
+        pairs: list[bytes] = self._redis.call("HGETALL", self._keys.job(job_id))
+        fields = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        if HEAD not in fields:
+            raise NotFoundError(f"there is no job {job_id!r:.80}; one is kept for seven days.")
+        head, ended = json.loads(fields.pop(HEAD)), int(fields.pop(ENDED, 0))
+        results = {name.removeprefix(RESULT): result for name, result in fields.items()}
+        return Job(job_id, **head, results=results, ended_at=ended)
+
+    def record(self, job_id: str, run_id: str, result: str) -> None:
+        """Note what became of a run, where that is not known yet; the job is being worked on."""
+        self._write(job_id, RESULT + run_id, result, due=self.now() + LEASE)
+
+    def leave(self, job_id: str) -> None:
+        """Let the next sweep carry the job on."""
+        self._redis.call("ZADD", self._keys.timers, self.now(), TIMER.format(job_id))
+
+    def end(self, job_id: str) -> None:
+        """Note that all runs have their results."""
+        self._write(job_id, ENDED, str(self.now()), due=0)
+
+    def forget(self, job_id: str) -> None:
+        """Carry on no job that is not kept any more."""
+        self._redis.call("ZREM", self._keys.timers, TIMER.format(job_id))
+
+    def _write(self, job_id: str, field: str, value: str, *, due: int) -> None:
+        key, timer = self._keys.job(job_id), TIMER.format(job_id)
+        with self._redis.translated(), self._redis.client_of(key).pipeline() as pipe:
+            pipe.hsetnx(key, field, value)
+            pipe.pexpire(key, KEPT)
+            if due:
+                pipe.zadd(self._keys.timers, {timer: due})
+            else:
+                pipe.zrem(self._keys.timers, timer)
+            pipe.execute()
