@@ -136,6 +136,14 @@ class Settings(BaseSettings):
         default="",
         description="a random text that all processes of the server share; without it a form is good for one",
     )
+    server_url: str = Field(
+        default="",
+        description="the address at which people open the server, for links to a run or a question",
+    )
+    flower_url: str = Field(default="", description="the address of Flower, for links from a node")
+    trace_url: str = Field(
+        default="", description="the address of a trace, with {trace_id}, for links from a node"
+    )
     alive_file: str = Field(
         default="",
         description="a file that a worker creates when it is ready and touches while it lives, for probes",

@@ -5,6 +5,7 @@ An observer that raises is logged and skipped: observing never breaks a run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from runner.execution.context import ClaimedVisit
 from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
+from runner.records.run import RunRecord
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,16 @@ def callers_trace() -> str:
     except Exception:
         log.exception("observer.failed: the run starts without the trace of its caller.")
         return ""
+
+
+def trace_id(run_id: str) -> str:
+    """Return the id of the trace of a run that was started outside of any span: 32 hexadecimal digits."""
+    return hashlib.blake2b(run_id.encode(), digest_size=16).hexdigest()
+
+
+def trace_of(outermost: RunRecord) -> str:
+    """Return the id of the trace that a run's spans are in, and those of the runs inside it."""
+    return outermost.trace.split("-")[1] if outermost.trace else trace_id(outermost.run_id)
 
 
 class RunFilter(logging.Filter):

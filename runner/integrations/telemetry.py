@@ -10,7 +10,6 @@ input or output is recorded.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -38,11 +37,6 @@ from runner.records.outcomes import Failed, Interrupted, Outcome
 
 ORIGINS = 1_000
 """Runs of which a process knows where they were started."""
-
-
-def trace_id(run_id: str) -> str:
-    """Return the id of a run's trace, as 32 hexadecimal digits."""
-    return hashlib.blake2b(run_id.encode(), digest_size=16).hexdigest()
 
 
 def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
@@ -87,7 +81,7 @@ def _span(
         # No parent: a made-up one would be missing in every exported trace.
         context = Context()
         _use_trace_ids(tracer)
-    token = _next_trace.set(int(trace_id(root), 16))
+    token = _next_trace.set(int(telemetry.trace_id(root), 16))
     attributes: dict[str, str | int] = {
         "runner.run_id": place.run_id,
         "runner.graph": place.graph,

@@ -194,7 +194,7 @@ def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[lis
         rewrites = plan_retry(store, run_id, node)
         reply = store.rewrite(rewrites, ids.nonce())
         if reply.word == "reopened":
-            return _running_again(rewrites[0].records), reply
+            return running_again(rewrites[0].records), reply
     raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
 
 
@@ -220,7 +220,7 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
     after = records.nodes.get(AFTER_GRAPH, NodeRecord())
-    if not set(_running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
+    if not set(running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
         return []
     records, children = _with_children(store, records)
     undone = undone_entries(snapshot, replay, records.nodes)
@@ -297,7 +297,7 @@ def _waiting(record: NodeRecord) -> NodeRecord:
     return replace(record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0)
 
 
-def _running_again(records: Records) -> list[str]:
+def running_again(records: Records) -> list[str]:
     return [name for name, record in records.nodes.items() if record.status in {Status.READY, Status.WAITING}]
 
 

@@ -6,7 +6,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from runner import Agent, GraphBuilder
-from runner.authoring.drawing import draw
+from runner.authoring.drawing import draw, draw_run
+from runner.authoring.drawing.diagram import Progress, RunShown
+from runner.authoring.drawing.svg import Links
 from runner.errors import UsageError
 from runner.hooks import BeforeGraphEvent
 from runner.testing import ScriptedModel
@@ -196,6 +198,52 @@ def test_a_format_that_is_not_there_is_refused():
         shop().draw("png")
 
 
+LINKS = Links(lambda name: f"?node={name}", lambda name: f"?open={name}")
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_run_shows_the_way_that_it_took():
+    """Edges are taken, not taken or not decided; a node says its visit, and what it leads to is a link."""
+    states = {"look_up": "completed", "approve": "completed", "stock": "running"}
+    progress = {"approve": Progress(2, taken={"send": True, "review": False})}
+
+    drawn = draw_run(shop().definition, RunShown(states, progress, ()), LINKS)
+    paths = ET.fromstring(drawn).iter(f"{SVG}path")  # noqa: S314 - our own text
+    edges = {edge.findtext(f"{SVG}title"): edge.get("class") for edge in paths}
+
+    assert edges["approve to send, taken"] == "edge taken"
+    assert edges["approve to review, not taken"] == "edge dead"
+    assert edges["stock to send"] == "edge"
+    assert "✓ completed, visit 2" in drawn
+    assert '<a href="?node=approve">' in drawn
+
+
+def test_a_graph_inside_is_opened_in_place():
+    """Closed it is one box with a link that opens it, open it has its nodes and a link that closes it."""
+    closed = draw_run(shop().definition, RunShown({}, {}, ()), LINKS)
+    opened = draw_run(shop().definition, RunShown({}, {}, ("review",)), LINKS)
+
+    assert 'href="?open=review" aria-label="Open review"' in closed
+    assert "review/draft" not in closed
+    assert 'aria-label="Close review"' in opened
+    assert 'data-node="review/draft"' in opened
+
+
+def test_a_map_is_one_box_with_a_bar():
+    """Its items are counted."""
+    builder = GraphBuilder()
+    builder.add_map(ident, "each", concurrency=3)
+    shown = RunShown({"each": "running"}, {"each": Progress(1, done=2, total=8)})
+
+    drawn = draw_run(builder.build().definition, shown, LINKS)
+    rects = ET.fromstring(drawn).iter(f"{SVG}rect")  # noqa: S314 - our own text
+    bars = {rect.get("class"): float(rect.get("width")) for rect in rects if rect.get("rx") == "3"}
+
+    assert "▸ running, 2 of 8" in drawn
+    assert bars["done"] == pytest.approx(bars["track"] / 4, abs=0.1)
+
+
 def large(count, *edges):
     return wired({f"n{number}": ident for number in range(count)}, *edges).build()
 
@@ -217,6 +265,21 @@ def test_a_graph_of_300_nodes_is_drawn_at_once(graph, form):
 
     assert time.process_time() - began < 1
     assert all(f"n{number}" in drawn for number in range(300))
+
+
+def test_a_very_large_graph_is_drawn_in_groups():
+    """Neighbouring nodes are one box that counts them, opens in place, and has the most urgent state."""
+    graph = large(1_000, *(f"n{i} n{i + 1}" for i in range(999)))
+    states = {f"n{i}": "completed" for i in range(30)} | {"n30": "failed"}
+
+    closed = draw_run(graph.definition, RunShown(states, {}, ()), LINKS)
+    opened = draw_run(graph.definition, RunShown(states, {}, ("#1",)), LINKS)
+
+    assert closed.count('class="node"') == 17
+    assert "60 nodes, n0 to n59" in closed
+    assert "✗ failed, 30 of 60" in closed
+    assert opened.count('class="node"') == 77
+    assert 'data-node="n30" data-state="failed"' in opened
 
 
 def test_boxes_do_not_overlap():

@@ -13,7 +13,8 @@ from opentelemetry.trace import StatusCode
 
 from runner import Agent, GraphBuilder, tool
 from runner.execution import telemetry
-from runner.integrations.telemetry import instrument, trace_id
+from runner.execution.telemetry import trace_id
+from runner.integrations.telemetry import instrument
 from runner.operations.inbox import InboxMessage, judge_start
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, single

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import deque
 
@@ -123,3 +124,30 @@ def served(site):
     """Serve the application for real clients and browsers."""
     with Served(site.app, free_port()) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(browser, served):
+    """A page of the application, which fails the test on an error of its own."""
+    context = browser.new_context(base_url=served.url)
+    page = context.new_page()
+    page.problems = []
+    page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("dialog", lambda dialog: (page.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    yield page
+    context.close()

@@ -22,6 +22,7 @@ def filled(path):
         .replace("{question_id}", "0none.a.1.b")
         .replace("{schedule_id}", "none")
         .replace("{job_id}", "none")
+        .replace("/plan/{action}", "/plan/cancel")
         .replace("{action}", "pause")
         .replace("{letter_id}", "message:1-0")
         .replace("{name}", "style.css" if "static" in path else "echo")

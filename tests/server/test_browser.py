@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -38,33 +37,6 @@ HOSTILE = [
     "`${alert(1)}`",
 ]
 """Texts that act where a page forgets what they are; five forms of each make a hundred."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Debian's Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("chromium is not installed")
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def tab(browser, served):
-    """A page of the application, which fails the test on an error of its own."""
-    context = browser.new_context(base_url=served.url)
-    page = context.new_page()
-    page.problems = []
-    page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on("dialog", lambda dialog: (page.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
-    yield page
-    context.close()
 
 
 @pytest.fixture
@@ -269,7 +241,8 @@ def test_hostile_text_does_nothing(redis_url, browser):
         page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
         page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
-        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}"]
+        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}", f"/runs/{run.id}/plan/again"]
+        paths += [f"/runs/{run.id}?node={node}" for node in ("ask", "fail", "echo")]
         for path in [*paths, *(f"/q/{question.id}" for question in questions[:1])]:
             page.goto(path)
             page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
@@ -386,7 +359,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
 
         ben.goto(cora.url.partition("/q/")[0] + "/runs")
         ben.click("tbody a")
-        ben.click("text=Audit of this run")
+        ben.click(".tabs >> text=Audit")
         assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (state, ben.inner_text("main"))
         told = ben.inner_text("table")
     assert paid == [{"to": "Acme", "amount": 150}]

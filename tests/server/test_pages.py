@@ -7,10 +7,14 @@ import pytest
 from markupsafe import escape
 from pydantic import BaseModel
 
+from runner import Agent, GraphBuilder, tool
+from runner.execution.telemetry import trace_id
 from runner.operations import freezing
 from runner.server.pages.rendering import ago, coded, rough, visible
+from runner.settings import Settings
+from runner.testing import ScriptedModel
 from tests.graphs import wired
-from tests.server.conftest import GRAPHS, Site
+from tests.server.conftest import GRAPHS, Site, ask, echo, fail
 
 HTML = {"Accept": "text/html"}
 
@@ -212,6 +216,113 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert send(site, f"{path}/fork", node="look_up").headers["location"] != path
     assert send(site, f"{path}/again").headers["location"] != path
     assert send(site, "/runs", graph="approval", task="{").status_code == 422
+
+
+def nested():
+    inner = wired({"draft": echo, "read": echo}, "draft read").build()
+    builder = GraphBuilder().set_failure_policy("continue")
+    builder.add_node(inner, "inner")
+    builder.add_map(echo, "each", over=lambda ctx: [1, 2, 3])
+    builder.add_node(fail, "fail")
+    builder.add_edge("inner", "each")
+    builder.add_edge("inner", "fail")
+    return builder.build()
+
+
+def test_a_node_is_shown_beside_its_run(redis_url):
+    """What it was given and left, its items and where to look further; for a role without payloads less."""
+    site = Site(redis_url, {"nested": nested, **GRAPHS})
+    site.app.state.services.settings = Settings(
+        redis_url=redis_url,
+        flower_url="https://flower.example/",
+        trace_url="https://trace.example/{trace_id}",
+    )
+    run = site.start("nested", {"secret": 1})
+    child = site.client.engine.store.read(run.id).nodes["inner"].child
+
+    def shown(node):
+        text = site.http.get(f"/runs/{run.id}?node={node}", headers=HTML).text
+        return text[text.index('<aside id="node"') :] if "<aside" in text else ""
+
+    assert "secret" in shown("inner")
+    assert f'href="/runs/{child}"' in shown("inner")
+    assert "output of draft" in shown("inner/read")
+    assert "each[2]" in shown("each")
+    assert f'href="https://flower.example/task/{run.id}.fail.1.1"' in shown("fail")
+    assert f'href="https://trace.example/{trace_id(run.id)}"' in shown("fail")
+    assert "the secret printer" in shown("fail")
+    assert shown("nothing") == ""
+    site.as_role("viewer")
+    for node in ("inner", "inner/read", "each", "fail"):
+        assert "secret" not in shown(node)
+
+
+def test_an_agent_shows_its_conversation(redis_url):
+    """Texts, calls of tools and what they returned, with the tokens used."""
+
+    @tool
+    def stock(article: str) -> int:
+        """Count the pieces."""
+        return 12
+
+    replies = [
+        [{"toolUse": {"toolUseId": "t1", "name": "stock", "input": {"article": "A-7"}}}],
+        "All are there.",
+    ]
+    agent = Agent("clerk", model=ScriptedModel(replies), tools=[stock])
+    site = Site(redis_url, {"agent": lambda: wired({"clerk": agent}).build()})
+    run = site.start("agent", "How many?")
+
+    text = site.http.get(f"/runs/{run.id}?node=clerk", headers=HTML).text
+
+    assert "Conversation, 4 messages" in text
+    assert "A-7" in text
+    assert "All are there." in text
+    assert "input tokens" in text
+
+
+def test_a_step_is_shown_before_it_is_done(site):
+    """Which nodes run again, are copied or cancelled, which questions are withdrawn; nothing happens yet."""
+    run, broken = site.start("approval", {"order": 7}), site.start("broken")
+
+    def plan(one, action):
+        return site.http.get(f"/runs/{one.id}/plan/{action}", headers=HTML).text
+
+    cancel = plan(run, "cancel")
+    assert [
+        word in cancel for word in ("Are cancelled", "approve", "Questions that are withdrawn", "refund")
+    ] == [True] * 4
+    fork = plan(run, "fork?node=approve")
+    assert (
+        fork.index("Start at once")
+        < fork.index("approve</li>")
+        < fork.index("pay</li>")
+        < fork.index("look_up</li>")
+    )
+    assert "Run again at once" in plan(broken, "retry")
+    assert "&#34;order&#34;: 7" in plan(run, "again")
+    assert site.http.get(f"/runs/{run.id}/plan/retry", headers=HTML).status_code == 409
+    assert str(run.status) == "interrupted"
+
+    forked = send(site, f"/runs/{run.id}/fork", node="look_up", input='{"order": 8}').headers["location"]
+    site.work()
+    assert '"order": 8' in site.http.get(f"{forked}?node=look_up", headers=HTML).text.replace("&#34;", '"')
+
+
+def test_a_migration_is_shown_before_it_is_done(site, redis_url):
+    """What would become of each node of a run whose graph has changed since."""
+    run = site.start("approval")
+    nodes = {"look_up": echo, "check": echo, "approve": ask, "pay": echo}
+    edges = ("look_up check", "look_up approve", "approve pay")
+    changed = Site(redis_url, {"approval": lambda: wired(nodes, *edges).build()})
+
+    assert f"/runs/{run.id}/plan/migrate" in changed.http.get(f"/runs/{run.id}", headers=HTML).text
+    shown = changed.http.get(f"/runs/{run.id}/plan/migrate", headers=HTML).text
+    assert "<td>starts</td>" in shown
+    assert send(changed, f"/runs/{run.id}/migrate").status_code == 303
+    changed.work()
+
+    assert "check" in run.result().results
 
 
 def test_a_schedule_is_made_with_a_form(site):

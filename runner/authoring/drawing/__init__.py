@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.authoring.drawing import mermaid, svg, text
-from runner.authoring.drawing.diagram import diagram, shape
+from runner.authoring.drawing.diagram import RunShown, diagram, shape
+from runner.authoring.drawing.groups import grouped
+from runner.authoring.drawing.svg import Links
 from runner.definition.model import Definition, Topology
 from runner.errors import UsageError
 
@@ -23,9 +25,18 @@ def draw(definition: Definition, form: str = "text", states: Mapping[str, str] |
     """
     if form not in FORMATS:
         raise UsageError(f"a graph is drawn as {', '.join(FORMATS)}, not as {form!r}.")
-    return FORMATS[form](diagram(definition, states))
+    return FORMATS[form](diagram(definition, None if states is None else RunShown(states)))
 
 
-def outline(topology: Topology, states: Mapping[str, str]) -> str:
+def outline(topology: Topology) -> str:
     """Draw the shape of a graph as SVG where its code is not at hand: nodes and edges, without conditions."""
-    return svg.draw(shape(topology, states))
+    return svg.draw(shape(topology))
+
+
+def draw_run(graph: Definition | Topology, run: RunShown, links: Links) -> str:
+    """Draw a run as SVG whose nodes are links, a large graph in groups.
+
+    Where the code is not at hand, it is drawn from its `Topology`.
+    """
+    whole = shape(graph, run) if isinstance(graph, Topology) else diagram(graph, run)
+    return svg.draw(grouped(whole, run.opened), links)

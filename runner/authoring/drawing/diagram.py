@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner.authoring import sources
@@ -34,19 +34,38 @@ SIGNS = {
     "retrying": "↻",
     "skipped": "-",
     "cancelled": "-",
+    "held": "!",
 }
 """A sign for each state, so that none is shown by colour alone; the word is shown, too."""
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a node of a run is: its visit, and how many of a map's items have completed.
+
+    `taken` says of the target of each edge whether it was taken, once that is decided.
+    """
+
+    visit: int = 0
+    done: int = 0
+    total: int = 0
+    taken: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
-    """One node: `words` are its kind and when it starts, `state` is "" where no run is drawn."""
+    """One node: `words` are its kind and when it starts, `state` is "" where no run is drawn.
+
+    A box that `holds` others has them in `inner` where it is open.
+    """
 
     id: str
     words: str
     kind: str
     state: str = ""
     inner: Diagram | None = None
+    holds: bool = False
+    progress: Progress = Progress()
 
     @property
     def sign(self) -> str:
@@ -56,17 +75,26 @@ class Box:
     @property
     def lines(self) -> list[str]:
         """Id, words, and the state with its sign where a run is drawn."""
-        return [self.id, self.words, *([f"{self.sign} {self.state}"] if self.state else [])]
+        if not self.state:
+            return [self.id, self.words]
+        progress = self.progress
+        visit = f", visit {progress.visit}" if progress.visit > 1 else ""
+        items = f", {progress.done} of {progress.total}" if progress.total else ""
+        return [self.id, self.words, f"{self.sign} {self.state}{visit}{items}"]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """One edge; `label` is its condition, `back` is true where it repeats a loop."""
+    """One edge; `label` is its condition, `back` is true where it repeats a loop.
+
+    `taken` says whether the run took it, None where that is not decided or no run is drawn.
+    """
 
     source: str
     target: str
     label: str = ""
     back: bool = False
+    taken: bool | None = None
 
     @property
     def words(self) -> str:
@@ -88,7 +116,19 @@ class Diagram:
         return list(dict.fromkeys((arrow.source, arrow.target) for arrow in self.arrows if not arrow.back))
 
 
-def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> Diagram:
+@dataclass(frozen=True, slots=True)
+class RunShown:
+    """What a drawing shows of a run, all by the path of a node: "review/approve".
+
+    `opened` are the nodes whose inside is drawn; None for all.
+    """
+
+    states: Mapping[str, str]
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    opened: Container[str] | None = None
+
+
+def diagram(definition: Definition, run: RunShown | None = None, path: str = "") -> Diagram:
     """Collect a graph and the graphs inside it; the hidden nodes for the graph's own events are left out."""
     names = [name for name in definition.nodes if not name.startswith(HIDDEN)]
     edges = [edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}]
@@ -98,7 +138,7 @@ def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> 
     for index, edge in enumerate(edges):
         incoming[edge.target] += index not in back
     boxes = [
-        _box(spec, _start(spec, incoming[spec.id], is_entry=spec.id in starts), states)
+        _box(spec, _start(spec, incoming[spec.id], is_entry=spec.id in starts), run, path)
         for spec in (definition.nodes[name] for name in names)
     ]
     arrows = [
@@ -107,21 +147,43 @@ def diagram(definition: Definition, states: Mapping[str, str] | None = None) -> 
             edge.target,
             "its question expires" if edge.on_expire else _label(edge.condition),
             index in back,
+            _taken(run, path + edge.source, edge.target),
         )
         for index, edge in enumerate(edges)
     ]
     return Diagram(definition.id, tuple(boxes), tuple(arrows))
 
 
-def shape(topology: Topology, states: Mapping[str, str]) -> Diagram:
+def _taken(run: RunShown | None, source: str, target: str) -> bool | None:
+    """Say whether an edge was taken; none leads on from a node that ended otherwise."""
+    if run is None:
+        return None
+    if run.states.get(source) in {"skipped", "cancelled", "failed"}:
+        return False
+    return run.progress.get(source, Progress()).taken.get(target)
+
+
+def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
     """Collect what the stored shape of a graph shows: no conditions, and nothing of the graphs inside it."""
     names = [name for name in topology.nodes if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))]
     boxes = tuple(
-        Box(name, topology.nodes[name].kind or "node", topology.nodes[name].kind, states.get(name, "pending"))
+        Box(
+            name,
+            topology.nodes[name].kind or "node",
+            topology.nodes[name].kind,
+            "" if run is None else run.states.get(name, "pending"),
+            progress=Progress() if run is None else run.progress.get(name, Progress()),
+        )
         for name in names
     )
     arrows = tuple(
-        Arrow(name, edge.target, "its question expires" if edge.on_expire else "", edge.kind is EdgeKind.BACK)
+        Arrow(
+            name,
+            edge.target,
+            "its question expires" if edge.on_expire else "",
+            edge.kind is EdgeKind.BACK,
+            _taken(run, name, edge.target),
+        )
         for name in names
         for edge in topology.outgoing.get(name, ())
         if not edge.target.startswith(HIDDEN)
@@ -142,19 +204,22 @@ def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
     return ", ".join(part for part in ("starts here" if is_entry else "", waits) if part)
 
 
-def _box(spec: NodeSpec, start: str, states: Mapping[str, str] | None) -> Box:
-    state = "" if states is None else states.get(spec.id, "pending")
-    child = inner(spec)
-    within = None
-    if child is not None:
-        prefix = f"{spec.id}{PATH}"
-        states_inside = {
-            key.removeprefix(prefix): word for key, word in (states or {}).items() if key.startswith(prefix)
-        }
-        within = diagram(child, None if states is None else states_inside)
+def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
+    name = path + spec.id
+    # The items of a map of graphs are runs of their own, so the map of a run is one box.
+    child = inner(spec) if run is None or spec.map is None else None
+    is_open = child is not None and (run is None or run.opened is None or name in run.opened)
     bound = f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
     words = ", ".join(part for part in (spec.kind, bound, start) if part)
-    return Box(spec.id, words, spec.kind, state, within)
+    return Box(
+        spec.id,
+        words,
+        spec.kind,
+        "" if run is None else run.states.get(name, "pending"),
+        diagram(child, run, f"{name}{PATH}") if child is not None and is_open else None,
+        child is not None,
+        Progress() if run is None else run.progress.get(name, Progress()),
+    )
 
 
 def _label(condition: Callable[..., Any] | None) -> str:

@@ -1,9 +1,10 @@
-"""A graph as SVG: boxes in layers from top to bottom, lines around them, loops along the side."""
+"""A graph as SVG: boxes in layers from left to right, lines around them, loops along the bottom."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -11,18 +12,27 @@ from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
 from runner.definition.registry import PATH
 
-CHARACTER, LINE, PAD = 7.6, 17.0, 12.0  # of the text: width, height, and space around it
+CHARACTER, SMALL, LINE, PAD = 7.6, 6.9, 17.0, 12.0  # of the text: widths, height, and space around it
 
-BETWEEN = 64.0  # two layers
+BETWEEN = 72.0  # two layers
 
-MARGIN = 20.0
+MARGIN = 16.0
 
-SIDE = 26.0  # between two lines along the side
+LANE, ASIDE = 26.0, 18.0  # of the lines along the bottom: between two, and beside the first and last box
+
+LABEL, LABELS = 24, 3  # characters of a label's line, and its lines at most
+
+ALIKE = 280.0  # boxes of a layer are equally wide up to here
+
+TOGGLE = 24.0
+
+BAR = 10.0
 
 COLOURS = {
     "completed": ("#dff3e4", "#2e7d4f"),
     "failed": ("#fbe3e3", "#b3261e"),
     "waiting": ("#fff3d1", "#9a6b00"),
+    "held": ("#fff3d1", "#9a6b00"),
     "running": ("#ddeefb", "#1f6fb2"),
     "retrying": ("#f1e4f8", "#7b3fa0"),
     "pending": ("#ffffff", "#999999"),
@@ -34,12 +44,27 @@ COLOURS = {
 PLAIN = ("#f7f9fc", "#44546a")
 
 HEAD = (
-    '<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{w:.0f}" height="{h:.0f}" '
+    '<svg xmlns="http://www.w3.org/2000/svg" role="{role}" width="{w:.0f}" height="{h:.0f}" '
     'viewBox="0 0 {w:.0f} {h:.0f}" font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="12.5">'
     '<title>{name}</title><defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" '
-    'markerHeight="8" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#44546a"/></marker></defs>'
-    '<rect class="ground" width="100%" height="100%" fill="#ffffff"/>'
+    'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#44546a"/>'
+    '</marker></defs><rect class="ground" width="100%" height="100%" fill="#ffffff"/>'
 )
+
+EDGES = {
+    None: ("edge", "", ""),
+    True: ("edge taken", ' stroke-width="2"', ", taken"),
+    False: ("edge dead", ' stroke-dasharray="2 4"', ", not taken"),
+}
+"""Class, stroke and words of an edge, by whether it was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The addresses that a node and the sign that opens it lead to, by the node's path."""
+
+    node: Callable[[str], str]
+    toggle: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,147 +78,199 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The position of a box: `x` is its middle, `y` its top."""
+    """The position of a box: `x` is its left, `y` its middle, `column` the left and right of its layer."""
 
     x: float
     y: float
     width: float
     height: float
+    column: tuple[float, float]
 
 
-def draw(diagram: Diagram) -> str:
-    """Draw a graph as SVG."""
-    drawing = _drawing(diagram, "")
+def draw(diagram: Diagram, links: Links | None = None) -> str:
+    """Draw a graph as SVG; with `links` its nodes lead to what is known of them."""
+    drawing = _drawing(diagram, "", links)
     width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
-    head = HEAD.format(w=width, h=height, name=_xml(diagram.name))
+    head = HEAD.format(w=width, h=height, name=_xml(diagram.name), role="group" if links else "img")
     body = "\n".join(drawing.parts)
     return f'{head}\n<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">\n{body}\n</g>\n</svg>\n'
 
 
-def _drawing(diagram: Diagram, path: str) -> Drawing:
+def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
+    # The nodes of a group are nodes of the same graph.
     inside = {
-        box.id: _drawing(box.inner, f"{path}{box.id}{PATH}") for box in diagram.boxes if box.inner is not None
+        box.id: _drawing(box.inner, path if box.kind == "group" else f"{path}{box.id}{PATH}", links)
+        for box in diagram.boxes
+        if box.inner is not None
     }
     sizes = {box.id: _size(box, inside.get(box.id)) for box in diagram.boxes}
     pairs = diagram.forward
     rows, paths = with_bends(layers([box.id for box in diagram.boxes], pairs), pairs)
-    frames = _frames(rows, sizes, paths.values())
-    width = max((frame.x + frame.width / 2 for frame in frames.values()), default=0.0)
-    courses = {
-        arrow: [frames[point] for point in paths[arrow.source, arrow.target]]
+    labels = {
+        arrow: textwrap.wrap(arrow.words, LABEL, max_lines=LABELS, placeholder=" …")
         for arrow in diagram.arrows
-        if not arrow.back
+        if arrow.label or arrow.back
     }
-    parts = [_line(course) for course in courses.values()]
-    labels = _labels(courses)
-    parts += [_words(x, y, arrow.words) for arrow, (x, y) in labels.items()]
-    side, words = width, 0.0
-    for arrow in (arrow for arrow in diagram.arrows if arrow.back):
-        side += SIDE
-        parts += _back(arrow, frames, side)
-        words = max(words, len(arrow.words) * CHARACTER)
+    frames = _frames(rows, sizes, paths.values(), labels)
+    height = max((frame.y + frame.height / 2 for frame in frames.values()), default=0.0)
+    has_back = any(arrow.back for arrow in diagram.arrows)
+    width = max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
+    parts: list[str] = []
+    into: dict[tuple[str, bool], int] = {}
+    for arrow in diagram.arrows:
+        lines = labels.get(arrow, [])
+        if arrow.back:
+            height += LANE
+            parts += _back(arrow, frames, height, lines)
+            height += (len(lines) - 1) * LINE if lines else 0
+        else:
+            course = [frames[point] for point in paths[arrow.source, arrow.target]]
+            parts.append(_line(arrow, course))
+            # On the side from which the line comes, so that it is plain whose words they are.
+            end, is_below = course[-1], course[-2].y > course[-1].y + LINE
+            others = into.get((arrow.target, is_below), 0)
+            into[arrow.target, is_below] = others + len(lines)
+            y = end.y + 17 + LINE * (others + len(lines) - 1) if is_below else end.y - 7 - LINE * others
+            parts += _words(end.x - 12, y, lines, arrow.words, "end")
     for box in diagram.boxes:
-        parts += _box(box, frames[box.id], inside.get(box.id), path)
-    height = max((frame.y + frame.height for frame in frames.values()), default=0.0)
-    ends = [x + len(arrow.words) * CHARACTER for arrow, (x, _) in labels.items()]
-    return Drawing(parts, max(side + words + (PAD if words else 0), *ends, 0.0), height)
+        parts += _box(box, frames[box.id], inside.get(box.id), path, links)
+    return Drawing(parts, width, height + PAD * has_back)
 
 
 def _size(box: Box, inside: Drawing | None) -> tuple[float, float]:
     lines = box.lines
-    width, height = max(map(len, lines)) * CHARACTER + 2 * PAD, len(lines) * LINE + 2 * PAD - 6
+    width = max(len(lines[0]) * CHARACTER, *(len(line) * SMALL for line in lines[1:])) + 2 * PAD
+    height = len(lines) * LINE + 2 * PAD - 6 + (BAR if box.progress.total else 0)
+    if box.holds:
+        width += TOGGLE
     if inside is not None:
         return max(width, inside.width + 2 * PAD), height + inside.height + PAD
     return width, height
 
 
 def _frames(
-    rows: list[list[str]], sizes: Mapping[str, tuple[float, float]], paths: Iterable[list[str]]
+    rows: list[list[str]],
+    sizes: Mapping[str, tuple[float, float]],
+    paths: Iterable[list[str]],
+    labels: Mapping[Arrow, Sequence[str]],
 ) -> dict[str, Frame]:
-    nothing = (0.0, 0.0)
-    widths = {name: sizes.get(name, nothing)[0] for row in rows for name in row}
+    heights = {name: sizes[name][1] if name in sizes else 0.0 for row in rows for name in row}
     steps = [step for path in paths for step in itertools.pairwise(path)]
-    middles = centres(rows, widths, steps)
+    middles = centres(rows, heights, steps)
+    room: dict[str, float] = {}
+    for arrow, lines in labels.items():
+        if not arrow.back:
+            room[arrow.target] = max(room.get(arrow.target, 0.0), *(len(line) * SMALL for line in lines))
     frames: dict[str, Frame] = {}
-    top = 0.0
-    for row in rows:
-        height = max(sizes.get(name, nothing)[1] for name in row)
+    left = ASIDE * any(arrow.back for arrow in labels)
+    for number, row in enumerate(rows):
+        if number:
+            words = max((room.get(name, 0.0) for name in row), default=0.0)
+            left += BETWEEN + (words + 1.5 * PAD if words else 0)
+        widths = {name: sizes[name][0] for name in row if name in sizes}
+        widest = max(widths.values(), default=0.0)
+        alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
         for name in row:
-            width, own = sizes.get(name, (0.0, height))
-            frames[name] = Frame(middles[name], top + (height - own) / 2, width, own)
-        top += height + BETWEEN
+            own = max(widths[name], alike) if name in widths else widest
+            frames[name] = Frame(left, middles[name], own, heights[name], (left, left + widest))
+        left += widest
     return frames
 
 
-def _line(course: Sequence[Frame]) -> str:
-    path = f"M{course[0].x:.1f} {course[0].y + course[0].height:.1f}"
-    for above, below in itertools.pairwise(course):
-        y, end = above.y + above.height, below.y
-        bend = (end - y) / 2
-        path += f" C{above.x:.1f} {y + bend:.1f} {below.x:.1f} {end - bend:.1f} {below.x:.1f} {end:.1f}"
-        if below is not course[-1]:
-            path += f" L{below.x:.1f} {end + below.height:.1f}"
-    return f'<path class="edge" d="{path}" fill="none" stroke="#44546a" marker-end="url(#tip)"/>'
+def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
+    first = course[0]
+    path = f"M{first.x + first.width:.1f} {first.y:.1f}"
+    for before, after in itertools.pairwise(course):
+        # Straight to the end of the layer, past wider boxes; and straight again below the words on the line.
+        x, y = before.column[1], after.y
+        there = min(x + BETWEEN, after.x)
+        bend = (x + there) / 2
+        path += f" H{x:.1f} C{bend:.1f} {before.y:.1f} {bend:.1f} {y:.1f} {there:.1f} {y:.1f} H{after.x:.1f}"
+    return _edge(arrow, path)
 
 
-def _labels(courses: Mapping[Arrow, Sequence[Frame]]) -> dict[Arrow, tuple[float, float]]:
-    """Place labels near the target, where lines out of one node have parted, at alternating heights."""
-    positions: dict[Arrow, tuple[float, float]] = {}
-    in_layer: dict[float, int] = {}
-    for arrow, course in sorted(courses.items(), key=lambda item: item[1][-1].x):
-        if arrow.label:
-            above, end = course[-2:]
-            number = in_layer.get(end.y, 0)
-            in_layer[end.y] = number + 1
-            positions[arrow] = end.x + (above.x - end.x) * 0.1 + 6, end.y - 14 - 15 * (number % 3)
-    return positions
-
-
-def _back(arrow: Arrow, frames: Mapping[str, Frame], side: float) -> Iterator[str]:
-    source, target = frames[arrow.source], frames[arrow.target]
-    low, high = source.y + source.height * 0.7, target.y + target.height * 0.3
-    start, end = source.x + source.width / 2, target.x + target.width / 2
-    path = (
-        f"M{start:.1f} {low:.1f} H{side - 8:.1f} Q{side:.1f} {low:.1f} {side:.1f} {low - 8:.1f} "
-        f"V{high + 8:.1f} Q{side:.1f} {high:.1f} {side - 8:.1f} {high:.1f} H{end:.1f}"
-    )
-    yield (
-        f'<path class="edge" d="{path}" fill="none" stroke="#44546a" stroke-dasharray="5 4" '
-        'marker-end="url(#tip)"/>'
-    )
-    yield _words(side + 6, (low + high) / 2, arrow.words)
-
-
-def _words(x: float, y: float, text: str) -> str:
-    """A white outline keeps the words readable where a line passes."""
+def _edge(arrow: Arrow, path: str) -> str:
+    kind, stroke, words = EDGES[arrow.taken]
+    dash = ' stroke-dasharray="6 4"' if arrow.back and arrow.taken is not False else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="11.5" fill="#333333" stroke="#ffffff" stroke-width="4" '
-        f'paint-order="stroke" class="words">{_xml(text)}</text>'
+        f'<path class="{kind}" d="{path}" fill="none" stroke="#44546a"{stroke}{dash} marker-end="url(#tip)">'
+        f"<title>{_xml(arrow.source)} to {_xml(arrow.target)}{words}</title></path>"
     )
 
 
-def _box(box: Box, frame: Frame, inside: Drawing | None, path: str) -> Iterator[str]:
+def _back(arrow: Arrow, frames: Mapping[str, Frame], lane: float, lines: Sequence[str]) -> Iterator[str]:
+    source, target = frames[arrow.source], frames[arrow.target]
+    right, left = source.column[1] + ASIDE - 4, target.x - ASIDE + 4
+    low, high = source.y + source.height * 0.3, target.y + target.height * 0.3
+    path = (
+        f"M{source.x + source.width:.1f} {low:.1f} H{right - 8:.1f} Q{right:.1f} {low:.1f} {right:.1f} "
+        f"{low + 8:.1f} V{lane - 8:.1f} Q{right:.1f} {lane:.1f} {right - 8:.1f} {lane:.1f} H{left + 8:.1f} "
+        f"Q{left:.1f} {lane:.1f} {left:.1f} {lane - 8:.1f} V{high + 8:.1f} "
+        f"Q{left:.1f} {high:.1f} {left + 8:.1f} {high:.1f} H{target.x:.1f}"
+    )
+    yield _edge(arrow, path)
+    below = lane + 4 + LINE * (len(lines) - 1)
+    yield from _words((left + right) / 2, below, lines, arrow.words, "middle")
+
+
+def _words(x: float, y: float, lines: Sequence[str], whole: str, anchor: str) -> Iterator[str]:
+    """Write a label's lines, the last one at `y`; a white outline keeps them readable where a line passes."""
+    for number, line in enumerate(reversed(lines)):
+        title = f"<title>{_xml(whole)}</title>" if line.endswith("…") else ""
+        yield (
+            f'<text x="{x:.1f}" y="{y - LINE * number:.1f}" text-anchor="{anchor}" font-size="11.5" '
+            f'fill="#333333" stroke="#ffffff" stroke-width="4" paint-order="stroke" class="words">'
+            f"{title}{_xml(line)}</text>"
+        )
+
+
+def _box(box: Box, frame: Frame, inside: Drawing | None, path: str, links: Links | None) -> Iterator[str]:
     """Draw a box; its group names the node and its state, for the styles and scripts of a page."""
     fill, stroke = COLOURS.get(box.state, PLAIN)
-    left, corner = frame.x - frame.width / 2, 14 if box.kind == "agent" else 4
+    top, corner = frame.y - frame.height / 2, 14 if box.kind == "agent" else 4
     dash = ' stroke-dasharray="4 3"' if box.state in {"pending", "skipped", "cancelled"} else ""
-    thick = 2.5 if box.state in {"failed", "waiting"} else 1.2
-    name = _attribute(path + box.id)
-    yield f'<g class="node" data-node="{name}" data-state="{_attribute(box.state)}">'
+    thick = 2.5 if box.state in {"failed", "waiting", "held"} else 1.2
+    name = path + box.id
+    yield f'<g class="node" data-node="{_attribute(name)}" data-state="{_attribute(box.state)}">'
+    is_link = links is not None and box.kind != "group"
+    if links is not None and is_link:
+        yield f'<a href="{_attribute(links.node(name))}">'
     yield (
-        f'<rect x="{left:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
+        f'<rect x="{frame.x:.1f}" y="{top:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'
     )
     for number, line in enumerate(box.lines):
-        y = frame.y + PAD + LINE * (number + 0.55)
-        weight = ' font-weight="bold"' if number == 0 else ' fill="#444444"'
-        yield f'<text x="{frame.x:.1f}" y="{y:.1f}" text-anchor="middle"{weight}>{_xml(line)}</text>'
+        y = top + PAD + LINE * (number + 0.55)
+        looks = (' font-weight="bold"', ' fill="#444444" font-size="11.5"', ' font-size="11.5" class="word"')
+        yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{looks[number]}>{_xml(line)}</text>'
+    if box.progress.total:
+        y, whole = top + PAD + LINE * len(box.lines) - 2, frame.width - 2 * PAD
+        part = whole * min(1.0, box.progress.done / box.progress.total)
+        for kind, width, colour in (("track", whole, "#d9dcda"), ("done", part, "#2e7d4f")):
+            yield (
+                f'<rect class="{kind}" x="{frame.x + PAD:.1f}" y="{y:.1f}" width="{width:.1f}" height="6" '
+                f'rx="3" fill="{colour}"/>'
+            )
+    if is_link:
+        yield "</a>"
+    if links is not None and box.holds:
+        yield from _toggle(box, frame.x + frame.width - TOGGLE - 4, top + 4, links.toggle(name))
     if inside is not None:
-        x, y = frame.x - inside.width / 2, frame.y + frame.height - inside.height - PAD
+        x, y = frame.x + (frame.width - inside.width) / 2, top + frame.height - inside.height - PAD
         yield f'<g transform="translate({x:.1f} {y:.1f})">'
         yield from inside.parts
         yield "</g>"
     yield "</g>"
+
+
+def _toggle(box: Box, x: float, y: float, address: str) -> Iterator[str]:
+    verb, sign = ("Open", "+") if box.inner is None else ("Close", "-")
+    yield (
+        f'<a class="toggle" href="{_attribute(address)}" aria-label="{verb} {_attribute(box.id)}">'
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{TOGGLE:.0f}" height="{TOGGLE:.0f}" rx="4" fill="#ffffff" '
+        f'stroke="#44546a"/><text x="{x + TOGGLE / 2:.1f}" y="{y + 17:.1f}" text-anchor="middle" '
+        f'font-size="15">{sign}</text></a>'
+    )
 
 
 def _xml(text: str) -> str:

@@ -1,5 +1,13 @@
 """The pages: a module for each, made on the server, whole without JavaScript."""
 
-from runner.server.pages import home, inbox, runs, schedules, static, system
+from runner.server.pages import home, inbox, run_actions, runs, schedules, static, system
 
-ROUTERS = (static.router, home.router, inbox.router, runs.router, schedules.router, system.router)
+ROUTERS = (
+    static.router,
+    home.router,
+    inbox.router,
+    runs.router,
+    run_actions.router,
+    schedules.router,
+    system.router,
+)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ def moment(milliseconds: int | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, shown, words)
 
 
+def clock(milliseconds: int) -> Markup:
+    """Return the time of day, in UTC where no script writes the reader's own; the title has it in UTC."""
+    exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}" data-clock>{} UTC</time>').format(
+        exact.isoformat(timespec="milliseconds"), title, f"{exact:%H:%M:%S}"
+    )
+
+
 def ago(milliseconds: int, now: int) -> str:
     """Return how long ago, or in how long, a time is."""
     distance = abs(now - milliseconds)
@@ -155,6 +165,8 @@ TEMPLATES.filters |= {
     "markdown": markdown,
     "moment": moment,
     "plain_name": plain_name,
+    "json_text": partial(json.dumps, indent=2, ensure_ascii=False),
+    "clock": clock,
     "span": span,
     "rough": rough,
 }

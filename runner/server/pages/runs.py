@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
 
-from runner.authoring.drawing import draw, outline
+from runner.definition.model import HIDDEN
 from runner.operations.exports import all_events
-from runner.operations.views import NodeView, RunView, archived_run, read_run, with_items
+from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings, with_items
 from runner.records.run import FINAL, Status, existing
-from runner.server.access import OPERATE, READ, SEE, Person
+from runner.server.access import Operates, Reads, Seen
 from runner.server.api.audit import audit_of
 from runner.server.api.documents import bare_event, without_payloads
 from runner.server.deciding import start_for
+from runner.server.pages.node_drawer import drawer
 from runner.server.pages.rendering import back, page, span
+from runner.server.pages.run_actions import actions
+from runner.server.pages.run_graph import Level, Place, drawing, find, levels
+from runner.server.pages.timeline import phases, rows
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 from runner.store.interface import Event
 
 router = APIRouter(include_in_schema=False)
-
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Operates = Annotated[Person, Depends(OPERATE)]
 
 ROWS = 50
 
@@ -102,7 +101,7 @@ def start(
 
 @router.get("/runs/{run_id}")
 def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLResponse:
-    """Show a run."""
+    """Show a run; the address names the node that is shown beside it, and what is open in the graph."""
     store = served.store
     record = store.peek(run_id)
     if record is None and served.archive is not None and (export := served.archive.read(run_id)) is not None:
@@ -112,6 +111,16 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         run, events = read_run(store, run_id), all_events(store, run_id)
     if not person.may("read"):
         run, events = without_payloads(run), [bare_event(event) for event in events]
+    place, shown, now = Place.of(request), list(levels(served, run)), round(time.time() * 1000)
+    chosen = find(shown, place.node)
+    before = {
+        level.path + node.id: [level.path + name for name in level.before(node.id)]
+        for level in shown
+        for node in level.run.nodes
+    }
+    ended = run.ended_at or now
+    spent = phases(events, run.created_at, ended, lambda node: before.get(node, []))
+    final = run.status in set(map(str, FINAL))
     return page(
         request,
         "run.html",
@@ -119,15 +128,30 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         run=run,
         position=position,
         nodes=list(_paths(run)),
-        drawing=_drawing(served, run),
+        drawing=drawing(served, shown, place),
+        place=place,
+        drawer=drawer(*chosen, person, served) if chosen is not None else None,
+        times=rows(spent, run.created_at, ended),
+        ended=ended,
         timeline=list(_timeline(events, run.created_at)),
-        final=run.status in set(map(str, FINAL)),
-        forkable=[node.id for node in run.nodes if node.visit],
+        left_out=max(0, len(events) - LINES),
+        final=final,
+        spent=list(spendings(run.spent)),
+        actions=actions(run, final=final, changed=_changed(served, shown[0])),
+        follow=not final,
     )
+
+
+def _changed(served: Services, outer: Level) -> bool:
+    """Whether a run began with another shape of its graph than workers have now."""
+    current = served.store.graphs().get(outer.run.graph)
+    return outer.snapshot is not None and current not in (None, outer.snapshot.record.fingerprint)
 
 
 def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
     for node in run.nodes:
+        if node.id.startswith(HIDDEN):
+            continue
         yield prefix + node.id, node
         if node.run is not None:
             yield from _paths(node.run, f"{prefix}{node.id}/")
@@ -136,77 +160,21 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
                 yield prefix + item.id, item
 
 
-def _states(run: RunView, prefix: str = "") -> dict[str, str]:
-    states: dict[str, str] = {}
-    for node in run.nodes:
-        states[prefix + node.id] = node.status
-        if node.run is not None:
-            states |= _states(node.run, f"{prefix}{node.id}/")
-    return states
-
-
-def _drawing(served: Services, run: RunView) -> Markup:
-    """Draw the graph with the run's states: from its code, or from its shape in the store."""
-    plan = served.plan(run.graph)
-    record = served.store.peek(run.run_id)
-    fits = record is None or (plan is not None and plan.topology.fingerprint == record.fingerprint)
-    if plan is not None and fits:
-        return Markup(draw(plan.definition, "svg", _states(run)))  # noqa: S704 - our own, escaped
-    topology = served.store.topology(run.graph, record.fingerprint) if record else None
-    text = outline(topology, _states(run)) if topology else ""
-    return Markup(text)  # noqa: S704 - as above
-
-
-def _timeline(events: list[Event], start: int) -> Iterator[dict[str, str]]:
+def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
     for event in events[-LINES:]:
-        exact = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
-        detail = event.detail if not event.kind.startswith("interrupt.") else ""
         yield {
-            "exact": exact,
+            "at": event.at,
             "offset": "+" + span(event.at - start),
             "kind": event.kind,
             "node": event.node,
-            "detail": detail,
+            "detail": event.detail if not event.kind.startswith("interrupt.") else "",
         }
 
 
 @router.get("/runs/{run_id}/audit")
-def audit(
-    request: Request, run_id: str, person: Annotated[Person, Depends(READ)], served: Served
-) -> HTMLResponse:
+def audit(request: Request, run_id: str, person: Reads, served: Served) -> HTMLResponse:
     """Show what was recorded of the run's approvals, verified now."""
     record = existing(served.store.peek(run_id), run_id)
     return page(
         request, "audit.html", person, run_id=run_id, graph=record.graph_id, audit=audit_of(served, run_id)
     )
-
-
-@router.post("/runs/{run_id}/cancel")
-def cancel(
-    request: Request, run_id: str, person: Operates, served: Served, reason: Annotated[str, Form()] = ""
-) -> Response:
-    """Stop a run."""
-    if not served.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
-        raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
-    return back(request, f"/runs/{quote(run_id)}")
-
-
-@router.post("/runs/{run_id}/retry")
-def retry(request: Request, run_id: str, _: Operates, served: Served) -> Response:
-    """Run failed nodes again."""
-    served.client.run(run_id).retry()
-    return back(request, f"/runs/{quote(run_id)}")
-
-
-@router.post("/runs/{run_id}/again")
-def again(request: Request, run_id: str, _: Operates, served: Served) -> Response:
-    """Start a run like this one."""
-    return back(request, f"/runs/{served.client.run(run_id).again().id}")
-
-
-@router.post("/runs/{run_id}/fork")
-def fork(
-    request: Request, run_id: str, _: Operates, served: Served, node: Annotated[str, Form()]
-) -> Response:
-    """Start a new run from a node of this one."""
-    return back(request, f"/runs/{served.client.run(run_id).fork(node).id}")

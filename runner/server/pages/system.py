@@ -88,7 +88,7 @@ def _graph(
         drawing = draw(plan.definition, "svg")
     else:
         topology = served.store.topology(name, fingerprint)
-        drawing = outline(topology, {}) if topology else ""
+        drawing = outline(topology) if topology else ""
     return page(
         request,
         "graph.html",

@@ -9,16 +9,32 @@
   const say = (text) => { announcer.textContent = text; };
 
   // -- parts that are read again ---------------------------------------------------------------------
-  // A part that has the focus, or a form in which something was typed, stays as it is.
+  // A part with a form that has the focus, or in which something was typed, stays as it is.
   const typed = new WeakSet();
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form");
     if (form) typed.add(form);
   });
   const isBusy = (part) =>
-    part.contains(document.activeElement) || [...part.querySelectorAll("form")].some((form) => typed.has(form));
+    (part.contains(document.activeElement) && document.activeElement.closest("form")) ||
+    [...part.querySelectorAll("form")].some((form) => typed.has(form));
 
-  const opened = (part) => new Set([...part.querySelectorAll("details[open] > summary")].map((item) => item.closest("[id], tr")?.id));
+  const all = (root, selector) => [...root.querySelectorAll(selector)];
+  // What stands for an element in the next version of its part: its id, its node in the graph, or its address.
+  const keyOf = (item) => item.id ||
+    `${item.closest("[data-node]")?.dataset.node ?? item.getAttribute("href") ?? item.closest("[id]")?.id} ${item.getAttribute("class")} ${item.matches("summary") ? item.textContent : ""}`;
+  function replace(part, other) {
+    const active = part.contains(document.activeElement) && document.activeElement !== part ? document.activeElement : null;
+    const open = new Set(all(part, "details[open] > summary").map(keyOf));
+    const places = all(part, ".graph").map((graph) => [graph.scrollLeft, graph.scrollTop]);
+    part.replaceWith(document.adoptNode(other));
+    for (const item of all(other, "details > summary")) if (open.has(keyOf(item))) item.parentElement.open = true;
+    all(other, ".graph").forEach((graph, number) => graph.scrollTo(...(places[number] ?? [0, 0])));
+    if (active) all(other, active.tagName).find((item) => keyOf(item) === keyOf(active))?.focus({ preventScroll: true });
+  }
+  function localize(root) {
+    for (const item of all(root, "time[data-clock]")) item.textContent = new Date(item.dateTime).toLocaleTimeString();
+  }
   let loading = false, again = false;
   async function refresh() {
     if (loading) { again = true; return; }
@@ -27,16 +43,14 @@
       const reply = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       if (!reply.ok) throw new Error(`${reply.status}`);
       const fresh = new DOMParser().parseFromString(html.createHTML(await reply.text()), "text/html");
+      localize(fresh);
       for (const part of document.querySelectorAll("[data-part]")) {
         const other = fresh.getElementById(part.id);
         if (!other || other.isEqualNode(part)) continue;
         if (isBusy(part)) { say("This page has changed; load it again to see what is new."); continue; }
-        const open = opened(part);
-        part.replaceWith(document.adoptNode(other));
-        for (const item of other.querySelectorAll("details > summary")) {
-          if (open.has(item.closest("[id], tr")?.id) && item.closest("[id], tr")?.id) item.parentElement.open = true;
-        }
+        replace(part, other);
       }
+      shown();
       main.removeAttribute("data-stale");
     } catch {
       main.setAttribute("data-stale", "");
@@ -51,8 +65,9 @@
 
   if (main.dataset.stream && window.EventSource) {
     const source = new EventSource(main.dataset.after ? `${main.dataset.stream}?after=${main.dataset.after}` : main.dataset.stream);
-    for (const kind of ["run.started", "run.ended", "run.cancelled", "node.ready", "node.started", "node.waiting", "node.resumed",
-      "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "progress",
+    for (const kind of ["run.started", "run.ended", "node.started", "node.waiting", "node.resumed",
+      "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "node.released", "node.limited",
+      "node.expanded", "node.lost", "node.left", "run.retried", "run.migrated", "run.status", "run.stopping", "progress",
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",
       "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"]) {
       source.addEventListener(kind, soon);
@@ -62,11 +77,52 @@
     setInterval(() => { if (!document.hidden) refresh(); }, main.dataset.refresh * 1000);
   }
 
+  // -- the graph of a run --------------------------------------------------------------------------------
+  const memory = {
+    get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
+    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* private */ } },
+  };
+  let target = "";
+  function shown() {
+    if (target) {
+      const item = document.getElementById(target);
+      if (target === "node") item?.focus();
+      item?.scrollIntoView({ block: "nearest" });
+      target = "";
+    }
+    const box = document.getElementById("follow");
+    if (!box) return;
+    box.parentElement.hidden = false;
+    box.checked = memory.get("runner-follow") === "on";
+    const busy = all(document, ".graph [data-state=running]").at(-1) ?? all(document, ".graph [data-state=waiting]").at(-1);
+    if (!box.checked || !busy) return;
+    const graph = busy.closest(".graph"), frame = graph.getBoundingClientRect(), node = busy.getBoundingClientRect();
+    graph.scrollTo({
+      left: graph.scrollLeft + node.left - frame.left - (frame.width - node.width) / 2,
+      top: graph.scrollTop + node.top - frame.top - (frame.height - node.height) / 2,
+      behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+    });
+  }
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "follow") { memory.set("runner-follow", event.target.checked ? "on" : "off"); shown(); }
+  });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-in-place], .graph a");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    history.pushState(null, "", link.getAttribute("href"));
+    target = location.hash.slice(1);
+    refresh();
+  });
+  addEventListener("popstate", () => refresh());
+  localize(document);
+  shown();
+
   // -- JSON that is typed ------------------------------------------------------------------------------
   document.addEventListener("input", (event) => {
     if (!event.target.matches("textarea[data-json]")) return;
     let problem = "";
-    try { JSON.parse(event.target.value); } catch (error) { problem = error.message; }
+    if (event.target.value.trim() || event.target.required) try { JSON.parse(event.target.value); } catch (error) { problem = error.message; }
     event.target.setCustomValidity(problem && `This is not JSON: ${problem}`);
     event.target.setAttribute("aria-invalid", problem ? "true" : "false");
   });
@@ -74,16 +130,14 @@
   // -- keys ----------------------------------------------------------------------------------------------
   const root = document.body.dataset.root;
   const toggle = document.getElementById("keys-on");
-  const stored = () => { try { return localStorage.getItem("runner-keys"); } catch { return null; } };
-  toggle.checked = stored() !== "off";
-  toggle.addEventListener("change", () => { try { localStorage.setItem("runner-keys", toggle.checked ? "on" : "off"); } catch { /* private */ } });
+  toggle.checked = memory.get("runner-keys") !== "off";
+  toggle.addEventListener("change", () => memory.set("runner-keys", toggle.checked ? "on" : "off"));
   let before = "";
-  const rows = () => [...document.querySelectorAll("tr[data-row]")];
   function move(step) {
-    const all = rows();
-    if (!all.length) return;
-    const now = all.findIndex((row) => row.contains(document.activeElement));
-    const next = all[Math.min(all.length - 1, Math.max(0, now + step))];
+    const rows = all(document, "tr[data-row]");
+    if (!rows.length) return;
+    const now = rows.findIndex((row) => row.contains(document.activeElement));
+    const next = rows[Math.min(rows.length - 1, Math.max(0, now + step))];
     next.querySelector("a, summary, button")?.focus();
   }
   document.addEventListener("keydown", (event) => {

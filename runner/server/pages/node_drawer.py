@@ -1,0 +1,173 @@
+"""What the page of a run shows of one node: what it was given, did and left, and where else to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from runner.execution.telemetry import trace_of
+from runner.operations.exports import NodeError, Question, error_of, plain
+from runner.operations.views import NodeView
+from runner.records.budgets import MICROS
+from runner.records.run import VisitKey
+from runner.server.access import Person
+from runner.server.pages.run_graph import Level
+from runner.server.services import Services
+
+ITEMS = 100
+"""Items of a map that are listed, those that need attention first; the others are counted."""
+
+MESSAGES = 100
+"""Messages of a conversation that are shown, the newest."""
+
+NAMES = {
+    "inputTokens": "input tokens",
+    "outputTokens": "output tokens",
+    "totalTokens": "tokens",
+    "modelCalls": "model calls",
+    "toolCalls": "tool calls",
+    "costMicros": "cost",
+}
+
+QUIET = ("completed", "pending", "skipped", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a message: a text, a call of a tool, or what came of one."""
+
+    kind: str
+    name: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of an agent's conversation."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One visit of a node, as a row."""
+
+    number: int
+    status: str
+    execution_ms: int
+    usage: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawer:
+    """One node; `inputs` are the outputs that it was given by node, `links` the places to look further.
+
+    What users and agents have written is left out for those who may not read it.
+    """
+
+    path: str
+    node: NodeView
+    is_outermost: bool
+    reads: bool
+    questions: tuple[Question, ...]
+    inputs: Mapping[str, Any]
+    task: Any
+    output: Any
+    error: NodeError | None
+    usage: str
+    visits: tuple[Visit, ...]
+    messages: tuple[Message, ...]
+    earlier_messages: int
+    items: tuple[NodeView, ...]
+    more_items: int
+    links: Mapping[str, str]
+
+
+def drawer(level: Level, node: NodeView, person: Person, served: Services) -> Drawer:
+    """Collect what there is of a node; `level` is the run that it belongs to."""
+    reads = person.may("read")
+    snapshot = level.snapshot
+    messages = list(_messages(snapshot.messages.get(node.id, ()) if snapshot and reads else ()))
+    items = sorted(node.items, key=lambda item: item.status in QUIET)
+    entry = snapshot.entries.get((node.id, node.visit), {}) if snapshot else {}
+    return Drawer(
+        path=level.path + node.id,
+        node=node,
+        is_outermost=not level.path,
+        reads=reads,
+        questions=tuple(question for question in level.run.interrupts if question.node_id == node.id),
+        inputs=_inputs(level, node) if reads else {},
+        task=level.run.task if reads and not level.before(node.id) else None,
+        output=node.output,
+        error=node.error,
+        usage=_usage(entry.get("usage") or {}),
+        visits=tuple(_visits(level, node)) if node.visit > 1 else (),
+        messages=tuple(messages[-MESSAGES:]),
+        earlier_messages=max(0, len(messages) - MESSAGES),
+        items=tuple(items[:ITEMS]),
+        more_items=max(0, len(items) - ITEMS),
+        links=dict(_links(level, node, served)),
+    )
+
+
+def _inputs(level: Level, node: NodeView) -> dict[str, Any]:
+    """Return the latest outputs of the nodes whose edges to this one were taken."""
+    others = {other.id: other for other in level.run.nodes}
+    before = [name for name in level.before(node.id) if level.taken(name).get(node.id)]
+    return {name: others[name].output for name in before if name in others}
+
+
+def _usage(usage: Mapping[str, int]) -> str:
+    parts = [
+        f"{number / MICROS:,.9g} {NAMES[name]}" if name == "costMicros" else f"{number:,} {NAMES[name]}"
+        for name, number in usage.items()
+        if name in NAMES and number
+    ]
+    return ", ".join(parts)
+
+
+def _visits(level: Level, node: NodeView) -> Iterator[Visit]:
+    if level.snapshot is None:
+        return
+    keys: list[VisitKey] = sorted(key for key in level.snapshot.entries if key[0] == node.id)
+    for key in keys:
+        entry = level.snapshot.entries[key]
+        error = error_of(entry)
+        status = "undone" if entry.get("undone") else "failed" if error else "completed"
+        summary = error.type if error else ""
+        yield Visit(key[1], status, entry.get("ms", 0), _usage(entry.get("usage") or {}), summary)
+
+
+def _messages(stored: Any) -> Iterator[Message]:
+    for packed in stored:
+        message = plain(packed)
+        content = message.get("content", ()) if isinstance(message, dict) else ()
+        yield Message(message.get("role", ""), tuple(map(_part, content)))
+
+
+def _part(block: Mapping[str, Any]) -> Part:
+    match block:
+        case {"text": str(text)}:
+            return Part("text", "", text)
+        case {"toolUse": {"name": name, "input": data}}:
+            return Part("calls", str(name), data)
+        case {"toolResult": {"content": data}}:
+            return Part("returned", str(block["toolResult"].get("status", "")), data)
+    return Part("data", "", block)
+
+
+def _links(level: Level, node: NodeView, served: Services) -> Iterator[tuple[str, str]]:
+    run_id, settings = level.run.run_id, served.settings
+    if node.run is not None:
+        yield "its run", f"/runs/{quote(node.run.run_id)}"
+    if settings.flower_url and node.attempts:
+        task = quote(f"{run_id}.{node.id}.{node.visit}.{node.attempts}")
+        yield "Flower, with the worker", f"{settings.flower_url.rstrip('/')}/task/{task}"
+    if settings.trace_url and level.snapshot is not None:
+        record = level.snapshot.record
+        origin = served.store.peek(record.root) or record
+        yield "trace", settings.trace_url.replace("{trace_id}", trace_of(origin))

@@ -1,0 +1,212 @@
+"""What people do to a run on its page: first what would happen is shown, then it is confirmed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from runner.definition.model import BRACKETS, HIDDEN
+from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
+from runner.operations.views import NodeView, RunView, read_run
+from runner.records.run import NodeRecord, Records, Status, existing
+from runner.server.access import Operates
+from runner.server.api.documents import without_payloads
+from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+
+router = APIRouter(include_in_schema=False)
+
+Action = Literal["cancel", "retry", "again", "fork", "migrate"]
+
+TITLES = {
+    "cancel": "Cancel the run",
+    "retry": "Retry what failed",
+    "again": "Start again from the beginning",
+    "fork": "Fork from a node",
+    "migrate": "Migrate to the present graph",
+}
+
+SHORT = {"cancel": "Cancel", "retry": "Retry", "migrate": "Migrate", "fork": "Fork", "again": "Start again"}
+
+HINTS = {
+    "cancel": "No other node starts. A cancelled run can be continued with a retry.",
+    "retry": "The same run goes on; what has completed is not run again.",
+    "again": "A new run of the same graph; this one is not changed.",
+    "fork": "A new run with copies of what has completed; this one is not changed.",
+    "migrate": "The same run goes on in the graph that the workers have now.",
+}
+
+IDLE = {Status.WAITING, Status.READY, Status.RETRYING, Status.HELD}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What happens to some nodes or questions, which are named."""
+
+    words: str
+    names: tuple[str, ...]
+
+
+def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, str]]:
+    """List what can be done to a run in its status."""
+    possible: Mapping[Action, bool] = {
+        "cancel": not final,
+        "retry": run.status in {"failed", "cancelled"},
+        "migrate": changed and run.status in {"interrupted", "needs_migration"},
+        "fork": any(node.visit for node in run.nodes),
+        "again": True,
+    }
+    return [(action, SHORT[action]) for action, is_possible in possible.items() if is_possible]
+
+
+@router.get("/runs/{run_id}/plan/{action}")
+def show_plan(
+    request: Request,
+    run_id: str,
+    action: Action,
+    person: Operates,
+    served: Served,
+    node: Annotated[str, Query()] = "",
+) -> HTMLResponse:
+    """Show what an action would do, with the form that does it; nothing is changed."""
+    run = read_run(served.store, run_id)
+    if not person.may("read"):
+        run = without_payloads(run)
+    forkable = [one.id for one in run.nodes if one.visit]
+    if action == "fork" and not node and len(forkable) == 1:
+        node = forkable[0]
+    outcome = served.client.run(run_id).migrate(dry_run=True) if action == "migrate" else None
+    return page(
+        request,
+        "plan.html",
+        person,
+        run=run,
+        action=action,
+        title=TITLES[action],
+        hint=HINTS[action],
+        node=node,
+        forkable=forkable,
+        effects=list(_effects(served, run, action, node)),
+        outcome=outcome,
+        task=run.task if person.may("read") else None,
+    )
+
+
+def _effects(served: Services, run: RunView, action: Action, node: str) -> Iterator[Effect]:
+    names = _names(served, run)
+    match action:
+        case "cancel":
+            return _cancelled(run, names)
+        case "retry":
+            return _retried(names, plan_retry(served.store, run.run_id)[0].records)
+        case "fork" if node:
+            return _forked(names, plan_fork(served.store, run.run_id, node, None, ForkOptions("")).records)
+        case "again":
+            return iter([Effect("Run, from the beginning", tuple(names))])
+    return iter(())
+
+
+def _names(served: Services, run: RunView) -> list[str]:
+    """Name all nodes of the run's graph, those that it has not reached as well."""
+    record = existing(served.store.peek(run.run_id), run.run_id)
+    topology = served.store.topology(record.graph_id, record.fingerprint)
+    names = topology.nodes if topology is not None else [node.id for node in run.nodes]
+    return [name for name in names if not name.startswith(HIDDEN) and not name.endswith(BRACKETS)]
+
+
+def _within(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
+    for node in run.nodes:
+        for one in (node, *node.items):
+            yield prefix + one.id, one
+            if one.run is not None:
+                yield from _within(one.run, f"{prefix}{one.id}/")
+
+
+def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
+    nodes = list(_within(run))
+    yield Effect(
+        "Run now, and may finish", tuple(name for name, node in nodes if node.status == Status.RUNNING)
+    )
+    yield Effect("Are cancelled", tuple(name for name, node in nodes if node.status in IDLE))
+    begun = {name for name, node in nodes if node.status != Status.PENDING}
+    yield Effect("Never start", tuple(name for name in names if name not in begun))
+    yield Effect("Questions that are withdrawn", tuple(question.name for question in run.interrupts))
+
+
+def _retried(names: Sequence[str], records: Records) -> Iterator[Effect]:
+    yield Effect("Run again at once", tuple(running_again(records)))
+    yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
+    yield Effect("Stay as they are", tuple(_in_status(names, records, Status.COMPLETED)))
+
+
+def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
+    yield Effect("Start at once", tuple(running_again(records)))
+    yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
+    yield Effect("Are copied, and not run again", tuple(_in_status(names, records, Status.COMPLETED)))
+
+
+def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterator[str]:
+    """Name the nodes that will have a status; those that nothing has reached have no record."""
+    return (name for name in names if records.nodes.get(name, NodeRecord()).status is status)
+
+
+def _json(text: str, what: str) -> dict[str, Any]:
+    """Read a field of a form that may be left empty: then nothing is changed."""
+    if not text.strip():
+        return {}
+    try:
+        return {what: json.loads(text)}
+    except ValueError as error:
+        raise Problem(422, f"The {what} is not JSON: {error}.") from error
+
+
+@router.post("/runs/{run_id}/cancel")
+def cancel(
+    request: Request, run_id: str, person: Operates, served: Served, reason: Annotated[str, Form()] = ""
+) -> Response:
+    """Stop a run."""
+    if not served.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
+        raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
+    return back(request, f"/runs/{quote(run_id)}")
+
+
+@router.post("/runs/{run_id}/retry")
+def retry(request: Request, run_id: str, _: Operates, served: Served) -> Response:
+    """Run failed nodes again."""
+    served.client.run(run_id).retry()
+    return back(request, f"/runs/{quote(run_id)}")
+
+
+@router.post("/runs/{run_id}/again")
+def again(
+    request: Request, run_id: str, _: Operates, served: Served, task: Annotated[str, Form()] = ""
+) -> Response:
+    """Start a run like this one, with another task if one is given."""
+    return back(request, f"/runs/{served.client.run(run_id).again(**_json(task, 'task')).id}")
+
+
+@router.post("/runs/{run_id}/fork")
+def fork(
+    request: Request,
+    run_id: str,
+    _: Operates,
+    served: Served,
+    node: Annotated[str, Form()],
+    value: Annotated[str, Form(alias="input")] = "",
+) -> Response:
+    """Start a new run from a node of this one, with another input if one is given."""
+    return back(request, f"/runs/{served.client.run(run_id).fork(node, **_json(value, 'input')).id}")
+
+
+@router.post("/runs/{run_id}/migrate")
+def migrate(request: Request, run_id: str, _: Operates, served: Served) -> Response:
+    """Move a waiting run to the present version of its graph."""
+    served.client.run(run_id).migrate()
+    return back(request, f"/runs/{quote(run_id)}")

@@ -1,0 +1,144 @@
+"""The graph of a run on its page: the states of its nodes, the edges taken, and what is open in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from fastapi import Request
+from markupsafe import Markup
+
+from runner.authoring.drawing import draw_run
+from runner.authoring.drawing.diagram import Progress, RunShown
+from runner.authoring.drawing.svg import Links
+from runner.definition.model import Definition, Topology
+from runner.definition.registry import PATH, inner
+from runner.operations.views import NodeView, RunView
+from runner.records.run import NodeRecord
+from runner.server.services import Services
+from runner.store.interface import RunSnapshot
+
+SMALL = 60
+"""Nodes of a graph, with those of the graphs inside it, up to which all of it is open unless closed."""
+
+GROUP = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One run of a page: the outermost or one inside it, whose nodes' paths begin with `path`."""
+
+    path: str
+    run: RunView
+    snapshot: RunSnapshot | None
+    topology: Topology | None
+
+    def taken(self, node: str) -> dict[str, bool]:
+        """Say of the target of each edge of a node whether it was taken, once that is decided."""
+        if self.snapshot is None or self.topology is None:
+            return {}
+        record = self.snapshot.nodes.get(node, NodeRecord())
+        edges = record.edges or self.snapshot.entries.get((node, record.visit), {}).get("edges", "")
+        outgoing = self.topology.outgoing.get(node, ())
+        return {edge.target: mark == "1" for edge, mark in zip(outgoing, edges, strict=False)}
+
+    def before(self, node: str) -> list[str]:
+        """List the nodes from which edges lead to a node."""
+        incoming = self.topology.incoming.get(node, ()) if self.topology is not None else ()
+        return list(dict.fromkeys(edge.source for edge in incoming))
+
+
+def levels(served: Services, run: RunView, path: str = "") -> Iterator[Level]:
+    """Read a run and those inside it; one that has expired from the store has no snapshot."""
+    snapshot = None if run.archived else served.store.read(run.run_id)
+    record = snapshot.record if snapshot is not None else None
+    topology = served.store.topology(record.graph_id, record.fingerprint) if record is not None else None
+    yield Level(path, run, snapshot, topology)
+    for node in run.nodes:
+        for child in (node, *node.items):
+            if child.run is not None:
+                yield from levels(served, child.run, f"{path}{child.id}{PATH}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the address of a run's page says: the node that is shown, and what is opened or closed."""
+
+    node: str = ""
+    opened: frozenset[str] = field(default_factory=frozenset)
+    closed: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, request: Request) -> Place:
+        """Read it from the address."""
+        query = request.query_params
+        return cls(query.get("node", ""), frozenset(query.getlist("open")), frozenset(query.getlist("close")))
+
+    def link(self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]) -> str:
+        """Write the address of the same page at another place."""
+        pairs = [("node", node)] * bool(node)
+        pairs += [("open", name) for name in sorted(opened)] + [("close", name) for name in sorted(closed)]
+        return f"?{urlencode(pairs)}#{target}"
+
+    def at(self, node: str) -> str:
+        """Return the address at which a node is shown; "" for none."""
+        return self.link(node, "node" if node else "graph", self.opened, self.closed)
+
+    def toggled(self, node: str, *, is_open: bool) -> str:
+        """Return the address at which a node is open if it is closed, and closed if it is open."""
+        one = frozenset({node})
+        if is_open:
+            return self.link(self.node, "graph", self.opened - one, self.closed | one)
+        return self.link(self.node, "graph", self.opened | one, self.closed - one)
+
+
+class Opened:
+    """The nodes whose inside is drawn."""
+
+    def __init__(self, place: Place, *, by_default: bool) -> None:
+        self._place, self._by_default = place, by_default
+
+    def __contains__(self, node: object) -> bool:
+        default = self._by_default and not str(node).startswith(GROUP)
+        return node in self._place.opened or (default and node not in self._place.closed)
+
+
+def drawing(served: Services, shown: list[Level], place: Place) -> Markup:
+    """Draw a run from its code, or from its shape in the store."""
+    outer = shown[0]
+    plan = served.plan(outer.run.graph)
+    fits = outer.snapshot is None or (
+        plan is not None and plan.topology.fingerprint == outer.snapshot.record.fingerprint
+    )
+    graph = plan.definition if plan is not None and fits else outer.topology
+    if graph is None:
+        return Markup("")
+    is_small = not isinstance(graph, Definition) or _size(graph) <= SMALL
+    opened = Opened(place, by_default=is_small)
+    links = Links(place.at, lambda node: place.toggled(node, is_open=node in opened))
+    states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
+    text = draw_run(graph, RunShown(states, dict(_progress(shown)), opened), links)
+    return Markup(text)  # noqa: S704 - our own, escaped
+
+
+def _size(graph: Definition) -> int:
+    within = [child for spec in graph.nodes.values() if (child := inner(spec)) is not None]
+    return len(graph.nodes) + sum(map(_size, within))
+
+
+def _progress(shown: list[Level]) -> Iterator[tuple[str, Progress]]:
+    for level in shown:
+        for node in level.run.nodes:
+            done = sum(item.status == "completed" for item in node.items)
+            yield level.path + node.id, Progress(node.visit, done, node.total, level.taken(node.id))
+
+
+def find(shown: list[Level], path: str) -> tuple[Level, NodeView] | None:
+    """Find a node, or an item of a map, by its path; None where there is none."""
+    for level in shown:
+        for node in level.run.nodes:
+            for one in (node, *node.items):
+                if level.path + one.id == path:
+                    return level, one
+    return None

@@ -1,0 +1,137 @@
+"""What a run's nodes spent their time on: queued, running, waiting for people, for a retry or for a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.definition.model import map_of
+from runner.definition.registry import PATH
+from runner.server.pages.rendering import span
+from runner.store.interface import Event
+
+WIDTH = 1000.0
+"""Units of a row's bar; the page stretches it."""
+
+LEAST = 4.0
+"""Units of the shortest phase, so that it can be seen."""
+
+WORDS = {
+    "queued": "queued",
+    "running": "ran",
+    "waiting": "waited for people",
+    "retry": "waited for a retry",
+    "limit": "waited for a limit",
+    "inside": "waited for what is inside",
+    "held": "held",
+}
+
+NEXT = {
+    "node.started": "running",
+    "node.waiting": "waiting",
+    "node.resumed": "queued",
+    "node.limited": "limit",
+    "node.expanded": "inside",
+    "node.held": "held",
+    "node.released": "queued",
+    "node.lost": "queued",
+    "node.left": "queued",
+}
+"""The phase that begins with an event; `node.retrying` begins two."""
+
+ENDS = {"node.completed", "node.failed", "node.skipped", "node.cancelled"}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """From when to when (ms) a node did something."""
+
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One phase as a rectangle of a row `WIDTH` wide, and in words."""
+
+    kind: str
+    x: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a node did: as bars, and in words by kind of phase."""
+
+    bars: tuple[Bar, ...]
+    words: str
+
+
+def phases(
+    events: Iterable[Event], begun: int, now: int, before: Callable[[str], Sequence[str]]
+) -> dict[str, list[Phase]]:
+    """Derive the phases of each node from the events of a run.
+
+    A node is queued from the end of the last node `before` it until it starts; the first ones from when the
+    node around them started, or the run.
+    """
+    done: dict[str, int] = {}
+    started: dict[str, int] = {}
+    present: dict[str, tuple[str, int]] = {}
+    phases: dict[str, list[Phase]] = {}
+
+    def end(node: str, at: int) -> None:
+        if node in present:
+            kind, since = present.pop(node)
+            phases.setdefault(node, []).append(Phase(kind, since, max(at, since)))
+
+    for event in events:
+        node, at = event.node, event.at
+        if event.kind == "node.started" and node not in present:
+            around = map_of(node) or node.rpartition(PATH)[0]
+            first = started.get(around, begun)
+            ready = max((done[name] for name in before(node) if name in done), default=first)
+            present[node] = ("queued", min(max(ready, first), at))
+            started[node] = at
+            if present.get(around, ("", 0))[0] == "running":
+                end(around, at)
+                present[around] = ("inside", at)
+        if event.kind in NEXT:
+            end(node, at)
+            present[node] = (NEXT[event.kind], at)
+        elif event.kind == "node.retrying":
+            end(node, at)
+            due = at + int(event.detail or 0)
+            phases.setdefault(node, []).append(Phase("retry", at, min(due, now)))
+            present[node] = ("queued", min(due, now))
+        elif event.kind in ENDS:
+            end(node, at)
+            done[node] = at
+    for node in list(present):
+        end(node, now)
+    return phases
+
+
+def rows(phases: Mapping[str, Sequence[Phase]], begun: int, now: int) -> dict[str, Row]:
+    """Lay out the phases of each node on one scale."""
+    scale = WIDTH / max(1, now - begun)
+    return {
+        node: Row(tuple(_bars(own, begun, scale)), ", ".join(_totals(own))) for node, own in phases.items()
+    }
+
+
+def _bars(own: Iterable[Phase], begun: int, scale: float) -> Iterator[Bar]:
+    for phase in own:
+        width = max(LEAST, (phase.end - phase.start) * scale)
+        x = min((phase.start - begun) * scale, WIDTH - width)
+        words = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
+        yield Bar(phase.kind, round(max(0.0, x), 1), round(width, 1), words)
+
+
+def _totals(own: Iterable[Phase]) -> Iterator[str]:
+    totals: dict[str, int] = {}
+    for phase in own:
+        totals[phase.kind] = totals.get(phase.kind, 0) + phase.end - phase.start
+    return (f"{WORDS[kind]} {span(total)}" for kind, total in totals.items() if total or kind != "queued")

@@ -1,0 +1,165 @@
+"""The page of a run in a real browser: its graph, the node beside it, and what people do to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import GraphBuilder
+from tests.graphs import wired
+from tests.ports import free_port
+from tests.server.conftest import GRAPHS, Served, Site, ask, echo
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+STEPS = 12
+
+
+def chain():
+    nodes = {f"step_{number}": ask if number in (4, 9) else echo for number in range(STEPS)}
+    return wired(nodes, *(f"step_{number} step_{number + 1}" for number in range(STEPS - 1))).build()
+
+
+def outer():
+    inner = wired({"draft": echo, "sign": ask}, "draft sign").build()
+    builder = GraphBuilder()
+    builder.add_node(echo, "look_up")
+    builder.add_node(inner, "contract")
+    builder.add_edge("look_up", "contract")
+    return builder.build()
+
+
+@pytest.fixture
+def site(redis_url):
+    """An application with a long graph and one that has a graph inside."""
+    return Site(redis_url, {**GRAPHS, "chain": chain, "outer": outer})
+
+
+def answer(site, run):
+    (question,) = run.interrupts()
+    site.client.respond(question.id, {"ok": True})
+    site.work()
+
+
+def is_seen(tab, node):
+    """Whether a node is inside the visible part of the graph."""
+    return tab.evaluate(
+        """(name) => {
+          const node = document.querySelector(`[data-node="${name}"]`).getBoundingClientRect();
+          const graph = document.querySelector(".graph").getBoundingClientRect();
+          return node.left >= graph.left && node.right <= graph.right;
+        }""",
+        node,
+    )
+
+
+def test_the_graph_follows_what_goes_on(site, tab):
+    """With the switch on, the node that runs or waits is in view, also after the next one has begun."""
+    run = site.start("chain")
+    tab.emulate_media(reduced_motion="reduce")
+    tab.set_viewport_size({"width": 700, "height": 800})
+    tab.goto(f"/runs/{run.id}")
+    assert not is_seen(tab, "step_4")
+
+    tab.check("#follow")
+    assert is_seen(tab, "step_4")
+    answer(site, run)
+    tab.wait_for_selector("[data-node=step_9][data-state=waiting]")
+
+    assert is_seen(tab, "step_9")
+    assert not is_seen(tab, "step_4")
+    assert tab.is_checked("#follow")
+    assert tab.problems == []
+
+
+def test_without_the_switch_the_graph_stays_where_it_was_moved(site, tab):
+    """What happens is drawn in place; neither the position nor the focus is lost."""
+    run = site.start("chain")
+    tab.set_viewport_size({"width": 700, "height": 800})
+    tab.goto(f"/runs/{run.id}")
+    tab.evaluate("document.querySelector('.graph').scrollTo(300, 0)")
+    tab.focus("[data-node=step_2] > a")
+
+    answer(site, run)
+    tab.wait_for_selector("[data-node=step_9][data-state=waiting]", state="attached")
+
+    assert tab.evaluate("document.querySelector('.graph').scrollLeft") > 0
+    assert tab.evaluate("document.activeElement.closest('[data-node]').dataset.node") == "step_2"
+
+
+def test_a_node_opens_beside_the_graph(site, tab):
+    """A click shows it without loading the page again, it stays current, and Back closes it."""
+    run = site.start("approval")
+    tab.goto(f"/runs/{run.id}")
+    tab.evaluate("window.same = true")
+
+    tab.click("[data-node=approve] > a")
+    tab.wait_for_selector("#node [data-state=waiting]")
+    assert tab.evaluate("document.activeElement.id") == "node"
+    answer(site, run)
+    tab.wait_for_selector("#node [data-state=completed]")
+    tab.go_back()
+    tab.wait_for_selector("#node", state="detached")
+
+    assert tab.evaluate("window.same")
+    assert tab.problems == []
+
+
+def test_the_run_page_without_javascript(site, served, browser):
+    """Nodes, the graph inside a node, and the steps of an action are links and forms."""
+    run = site.start("outer")
+    context = browser.new_context(base_url=served.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"/runs/{run.id}")
+
+    page.click("[data-node='contract/sign'] > a")
+    assert "waiting" in page.inner_text("#node")
+    page.click("[aria-label='Close contract']")
+    assert page.query_selector("[data-node='contract/sign']") is None
+    assert "contract/sign" in page.inner_text("#node")
+    page.click("[aria-label='Open contract']")
+    assert page.query_selector("[data-node='contract/sign']")
+    page.click("text=Cancel…")
+    assert "Questions that are withdrawn" in page.inner_text("main")
+    page.fill("[name=reason]", "not needed")
+    page.click("button:has-text('Cancel the run')")
+
+    assert "not needed" in page.inner_text("#head")
+    assert str(run.status) == "cancelled"
+    context.close()
+
+
+def test_a_fork_with_another_input(site, tab):
+    """From the node beside the graph over what would happen to the new run."""
+    run = site.start("approval", {"order": 1})
+    tab.goto(f"/runs/{run.id}?node=look_up#node")
+
+    tab.click("text=Fork from here")
+    assert "Start at once" in tab.inner_text("main")
+    tab.fill("[name=input]", '{"order":')
+    assert not tab.evaluate("document.querySelector('[name=input]').validity.valid")
+    tab.fill("[name=input]", '{"order": 2}')
+    tab.click("button:has-text('Fork from a node')")
+    tab.wait_for_url(lambda url: "/plan/" not in url)
+    site.work()
+    tab.wait_for_selector("[data-node=look_up][data-state=completed]")
+    tab.click("[data-node=look_up] > a")
+
+    assert '"order": 2' in tab.inner_text("#node")
+    assert tab.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_run_with_a_graph_inside_is_accessible(site, browser, scheme):
+    """Axe has nothing to say about a wide page with everything open."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    run = site.start("outer")
+    with Served(site.app, free_port()) as served:
+        context = browser.new_context(base_url=served.url, color_scheme=scheme, bypass_csp=True)
+        page = context.new_page()
+        page.goto(f"/runs/{run.id}?node=contract%2Fsign#node")
+        page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        violations = Axe().run(page).response["violations"]
+        context.close()
+
+    assert violations == []
