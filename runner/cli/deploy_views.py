@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.authoring.lint import Problem
+from runner.authoring.lint import Problem, Severity, check
+from runner.definition.registry import Registry
+from runner.errors import DefinitionError
 from runner.operations.deploys import AffectedNode
 from runner.operations.migration_plan import NodeOutcome
 
@@ -19,6 +21,15 @@ class GraphCheck:
 
     problems: tuple[Problem, ...]
     held: tuple[AffectedNode, ...] | None
+
+
+def problems_of(registry: Registry, name: str) -> list[Problem]:
+    """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
+    try:
+        return [problem for plan in registry.family(name) for problem in check(plan)]
+    except DefinitionError as error:
+        advice = "Fix what the message names; no worker can run this graph."
+        return [Problem("not-built", Severity.ERROR, name, "", str(error), advice)]
 
 
 @dataclass(frozen=True, slots=True)

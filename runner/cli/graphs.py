@@ -184,7 +184,7 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
     would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
     is no graph; 5 there are no errors, but a node would be held.
     """
-    from runner.cli.deploy_views import GraphCheck
+    from runner.cli.deploy_views import GraphCheck, problems_of
     from runner.definition.registry import registry
 
     context.load_graphs()
@@ -196,7 +196,7 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
             "There is no graph here, so nothing was checked.",
             "Name the modules that register your graphs, with --graphs or in RUNNER_GRAPHS.",
         )
-    problems = tuple(problem for name in checked for problem in _problems(name))
+    problems = tuple(problem for name in checked for problem in problems_of(registry, name))
     broken = {problem.graph for problem in problems if problem.code == "not-built"}
     held = (
         tuple(_held(context, [name for name in checked if name not in broken])) if against_waiting else None
@@ -209,20 +209,6 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
     if any(str(problem.severity) in failing for problem in problems):
         return Exit.RUN_FAILED
     return Exit.CONFLICT if held else Exit.DONE
-
-
-def _problems(name: str) -> list[Problem]:
-    """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
-    from runner.authoring.lint import Problem, Severity
-    from runner.authoring.lint import check as lint
-    from runner.definition.registry import registry
-    from runner.errors import DefinitionError
-
-    try:
-        return [problem for plan in registry.family(name) for problem in lint(plan)]
-    except DefinitionError as error:
-        advice = "Fix what the message names; no worker can run this graph."
-        return [Problem("not-built", Severity.ERROR, name, "", str(error), advice)]
 
 
 def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNode]:

@@ -7,6 +7,8 @@ from runner.operations.jobs import begin, carry_on
 from runner.operations.sealing import Sealing, terms
 from runner.server.app import MARGIN
 from runner.settings import Settings
+from tests.graphs import wired
+from tests.server.conftest import echo
 from tests.waiting import wait_until
 
 
@@ -175,6 +177,21 @@ def test_a_graph_is_drawn(site):
     assert "<svg" in site.http.get("/v1/graphs/approval.svg").text
     assert {graph["name"] for graph in site.http.get("/v1/graphs").json()["items"]} >= {"approval", "echo"}
     assert site.http.get("/v1/graphs/other.svg").status_code == 404
+
+
+def test_a_graph_is_checked(site):
+    """Its mistakes are listed, also that it can't be built; the control has none."""
+    site.registry.add("loop", lambda: wired({"a": echo, "b": echo}, "a b", "b a").build())
+
+    def check(name, **params):
+        return [site.http.request(way, f"/v1/graphs/{name}:check", params=params) for way in ("GET", "POST")]
+
+    assert [reply.json() for reply in check("echo")] == [{"problems": [], "held": None}] * 2
+    assert [problem["code"] for reply in check("loop") for problem in reply.json()["problems"]] == [
+        "not-built"
+    ] * 2
+    assert check("echo", against_waiting=True)[0].json()["held"] == []
+    assert check("other")[0].status_code == 404
 
 
 def test_without_a_store_nothing_but_health_answers(site):

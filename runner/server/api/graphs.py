@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from runner.authoring.drawing import draw
-from runner.errors import NotFoundError
+from runner.cli.deploy_views import GraphCheck, problems_of
+from runner.errors import DefinitionError, NotFoundError
+from runner.operations import deploys
+from runner.records.json_form import document
 from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Served
@@ -27,5 +30,34 @@ def drawing(name: str, _: Seen, served: Served) -> Response:
     """Draw a graph of RUNNER_GRAPHS as SVG."""
     plan = served.plan(name)
     if plan is None:
-        raise NotFoundError(f"this server lacks the graph {name!r}; name its module in RUNNER_GRAPHS.")
+        raise _lacking(name)
     return Response(draw(plan.definition, "svg"), media_type="image/svg+xml")
+
+
+def _lacking(name: str) -> NotFoundError:
+    return NotFoundError(f"this server lacks the graph {name!r:.80}; name its module in RUNNER_GRAPHS.")
+
+
+@router.get("/{name}:check", summary="Check a graph for mistakes")
+@router.post("/{name}:check", summary="Check a graph for mistakes")
+def check(
+    name: str,
+    _: Seen,
+    served: Served,
+    *,
+    against_waiting: Annotated[
+        bool, Query(description="Also list the nodes of stored runs that this code can't resume.")
+    ] = False,
+) -> Any:
+    """Check a graph of RUNNER_GRAPHS, and what is inside it, as `runner graphs check` does; run nothing."""
+    registry = served.client.engine.registry
+    try:
+        is_here = served.plan(name) is not None
+    except DefinitionError:
+        is_here = name in registry.names()  # it can't be built, which is a problem of its own
+    if not is_here:
+        raise _lacking(name)
+    problems = problems_of(registry, name)
+    is_built = all(problem.code != "not-built" for problem in problems)
+    held = deploys.held(served.store, registry, [name] if is_built else []) if against_waiting else None
+    return document(GraphCheck(tuple(problems), None if held is None else tuple(held)))
