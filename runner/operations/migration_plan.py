@@ -321,7 +321,7 @@ class MigrationPlanner:
             self._close(node, name, STARTS_AGAIN if ready else LATER, reason)
         elif ready:
             self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, STARTS))
-        return _following(old, replayed, max(old.visit, last_visit(self.snapshot, name)))
+        return recovery.following(replayed, old, max(old.visit, last_visit(self.snapshot, name)))
 
     def _misfit(self, node: str, name: str) -> str:
         """Return why a waiting node can't use what it has; "" where it can."""
@@ -405,17 +405,6 @@ class MigrationPlanner:
 def _has_ended(owner: NodeRecord, part: NodeRecord | MapRecord) -> bool:
     """Whether a map has ended with that item or count, and not in a later round, which is closed."""
     return owner.status in FINAL and part.visit <= owner.visit
-
-
-def _following(old: NodeRecord, replayed: NodeRecord, last: int) -> NodeRecord:
-    """Build the record of a node that doesn't continue its visit; `last` is the last visit under its id."""
-    if replayed.status is Status.READY:
-        return replace(replayed, visit=max(replayed.visit, last + 1), attempt=1, fence=old.fence)
-    is_own = replayed.status in FINAL or last == old.visit
-    if is_own and (replayed.visit, replayed.status) == (old.visit, old.status):
-        return replace(replayed, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)
-    visit = replayed.visit if replayed.status in FINAL else max(replayed.visit, last)
-    return replace(replayed, visit=visit, fence=max(old.fence, replayed.fence), nonce="")
 
 
 # Questions, documents and entries under the new ids of their nodes.

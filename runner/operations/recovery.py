@@ -324,15 +324,27 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
 
 def _continued(new: NodeRecord, old: NodeRecord) -> NodeRecord:
     """Continue the numbers of a replayed node that must not repeat: visit, attempt and fence."""
+    if (
+        new.status is Status.READY
+        and old.visit >= new.visit
+        and old.status in {Status.FAILED, Status.CANCELLED}
+    ):
+        again = replace(new, visit=old.visit, attempt=old.attempt + 1, fence=old.fence + 1)
+        return replace(again, child=old.child, uncounted=old.attempt)
+    return following(new, old, old.visit)
+
+
+def following(new: NodeRecord, old: NodeRecord, highest: int) -> NodeRecord:
+    """Return the record of a replayed node that doesn't continue its visit; `highest` is its last one."""
+    highest = max(highest, old.last)
     if new.status is Status.READY:
-        if old.visit >= new.visit and old.status in {Status.FAILED, Status.CANCELLED}:
-            again = replace(new, visit=old.visit, attempt=old.attempt + 1, fence=old.fence + 1)
-            return replace(again, child=old.child, uncounted=old.attempt)
-        return replace(new, visit=max(new.visit, old.visit + 1), attempt=1, fence=old.fence)
-    if (new.visit, new.status) == (old.visit, old.status):
+        return replace(new, visit=max(new.visit, highest + 1), attempt=1, fence=old.fence)
+    is_same = (new.visit, new.status) == (old.visit, old.status)
+    visit = new.visit if new.status in FINAL else max(new.visit, highest)
+    new = replace(new, visit=visit, last=highest if highest > visit else 0)
+    if is_same and visit == old.visit:
         return replace(new, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)
-    visit = new.visit if new.status in FINAL else max(new.visit, old.visit)
-    return replace(new, visit=visit, fence=max(old.fence, new.fence), nonce="")
+    return replace(new, fence=max(old.fence, new.fence), nonce="")
 
 
 def undone_entries(

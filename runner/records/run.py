@@ -85,6 +85,7 @@ class NodeRecord:
     `granted` says that a rate limit has assigned its next execution a time.
     `handed` is the id of its external task; `sent` says that it was submitted, `late` that no report came in
     time.
+    `last` is the highest number that a visit of it has had, where a retry or a migration has undone that.
     """
 
     status: Status = Status.PENDING
@@ -109,6 +110,18 @@ class NodeRecord:
     handed: str = ""
     sent: bool = False
     late: bool = False
+    last: int = 0
+
+    @property
+    def next_visit(self) -> int:
+        """The number of its next visit: none is given out twice, since keys and questions are made of it."""
+        return max(self.visit, self.last) + 1
+
+    def in_round(self, stamp: int) -> NodeRecord:
+        """Return it as it is in a round of its innermost loop: settled in an older one means pending."""
+        if self.stamp == stamp:
+            return self
+        return NodeRecord(visit=self.visit, fence=self.fence, stamp=stamp, nonce=self.nonce, last=self.last)
 
     @property
     def is_out(self) -> bool:

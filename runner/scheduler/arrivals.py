@@ -58,7 +58,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))
         settled.append(node)
     elif (live and shape.join is Join.ANY) or (arrived >= shape.needs and alive):
-        begin_visit(changes, node, visit=record.visit + 1, attempt=1)
+        begin_visit(changes, node, visit=record.next_visit, attempt=1)
 
 
 def _total(changes: Changes, node: str) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def _again(changes: Changes, loop_id: int) -> None:
         around = changes.loop(outer)
         changes.loops[outer] = replace(around, settled=around.settled - shape.size)
     record = changes.node(shape.header)
-    begin_visit(changes, shape.header, visit=record.visit + 1, attempt=1, via=loop.asked)
+    begin_visit(changes, shape.header, visit=record.next_visit, attempt=1, via=loop.asked)
 
 
 def begin_visit(

@@ -277,10 +277,7 @@ class Changes:
         """
         record = self.nodes.get(node) or self.view.node(node)
         shape = self.topology.nodes.get(shape_name(node))
-        stamp = self.round(shape.scope if shape else ROOT)
-        if record.stamp == stamp:
-            return record
-        return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
+        return record.in_round(self.round(shape.scope if shape else ROOT))
 
     def shape(self, node: str) -> NodeTopology:
         """Return the topology of a node; all items of a map share one."""

@@ -74,7 +74,7 @@ def close(changes: Changes, reply: str) -> TransitionResult:
     if status_of(changes.run) in FINAL and AFTER_GRAPH in changes.topology.nodes:
         record = changes.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
-            dispatch(changes, AFTER_GRAPH, replace(record, visit=record.visit + 1, attempt=1))
+            dispatch(changes, AFTER_GRAPH, replace(record, visit=record.next_visit, attempt=1))
     status = status_of(changes.run)
     if changes.run.on_end and status is not changes.before and status in FINAL:
         changes.run = replace(changes.run, ends=changes.run.ends + 1, unreported=0)

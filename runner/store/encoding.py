@@ -230,13 +230,6 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def in_round(record: NodeRecord, stamp: int) -> NodeRecord:
-    """Return a record as it is in a round: settled in an older one means pending."""
-    if record.stamp == stamp:
-        return record
-    return NodeRecord(visit=record.visit, fence=record.fence, stamp=stamp, nonce=record.nonce)
-
-
 def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
     if saved is None:
         return []

@@ -117,3 +117,25 @@ def test_a_failure_counts_after_its_node_was_skipped(worker, store):
     assert rung(fork(store, run_id, "c")) == ["c.1.1"]
 
     assert worker.statuses(NEW) == "executing: a completed, b skipped, c ready"
+
+
+def test_numbers_of_undone_visits_are_not_given_out_again(worker, store):
+    """A retry undoes a loop's second round; the next one has new numbers, so new keys and new questions."""
+    run_id = worker.start(shape("a>x f>y x>y y>x y>z", ["a", "f"], policy="continue"))
+    worker.run(run_id, "a")
+    worker.fail(worker.token(run_id, "f"))
+    worker.run(run_id, "x")
+    worker.settle(worker.token(run_id, "y"), edges="10")
+    worker.settle(worker.token(run_id, "x", 2))
+    worker.settle(worker.token(run_id, "y", 2), edges="01")
+    worker.run(run_id, "z")
+
+    write_retry(store, run_id)
+    worker.settle(worker.token(run_id, "f", 1, 2))
+    worker.settle(worker.token(run_id, "y", 3), edges="10")
+
+    assert store.read(run_id).nodes["x"].visit == 3
+    worker.settle(worker.token(run_id, "x", 3))
+    worker.settle(worker.token(run_id, "y", 4), edges="01")
+    worker.settle(worker.token(run_id, "z", 2))
+    assert worker.statuses(run_id).startswith("completed")

@@ -83,7 +83,8 @@ for place = 1, arrivals do
     local visit, pending = 1, true
     if old then
       local was, number_, fence, round, nonce = old:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
-      if was == 'pending' then return {'other'} end
+      -- After visits that were undone (`last` of a record) the next number is another.
+      if was == 'pending' or old:find('"last":', 1, true) then return {'other'} end
       visit, pending = number_ + 1, tonumber(round) ~= current
       record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. record:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
     end

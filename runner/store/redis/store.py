@@ -800,7 +800,7 @@ class RedisStore:
         later += {f"l:{scope}" for _, scope in stored.values() if scope != ROOT}
         values |= self._fields(run_id, later) if later else {}
         records = {
-            node: encoding.in_round(record, encoding.loop_record(values.get(f"l:{scope}") or b"{}").round)
+            node: record.in_round(encoding.loop_record(values.get(f"l:{scope}") or b"{}").round)
             for node, (record, scope) in stored.items()
         }
         rows = [(node, records.get(node, NodeRecord())) for node in nodes]
@@ -1037,7 +1037,7 @@ def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
     for name, value in fields.items():
         if name.startswith(b"n:"):
             record, scope = encoding.node_record(value)
-            nodes[name[2:].decode()] = encoding.in_round(record, rounds.get(scope, 0))
+            nodes[name[2:].decode()] = record.in_round(rounds.get(scope, 0))
     return nodes
 
 
