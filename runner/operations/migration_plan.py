@@ -16,7 +16,6 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations import recovery
 from runner.operations.recovery import SettledVisit
 from runner.records import interrupts
-from runner.records.asking import is_asked_again
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
 from runner.records.migration import Migration, Renamed
@@ -228,11 +227,10 @@ class MigrationPlanner:
             event_data=self._event(),
             undone=undone_entries(self),
             forgets=self.forgets,
-            closed=self.closed,
             renamed=renamed_nodes(self, decided),
             visits=renamed_visits(self, past),
             moved=decided,
-            withdrawn=[*self.withdrawn, *void_questions(self.snapshot, records.nodes)],
+            withdrawn=self.withdrawn,
             replacements=replacements,
             stops=self.stops,
         )
@@ -375,8 +373,6 @@ class MigrationPlanner:
                 yield name, old
             elif waits:
                 self._close(node, name, STARTS_AGAIN if name else DROPPED)
-            elif (map_of(node), old.visit) in self.closed:
-                self.forgets.append(node)
 
     def _close(self, node: str, name: str, word: str, reason: str = "") -> None:
         """Withdraw what a node waits for, and delete what it kept."""
@@ -429,18 +425,6 @@ def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
     return [
         question for question in snapshot.interrupts if (map_of(question.node_id) or question.node_id) == name
     ]
-
-
-def void_questions(snapshot: RunSnapshot, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, int, str]]:
-    """Yield the decided questions of visits that are undone, and whose numbers a loop may give out again.
-
-    They are withdrawn, too: so the visit that comes asks anew, under other ids, and takes no old answer.
-    """
-    for question in snapshot.interrupts:
-        record = nodes.get(map_of(question.node_id) or question.node_id)
-        is_undone = record is not None and question.visit > record.visit
-        if is_undone and not question.is_open and not is_asked_again(question):
-            yield question.node_id, question.visit, question.id
 
 
 def check_questions(planner: MigrationPlanner) -> None:
@@ -603,16 +587,9 @@ def _entry(
 
 
 def undone_entries(planner: MigrationPlanner) -> dict[VisitKey, VisitEntry]:
-    """List the visits that no longer count, each with its entry marked as undone.
-
-    With a map's visit those of its items end that had completed.
-    """
+    """List the visits that no longer count, each with its entry marked as undone."""
     return {
-        (node, visit): {**entry, "undone": True}
-        for (node, visit), entry in planner.snapshot.entries.items()
-        if not entry.get("undone")
-        and (
-            not planner.names.new_id(node)
-            or not planner.closed.isdisjoint({(node, visit), (map_of(node), visit)})
-        )
+        key: {**entry, "undone": True}
+        for key, entry in planner.snapshot.entries.items()
+        if (key in planner.closed or not planner.names.new_id(key[0])) and not entry.get("undone")
     }

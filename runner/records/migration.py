@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.records.codec import JSON
@@ -30,11 +30,10 @@ class Migration:
     """A waiting run that continues in another shape, with records derived from what was read at `events`.
 
     `event_data` is the data of its event. `undone` are the visits that no longer count, each with its entry;
-    the documents of nodes in `forgets` are deleted, and what was given to the visits in `closed`: their lists
-    of items and own tasks. `visits` are (old, new, entry or None where it is unchanged). `moved` are decided
-    questions under their new ids, by their old ones; `withdrawn` are (node, visit, id) of open ones, and of
-    decided ones of visits that are undone; `replacements` replace open ones. `stops` are (node, child run)
-    that are not needed any more.
+    the documents of nodes in `forgets` are deleted. `visits` are (old, new, entry or None where it is
+    unchanged). `moved` are decided questions under their new ids, by their old ones; `withdrawn` are open
+    ones (node, visit, id), `replacements` those that replace them. `stops` are (node, child run) that are not
+    needed any more.
     """
 
     run_id: str
@@ -48,7 +47,6 @@ class Migration:
     event_data: JSON
     undone: Mapping[VisitKey, VisitEntry] = field(default_factory=dict)
     forgets: Sequence[str] = ()
-    closed: Collection[VisitKey] = ()
     renamed: Sequence[Renamed] = ()
     visits: Sequence[tuple[VisitKey, VisitKey, VisitEntry | None]] = ()
     moved: Sequence[tuple[str, Interrupt]] = ()

@@ -512,7 +512,7 @@ def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
 
 
 def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
-    """The new shape's loop reaches the node's second visit, too: it asks all of its questions anew."""
+    """The new shape's loop comes to the node again, as a visit of another number: all is asked anew."""
 
     def ask_twice(ctx):
         return [ctx.interrupt("approve"), ctx.interrupt("pay")]
@@ -532,8 +532,8 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
 
     assert [outcome.unused for outcome in moved.nodes if outcome.unused] == [(old.id,)]
     (anew,) = run.finish().interrupts
-    assert (anew.name, anew.visit, anew.id != old.id) == ("approve", 2, True)
-    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == ["superseded"]
+    assert (anew.name, anew.visit, anew.id != old.id) == ("approve", 3, True)
+    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == ["duplicate"]
     run.answer("new")
     run.finish()
     run.answer("new")
@@ -541,7 +541,7 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
 
 
 def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
-    """The new shape's loop reaches that visit, too: it has another list, and asks for each item anew."""
+    """The new shape's loop comes to the map again: it has another list, and asks for each item anew."""
 
     def build(nodes, *more):
         builder = GraphBuilder()
@@ -564,7 +564,7 @@ def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
     run.migrate()
 
     (anew,) = run.finish().interrupts
-    assert (anew.visit, anew.id != done.id) == (2, True)
+    assert (anew.visit, anew.id != done.id) == (3, True)
     run.answer("new")
     assert run.finish().results["b"].output == [[3, "new"]]
 

@@ -11,7 +11,7 @@ from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
 from runner.records.ballots import Standing
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, InterruptStatus, as_asked
+from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
@@ -261,11 +261,9 @@ class StoredRun:
         return question.reminded + 1
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
-        question = self.questions[interrupt_id]
-        if not question.is_open:  # a migration takes back what was decided
-            self.winners.pop(interrupt_id, None)
-            question = replace(as_asked(question), asked_at=question.asked_at, reminded=question.reminded)
-        self.questions[interrupt_id] = replace(question, status=InterruptStatus(status), answered_at=now)
+        self.questions[interrupt_id] = replace(
+            self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
+        )
 
     # Reading, in copies
 
@@ -358,9 +356,6 @@ class StoredRun:
         """Take another shape, and put results and questions under the names that its nodes have there."""
         self.erase(move.undone, move.forgets)
         self.maps = {name: record for name, record in self.maps.items() if name not in move.forgets}
-        for visit in move.closed:
-            self.tasks.pop(visit, None)
-            self.items.pop(visit, None)
         self.record = replace(
             self.record,
             parent_node=move.parent_node,

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from runner.records.interrupts import Interrupt, as_asked
 from runner.records.migration import Migration, Renamed
-from runner.records.run import MapRecord
-from runner.store.encoding import dump, map_of_visit, map_record
+from runner.store.encoding import dump, map_record
 from runner.store.redis.draft import Draft
 from runner.store.redis.keys import run_key
 from runner.store.redis.questions import document
@@ -23,9 +22,6 @@ Moved = tuple[str, str, bytes]
 def rename(draft: Draft, root: str, move: Migration) -> None:
     """Put results and what nodes keep under other names; `root` counts the bytes."""
     key = run_key(move.run_id)
-    for name, visit in move.closed:
-        draft.drop(key, f"t:{name}.{visit}")
-        _drop_items(draft, root, key, name, visit)
     for name in move.forgets:
         draft.drop(key, f"m:{name}")
     puts: list[Moved] = []
@@ -39,17 +35,6 @@ def rename(draft: Draft, root: str, move: Migration) -> None:
         puts += _take_node(draft, root, key, node)
     for where, name, value in puts:
         draft.put(where, name, value)
-
-
-def _drop_items(draft: Draft, root: str, key: str, node: str, visit: int) -> None:
-    """Delete a map's list of items, if that visit of it has one."""
-    record = map_of_visit(draft.peek(key, f"m:{node}"), visit)
-    rows = _take(draft, f"{key}:f", ((row, row) for row in _rows(node, visit, record)))
-    draft.grow(root, -sum(len(value) for _, _, value in rows))
-
-
-def _rows(node: str, visit: int, record: MapRecord | None) -> list[str]:
-    return [f"{node}.{visit}.{index}" for index in range(record.total)] if record else []
 
 
 def _take(draft: Draft, key: str, names: Iterable[tuple[str, str]]) -> list[Moved]:
@@ -79,9 +64,12 @@ def _take_node(draft: Draft, root: str, key: str, node: Renamed) -> list[Moved]:
     if node.decided:
         puts.append((key, f"q:{new}", dump([node.visit, *node.decided])))
     items = draft.peek(key, f"m:{old}")
-    record = map_record(items) if items else None
-    names = zip(_rows(old, node.visit, record), _rows(new, node.visit, record), strict=True)
-    puts += _take(draft, f"{key}:f", names)
+    total = map_record(items).total if items else 0
+    puts += _take(
+        draft,
+        f"{key}:f",
+        [(f"{old}.{node.visit}.{index}", f"{new}.{node.visit}.{index}") for index in range(total)],
+    )
     own = [(f"t:{old}.{node.visit}", f"t:{new}.{node.visit}"), (f"m:{old}", f"m:{new}")]
     return puts + _take(draft, key, own)
 
