@@ -77,6 +77,9 @@ def seal(log, terms):
     return sealed
 
 
+OPEN_RUN = "of the run hold; the end of the run is not among them"
+
+
 def exported(log, terms, **options):
     return list(export_lines(log, terms, **options))
 
@@ -93,7 +96,7 @@ def test_what_was_sealed_holds_without_the_store(client, log, at_once, anchor):
 
     assert log.head().anchored == 8
     assert verdict(exported(log, at_once), anchor).text == "all 8 entries hold"
-    assert verdict(exported(log, at_once, run_id="00two"), anchor).text == "all 3 entries of the run hold"
+    assert verdict(exported(log, at_once, run_id="00two"), anchor).text == f"all 3 entries {OPEN_RUN}"
     assert verdict(exported(log, at_once), keys={"runner": OTHER.key.public_key()}).result is Result.BROKEN
 
 
@@ -404,7 +407,7 @@ def test_old_entries_go_to_the_archive_and_are_exported_from_there(client, log, 
     seal(log, short)
 
     assert verdict(exported(log, short), anchor).text == "all 13 entries hold"
-    assert verdict(exported(log, short, run_id="00one"), anchor).text == "all 10 entries of the run hold"
+    assert verdict(exported(log, short, run_id="00one"), anchor).text == f"all 10 entries {OPEN_RUN}"
     with pytest.raises(UsageError, match="RUNNER_ARCHIVE"):
         exported(log, replace(short, archive=None))
 
