@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from runner.cli.arguments import (
     complete_run,
     interrupt_argument,
+    limit_option,
     paged,
     read_duration,
     read_json,
@@ -45,32 +47,38 @@ def interrupts() -> None:
     """
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def filtered(command: Command) -> Command:
+    """Add the options that choose among open questions."""
+    for option in (
+        click.option(
+            "--older-than", metavar="TIME", help="Open for longer than 90s, 30m, 2h, 7d (default: any age)."
+        ),
+        click.option("--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."),
+        click.option("--name", metavar="NAME", help="Filter by the name of the question (default: any)."),
+        click.option(
+            "--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any)."
+        ),
+        click.option(
+            "--run",
+            "run_id",
+            metavar="RUN",
+            shell_complete=complete_run,
+            help="Filter by run, including child runs (default: any).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @interrupts.command("list")
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    shell_complete=complete_run,
-    help="Filter by run, including child runs (default: any).",
-)
-@click.option("--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any).")
-@click.option("--name", metavar="NAME", help="Filter by the name of the question (default: any).")
-@click.option("--assignee", metavar="WHO", help="Filter by a person who may answer (default: any).")
-@click.option(
-    "--older-than", metavar="TIME", help="Open for longer than 90s, 30m, 2h, 7d (default: any age)."
-)
+@filtered
 @paged
 @with_context
 def list_interrupts(
-    context: CommandContext,
-    *,
-    run_id: str | None,
-    graph: str | None,
-    name: str | None,
-    assignee: str | None,
-    older_than: str | None,
-    limit: int,
-    cursor: str | None,
+    context: CommandContext, *, limit: int, cursor: str | None, **filters: str | None
 ) -> None:
     """List open questions, oldest first.
 
@@ -78,27 +86,37 @@ def list_interrupts(
     with a rule, its votes such as "1 of 2", separated by tabs. If there are more, stderr has the cursor of
     the next page.
     """
+    output = context.output
+    questions, after = _selected(context, filters, limit, cursor)
+    output.present(
+        {"interrupts": questions, "next": after},
+        lambda: _show_list(output, questions),
+        map(_row, questions),
+    )
+    output.next_page(after)
+
+
+def _selected(
+    context: CommandContext, filters: Mapping[str, str | None], limit: int, cursor: str | None = None
+) -> tuple[list[QuestionView], str | None]:
+    """Read the open questions that pass the filters, and the cursor of those after them."""
     from runner.operations.questions import read_questions
 
-    client, output = context.client, context.output
+    client, known = context.client, dict(filters)
+    run_id, older_than = known.pop("run_id"), known.pop("older_than")
     if run_id is not None:
         client.run(run_id)  # raises if there is no such run
     age = read_duration(older_than) if older_than is not None else None
     if older_than is not None and age is None:
         raise click.UsageError(f"--older-than {older_than!r} is not a duration; use 90s, 30m, 2h or 7d.")
-    filters: dict[str, Any] = {"run": run_id, "graph": graph, "name": name, "assignee": assignee}
     page = read_pages(
-        lambda number, after: client.interrupts(**filters, older_than=age, limit=number, cursor=after),
+        lambda number, after: client.interrupts(
+            run=run_id, **known, older_than=age, limit=number, cursor=after
+        ),
         limit,
         cursor,
     )
-    questions = read_questions(context.store, page)
-    output.present(
-        {"interrupts": questions, "next": page.next},
-        lambda: _show_list(output, questions),
-        map(_row, questions),
-    )
-    output.next_page(page.next)
+    return read_questions(context.store, page), page.next
 
 
 def _votes(question: QuestionView) -> str:
@@ -230,18 +248,34 @@ def _detail(receipt: Receipt) -> str:
     return "; ".join(part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part)
 
 
+decision_argument = click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
+
+
+def vote_options(command: Command) -> Command:
+    """Add the options of every vote."""
+    for option in (
+        click.option(
+            "--comment", default="", metavar="TEXT", help="What the vote says besides (default: nothing)."
+        ),
+        click.option(
+            "--response",
+            metavar="JSON",
+            callback=lambda _context, _option, text: None if text is None else _answer_of(text),
+            help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none).",
+        ),
+        click.option(
+            "--by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @interrupts.command()
 @interrupt_argument
-@click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
-@click.option("--by", "by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject.")
+@decision_argument
+@vote_options
 @click.option("--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any).")
-@click.option(
-    "--response",
-    metavar="JSON",
-    callback=lambda _context, _option, text: None if text is None else _answer_of(text),
-    help="For respond the answer, for edit the whole new arguments: JSON, @file, or - (default: none).",
-)
-@click.option("--comment", default="", metavar="TEXT", help="What the vote says besides (default: nothing).")
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -274,11 +308,7 @@ def vote(
       runner interrupts vote ID approve --by ana --digest sha256:...
       runner interrupts vote ID edit --by ana --response '{"order": 7, "amount": 50}'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    wants, given = decision in {"edit", "respond"}, response is not None
-    if wants != given and not (decision == "approve" and given):
-        raise click.UsageError(
-            f"{decision} needs --response." if wants else f"{decision} has no response; use --comment."
-        )
+    _check_response(decision, response)
     receipt = context.client.vote(
         interrupt_id,
         decision,
@@ -289,6 +319,113 @@ def vote(
         idempotency_key=idempotency_key,
     )
     return _show_outcome(context, receipt, digest)
+
+
+def _check_response(decision: str, response: Any) -> None:
+    wants, given = decision in {"edit", "respond"}, response is not None
+    if wants != given and not (decision == "approve" and given):
+        raise click.UsageError(
+            f"{decision} needs --response." if wants else f"{decision} has no response; use --comment."
+        )
+
+
+@interrupts.command("vote-all")
+@decision_argument
+@click.option(
+    "--digests",
+    "shown",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="Vote on the questions of this file, each an id and its digest; - for stdin (default: list them).",
+)
+@filtered
+@limit_option
+@vote_options
+@with_context
+def vote_all(
+    context: CommandContext,
+    *,
+    decision: str,
+    by: str,
+    response: Any,
+    comment: str,
+    shown: IO[str] | None,
+    limit: int,
+    **filters: str | None,
+) -> int:
+    """Vote on the same question of several runs.
+
+    Without --digests nothing is decided: it lists the open questions that pass the filters, each with
+    its digest and all that is decided, whole. Read the list, and vote on what is in it: the file may be
+    that list, from which you may delete lines. All must be of the same graph, node, name and
+    schema; otherwise nothing is done. A question with another digest is rejected.
+
+    Without a terminal the list has id, digest, run id, node, name and the call or the reason; the
+    receipts have status, interrupt id, run id and detail, separated by tabs.
+
+    Exit codes: 0 all accepted or counted, or listed; otherwise that of the first vote that was
+    refused, as `interrupts vote`; 2 also where the questions differ.
+
+    \b
+    Example:
+      runner interrupts vote-all approve --by ana --graph payments --name refund > shown
+      runner interrupts vote-all approve --by ana --digests shown
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from runner.operations.questions import VotedAll
+
+    _check_response(decision, response)
+    if shown is None:
+        return _list_all(context, filters, limit)
+    digests = dict(_digest_of(line, number) for number, line in enumerate(shown, 1) if line.strip())
+    receipts = context.client.respond_all(
+        list(digests), decision, by=by, digests=digests, response=response, comment=comment
+    )
+    output = context.output
+    output.present(
+        VotedAll([], receipts),
+        functools.partial(_show_each, output, _show_receipt, receipts),
+        [(one.status, one.interrupt_id, one.run_id or "", _detail(one)) for one in receipts],
+    )
+    return next((code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE)
+
+
+def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit: int) -> Exit:
+    """Show all that would be decided together."""
+    from runner.operations.questions import VotedAll, check_alike
+
+    output, (questions, after) = context.output, _selected(context, filters, limit)
+    check_alike(context.store, [one.id for one in questions], {one.id: one.digest for one in questions})
+    output.present(
+        VotedAll(questions, []),
+        functools.partial(_show_each, output, functools.partial(_show_whole, hint=False), questions),
+        [
+            (
+                one.id,
+                one.digest,
+                one.run_id,
+                one.node_id,
+                one.name,
+                compact((one.action or {}).get("args", one.reason)),
+            )
+            for one in questions
+        ],
+    )
+    more = "; there are more than --limit" if after else ""
+    output.note(f"{len(questions)} questions{more}. Nothing was decided: vote with --digests FILE.")
+    return Exit.DONE
+
+
+def _show_each(output: Output, show: Callable[[Output, Any], None], items: Sequence[Any]) -> None:
+    for item in items:
+        show(output, item)
+
+
+def _digest_of(line: str, number: int) -> tuple[str, str]:
+    interrupt_id, _, rest = line.rstrip("\n").partition("\t")
+    digest = rest.partition("\t")[0]
+    if not digest:
+        raise click.UsageError(f"Line {number} of --digests is not an id, a tab and a digest.")
+    return interrupt_id, digest
 
 
 by_option = click.option(

@@ -28,7 +28,7 @@ from runner.cli import (
 from runner.cli.deploy_views import GraphCheck, MigratedRun
 from runner.operations.exports import Export
 from runner.operations.keys import PublicKey
-from runner.operations.questions import QuestionView
+from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import JSON_NAMES, is_time
@@ -65,6 +65,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", QuestionView),
     "interrupts vote": ("", Receipt),
+    "interrupts vote-all": ("", VotedAll),
     "interrupts withdraw-vote": ("", Receipt),
     "interrupts withdraw": ("", interrupts.Withdrawn),
     "keys list": ("keys", PublicKey),

@@ -11,7 +11,7 @@ from runner.operations.exports import Question, plain, question_of
 from runner.records.approvals import Rule
 from runner.records.ballots import Standing
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, preimages
+from runner.records.interrupts import Interrupt, Receipt, preimages
 from runner.records.rule_words import in_words
 from runner.store.interface import Store
 
@@ -76,6 +76,14 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     standings = dict(zip(ruled, store.standings(ruled) if ruled else (), strict=True))
     views = [_view(interrupt) for interrupt in interrupts]
     return [_counted(view, standings[view.id]) if view.id in standings else view for view in views]
+
+
+@dataclass(frozen=True, slots=True)
+class VotedAll:
+    """Questions to decide together, each with all that is decided, or the receipts of the votes on them."""
+
+    questions: Sequence[QuestionView]
+    receipts: Sequence[Receipt]
 
 
 def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) -> None:
