@@ -59,6 +59,7 @@ class CommandContext:
 
         if self.graphs:
             self.load_graphs()
+        _import_from_here()  # what RUNNER_DIRECTORY names, too
         settings = self.settings
         return Client(
             settings.redis_url,
@@ -95,8 +96,7 @@ class CommandContext:
         """
         from runner.definition.registry import load
 
-        if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
-            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
+        _import_from_here()
         load(self.settings.graphs)
 
     def environment(self) -> dict[str, str]:
@@ -107,6 +107,12 @@ class CommandContext:
             "RUNNER_GRAPHS": self.graphs,
         }
         return {name: value for name, value in flags.items() if value is not None}
+
+
+def _import_from_here() -> None:
+    """Let modules of the current folder be imported, as a worker does."""
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
 
 
 pass_context = click.make_pass_decorator(CommandContext, ensure=True)

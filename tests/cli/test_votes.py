@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -224,6 +225,18 @@ def test_several_runs_are_decided_on_the_command_line(runner, store, monkeypatch
     assert voted.exit_code == 2
     shown.write_text("no digest\n")
     assert "Line 1 of --digests" in runner(*every, "--digests", str(shown)).stderr
+
+
+def test_the_directory_may_be_in_the_current_folder(runner, store, monkeypatch, tmp_path):
+    """As with a worker, whose modules are imported from there."""
+    methods = "    groups = lambda self, who: ['finance']\n    roles = lambda self, who: []\n"
+    (tmp_path / "staff.py").write_text(f"class Staff:\n{methods}staff = Staff()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path != str(tmp_path)])
+    monkeypatch.setenv("RUNNER_DIRECTORY", "staff:staff")
+    question = voting(ManualWorker(store), TWO).question
+
+    assert vote(runner, question, "approve", "ana")[1][0] == "counted"
 
 
 def test_an_async_client_decides_for_several_runs_too(client, store):

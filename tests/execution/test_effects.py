@@ -563,6 +563,28 @@ def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
     assert endings(run) == [(keys[0], "completed")]
 
 
+@pytest.mark.parametrize("booked", [True, False])
+def test_what_was_approved_is_undone_where_what_follows_fails(run_graph, crash_at, booked):
+    """The way back is a node behind a condition: it is taken then alone, and survives a crash of its own."""
+    undone = []
+
+    def take_back(ctx):
+        return ctx.once("take back", lambda: undone.append(ctx.idempotency_key))
+
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: "paid", "pay", approval=ONE)
+    builder.add_node(lambda ctx: booked, "book")
+    builder.add_node(take_back, "take_back")
+    builder.add_edge("pay", "book")
+    builder.add_edge("book", "take_back", lambda state: not state.results["book"].output)
+    if not booked:
+        crash_at("take_back", "before_commit")
+    run = run_graph(builder.build())
+    vote(run, "ana")
+    run_graph.clock.advance(60)
+    assert (run.status, undone) == (Status.COMPLETED, [] if booked else [f"{run.id}.take_back.1"])
+
+
 def test_a_copied_decision_is_not_one(run_graph, keys):
     """Question and votes of one run, written over those of another: the votes are signed for their own."""
     rule = replace(SIGNED, need=1)
