@@ -224,15 +224,22 @@ def deed_body(
     to: Principal | str | None = None,
     ttl: float | None = None,
     comment: str = "",
+    shown_at: int = 0,
 ) -> dict[str, JSON]:
     """Return the message of what somebody does to a question besides voting, as it is signed.
 
     `deed` is "claim" (`ttl` seconds), "release", "delegate" (`to` somebody), "comment" or "withdraw_vote".
+    `shown_at` (ms) is when they were shown the question.
 
     Raises:
         UsageError: a name is no principal.
     """
-    optional = {"to": None if to is None else key_of(to), "ttl": ttl, "comment": comment or None}
+    optional: dict[str, JSON] = {
+        "to": None if to is None else key_of(to),
+        "ttl": ttl,
+        "comment": comment or None,
+        "shown_at": shown_at or None,
+    }
     body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "deed": deed, "by": key_of(by)}
     return body | {name: part for name, part in optional.items() if part is not None}
 
