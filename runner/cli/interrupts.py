@@ -557,6 +557,7 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
         f"asked by node {one_line(question.node_id)} of run {question.run_id}, ",
         f"{clock_time(question.asked_at)}, of {people(question)}\n",
         f"reminded {times(question.reminded)}\n" if question.reminded else "",
+        _requester(question),
         _expiry(question),
         *_ruled(question),
         ("reason\n", "bold"),
@@ -575,6 +576,12 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
     if question.is_open and hint:
         way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
         output.note(f"Answer with: runner interrupts {way}")
+
+
+def _requester(question: QuestionView) -> str:
+    from runner.records.rule_words import person
+
+    return f"started by {one_line(person(question.requester))}\n" if question.requester else ""
 
 
 def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:

@@ -61,9 +61,10 @@ def test_a_list_says_how_the_votes_stand(runner, people):
 
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
-    text = drawn(_show_whole, read_question(store, people.now))
+    text = drawn(_show_whole, read_question(store, replace(people.now, requester="human:|cora")))
 
-    assert "two of group finance; not who asked for it nor agents; one rejection ends it" in text
+    assert "started by cora\n" in text
+    assert "two of group finance; not cora who asked for it nor agents; one rejection ends it" in text
     assert "high risk" in text
     assert "the tool refund will run with" in text
     assert '"amount": "10"' in text
