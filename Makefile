@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(STAMP) ## Run the release example on a real worker, to the end
-	$(BIN)/python -m examples.release
+run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
+	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
 test: $(STAMP) ## Run the quick test suite
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not chaos"

@@ -237,6 +237,10 @@ class Settings(BaseSettings):
             )
         return as_broker(self.broker_url or self.first_url)
 
+    def page(self, path: str) -> str:
+        """Return the address of a page of the server; "" where RUNNER_SERVER_URL is not set."""
+        return self.server_url and f"{self.server_url.rstrip('/')}{path}"
+
     @property
     def messages_queue(self) -> str:
         """The broker's queue of the tasks runner.start and runner.respond, which any worker can do."""

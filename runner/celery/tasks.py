@@ -12,6 +12,7 @@ from celery import Celery, current_app, shared_task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
 
+from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
@@ -108,14 +109,14 @@ def run_node(self: Any) -> Next | None:
         engine.sweep_in(delivery.retry_in)
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
-    end_task(delivery)
+    end_task(delivery, self.app, run_id)
     if delivery.following is None:
         return None
     claims.put(delivery.following)
     return Next(delivery.following)
 
 
-def end_task(delivery: Delivery) -> None:
+def end_task(delivery: Delivery, app: Celery, run_id: str) -> None:
     """End the task as its node did, for monitors: the store has the outcome, nothing is published again."""
     match delivery:
         case Delivery(word="settled" | "end_reported", error=None):
@@ -127,7 +128,8 @@ def end_task(delivery: Delivery) -> None:
         case Delivery(word="cancelled" | "revoked"):
             raise NodeEvent("task-revoked", {"terminated": False, "signum": None, "expired": False})
         case _ if reason := waits_for(delivery):
-            raise NodeEvent("task-waiting", {"result": f"WAITING for {reason}"})
+            page = settings_of(app).page(f"/runs/{run_id}")
+            raise NodeEvent("task-waiting", {"result": f"WAITING for {reason}{page and f', see {page}'}"})
     raise Ignore  # another worker had it
 
 

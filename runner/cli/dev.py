@@ -96,7 +96,7 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
         raise CommandError(Exit.UNREACHABLE, str(error)) from error
 
 
-def _start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
+def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
     """Start the pages, and return their address; "" where they are not installed."""
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         return ""
@@ -124,11 +124,12 @@ def _run_worker(
 
     concurrency, port, demo = options
     output = context.output
-    environment = context.environment() | {"RUNNER_REDIS_URL": url}
+    address = context.settings.server_url or f"http://127.0.0.1:{port}"
+    environment = context.environment() | {"RUNNER_REDIS_URL": url, "RUNNER_SERVER_URL": address}
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
     graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
-    pages = _start_server(stack, environment, port)
+    pages = start_server(stack, environment, port)
     if demo:
         from runner.client import Client
 

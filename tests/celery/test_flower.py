@@ -10,7 +10,11 @@ import urllib.request
 import pytest
 
 from runner import Status
+from runner.celery.application import make_app
+from runner.celery.tasks import NodeEvent, end_task
 from runner.dev.supervised_process import SupervisedProcess
+from runner.execution.engine import Delivery
+from runner.settings import Settings
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -30,14 +34,14 @@ ENDED = {"SUCCESS", "FAILURE", "REVOKED"}
 class Flower:
     """A Flower process on a port of its own."""
 
-    def __init__(self, url: str, folder) -> None:
+    def __init__(self, url: str, folder, *options: str, **environment: str) -> None:
         port = free_port()
         self.address = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "celery", "--app", "tasks.app:app", "flower"]
         self.guard = SupervisedProcess(
-            [*command, f"--port={port}", "--address=127.0.0.1"],
+            [*command, f"--port={port}", "--address=127.0.0.1", *options],
             log=folder / "flower.log",
-            environment={"RUNNER_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "1"},
+            environment={"RUNNER_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "1", **environment},
         )
 
     def get(self, path: str) -> str:
@@ -109,6 +113,16 @@ def test_flower_tells_waiting_failed_and_retried_from_done(ended):
     )
     assert retried["state"] == "RETRY"
     assert runs["failure"].result().status is Status.FAILED
+
+
+def test_what_waits_says_where_to_see_it():
+    """Where the address of the pages is known, the result of a waiting node has its run's."""
+    app = make_app(Settings(server_url="https://runner.example/"))
+
+    with pytest.raises(NodeEvent) as event:
+        end_task(Delivery("expanded"), app, "0run")
+
+    assert event.value.fields == {"result": "WAITING for its items, see https://runner.example/runs/0run"}
 
 
 def test_a_node_that_ran_too_long_is_shown_as_failed(flower, sites):

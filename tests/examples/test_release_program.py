@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.examples.repositories import make_repository
+from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -49,11 +51,20 @@ def nothing_left(said: str) -> bool:
 def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
     """Without a terminal and without a person the notes get written, and nothing is left running.
 
-    The branch that asks for the audience waits while the others end, and each answer is a message.
+    The branch that asks for the audience waits while the others end, and each answer is a message. With a
+    port the run is in the browser until Ctrl-C.
     """
     out = tmp_path / "NOTES.md"
-    with program(str(make_repository(tmp_path)), "--commits", "1", "--out", str(out)) as running:
-        said, _ = running.communicate(timeout=150)
+    options = ("--commits", "1", "--out", str(out), "--port", str(free_port()))
+    with program(str(make_repository(tmp_path)), *options) as running:
+        said = ""
+        while "Ctrl-C" not in said and running.poll() is None:
+            said += running.stdout.readline()
+        (address,) = re.findall(r"^pages +(\S+)$", said, re.MULTILINE)
+        with urllib.request.urlopen(address, timeout=60) as reply:  # noqa: S310 - our own pages
+            assert "release" in reply.read().decode()
+        running.send_signal(signal.SIGINT)
+        said += running.communicate(timeout=60)[0]
 
     assert running.returncode == 0, said
     assert out.read_text().endswith("- Mend the lock\n")

@@ -1,0 +1,33 @@
+"""A configuration file for Flower: its address `/graph/TASK` leads to the page of the run that a task is of.
+
+`celery --app … flower --conf=$(python -m runner.integrations.flower)`. Flower has no place for plugins: this
+adds a handler to the list of its `urls` module before Flower makes its application of it. That list is an
+internal of Flower, as it is in 2.0 to 2.2; tests/server/test_run_page.py follows a link through the real one.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from flower import urls
+from tornado.web import HTTPError, RequestHandler
+
+from runner.settings import Settings
+
+
+class RunPage(RequestHandler):
+    """Leads to the page of a run, with the node of the task beside it."""
+
+    def get(self, task_id: str) -> None:
+        run_id, _, rest = task_id.partition(".")
+        node = rest.rpartition(".")[0].rpartition(".")[0]
+        page = Settings().page(f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node")
+        if not (page and node):
+            raise HTTPError(404, "set RUNNER_SERVER_URL, and name a task of a node")
+        self.redirect(page)
+
+
+if __name__ == "__main__":
+    print(__file__)  # noqa: T201 - for --conf
+else:
+    urls.handlers.insert(len(urls.handlers) - 1, (r"/graph/(.*)", RunPage))  # before the one that takes all
