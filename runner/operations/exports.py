@@ -44,7 +44,7 @@ def question_of(interrupt: Interrupt) -> Question:
         reason=plain(interrupt.reason),
         response=plain(interrupt.response),
         on_expire=plain(interrupt.on_expire),
-        expires_at=interrupt.asked_at + round(interrupt.expires_in * 1000) if interrupt.expires_in else 0,
+        expires_at=interrupt.ends_at,
     )
 
 

@@ -138,9 +138,14 @@ class Interrupt:
         """Whether the question still accepts an answer."""
         return self.status is InterruptStatus.OPEN
 
+    @property
+    def ends_at(self) -> int:
+        """When the time to answer is over, in ms; 0 for never."""
+        return 0 if self.expires_in is None else self.asked_at + round(self.expires_in * 1000)
+
     def is_over(self, now: int) -> bool:
         """Whether the time to answer has passed, even if no sweep has closed the question yet."""
-        return self.expires_in is not None and now >= self.asked_at + round(self.expires_in * 1000)
+        return self.expires_in is not None and now >= self.ends_at
 
 
 class Judge(Protocol):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from runner.errors import UsageError
+from runner.records import codec
 from runner.records.interrupts import Interrupt
 from runner.records.run import Status
 
@@ -107,7 +109,10 @@ class RunQuery:
 class InterruptQuery:
     """A filter of open questions: those that match all of these.
 
-    `graph` and `run` include questions of graphs inside them. `until` (ms) is exclusive.
+    `graph` and `run` include questions of graphs inside them. `until` and `due` (ms, of when it was asked
+    and when it expires) are exclusive. `selectors` are groups and roles, one of which its rule must name;
+    `tool` is that of its call. `tag` is one of its outermost run, `text` is somewhere in what it says. With
+    `urgent` those that expire come first, by when they do, then the others by when they were asked.
     """
 
     graph: str | None = None
@@ -115,20 +120,76 @@ class InterruptQuery:
     name: str | None = None
     assignee: str | None = None
     until: int | None = None
+    selectors: Sequence[str] | None = None
+    tool: str | None = None
+    risk: str | None = None
+    due: int | None = None
+    tag: tuple[str, str] | None = None
+    text: str | None = None
+    urgent: bool = False
 
-    def fits(self, question: Interrupt, graph: str, root: str) -> bool:
-        """Whether a question matches; `graph` and `root` are those of its run."""
+    @property
+    def place(self) -> Callable[[Interrupt], tuple[int, str]]:
+        """Return what says where a question is in the listing."""
+        return urgent_place if self.urgent else asked_place
+
+    @property
+    def searches(self) -> bool:
+        """Whether no list has what is looked for: so many questions may be read for a few."""
+        return bool(self.tag or self.text or self.name)
+
+    def fits(self, question: Interrupt, graph: str, root: str, tags: Mapping[str, str]) -> bool:
+        """Whether a question matches; `graph` and `root` are those of its run, `tags` those of the root."""
         return (
             self.graph in (None, graph, outermost(graph))
             and self.run in (None, question.run_id, root)
             and self.name in (None, question.name)
             and (self.assignee is None or self.assignee in question.assignees)
             and (self.until is None or question.asked_at < self.until)
+            and (self.selectors is None or not set(self.selectors).isdisjoint(selectors_of(question.rule)))
+            and self.tool in (None, tool_of(question.action))
+            and self.risk in (None, question.risk)
+            and (self.due is None or 0 < question.ends_at < self.due)
+            and (self.tag is None or tags.get(self.tag[0]) == self.tag[1])
+            and (self.text is None or self.text.casefold() in _words(question))
         )
+
+
+def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
+    """Name the groups and roles that a frozen rule makes eligible, at first or later."""
+    if rule is None:
+        return []
+    steps = rule["stages"] or [rule]
+    forms = [form for step in steps for form in step["eligible"]]
+    forms += [form for _, more in rule["escalate"] for form in more]
+    return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
+
+
+def tool_of(action: Mapping[str, Any] | None) -> str:
+    """Name the tool of a call that a question is about."""
+    return str(action.get("tool", "")) if action else ""
+
+
+def _words(question: Interrupt) -> str:
+    """Return what a question says as one text to search."""
+    parts = [question.reason, (question.action or {}).get("args")]
+    texts = [
+        json.dumps(codec.plain(codec.unpack(part)), ensure_ascii=False) for part in parts if part is not None
+    ]
+    own = [question.name, question.node_id, question.run_id, question.requester, tool_of(question.action)]
+    return "\n".join([*own, *texts]).casefold()
+
+
+LATER = 10**15
+"""Ms that are added to the place of what never expires: it comes behind all that does."""
 
 
 def asked_place(question: Interrupt) -> tuple[int, str]:
     return question.asked_at, question.id
+
+
+def urgent_place(question: Interrupt) -> tuple[int, str]:
+    return question.ends_at or LATER + question.asked_at, question.id
 
 
 def outermost(graph: str) -> str:

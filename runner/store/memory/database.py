@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.definition.model import Topology
@@ -17,7 +17,7 @@ from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
 from runner.records.interrupts import Interrupt
-from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, asked_place, cut, place_of
+from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, cut, place_of
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status
 from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
@@ -86,15 +86,19 @@ class Database:
 
     def list_questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
         after = place_of(cursor) if cursor else (-1, "")
-        matches = [
-            question
-            for run in self.runs.values()
-            for question in run.questions.values()
-            if question.is_open
-            and asked_place(question) > after
-            and query.fits(question, run.record.graph_id, run.record.root)
-        ]
-        return cut(sorted(matches, key=asked_place), asked_place, limit)
+        matches = [question for question in self._matching(query) if query.place(question) > after]
+        return cut(sorted(matches, key=query.place), query.place, limit)
+
+    def count_questions(self, query: InterruptQuery) -> int:
+        return sum(1 for _ in self._matching(query))
+
+    def _matching(self, query: InterruptQuery) -> Iterator[Interrupt]:
+        for run in self.runs.values():
+            root = self.runs.get(run.record.root, run)
+            for question in run.questions.values():
+                fits = query.fits(question, run.record.graph_id, run.record.root, root.start.tags)
+                if question.is_open and fits:
+                    yield question
 
     def changes(self, run: StoredRun) -> Changes:
         return Changes(run, self.shapes[run.record.fingerprint], self.clock(), self.lease_ms)

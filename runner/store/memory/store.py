@@ -257,6 +257,10 @@ class MemoryStore:
         with self._changed:
             return self._database.list_questions(query, limit, cursor)
 
+    def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
+        with self._changed:
+            return [self._database.count_questions(query) for query in queries]
+
     # What people do to runs
 
     def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:

@@ -145,6 +145,15 @@ DICTIONARY = (
     ),
     Key("open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"),
     Key(
+        "open:s:<selector>",
+        "zset",
+        "the same, for each group and role that a rule makes eligible, at first or later",
+        "until closed",
+    ),
+    Key("open:t:<tool>", "zset", "the same, for the tool of a call", "until closed"),
+    Key("open:k:<risk>", "zset", "the same, for a risk", "until closed"),
+    Key("open:due:<list>", "zset", "of each of these lists what expires, by the ms it does", "until closed"),
+    Key(
         "open:r:<run>",
         "zset",
         "the same of an outermost run, but for those of its own nodes that are no items of maps",
@@ -344,8 +353,16 @@ class Keys:
         """
         if root:
             return [[f"{self.open}:r:{root}"]]
-        each = [f"{self.open}:g:{name}" for name in sorted({outermost(graph) for graph in graphs})]
-        return [each] if query.assignee is None else [each, [f"{self.open}:a:{query.assignee}"]]
+        sets = [[f"g:{name}" for name in sorted({outermost(graph) for graph in graphs})]]
+        kinds = {"a": query.assignee, "t": query.tool, "k": query.risk}
+        sets += [[f"{kind}:{name}"] for kind, name in kinds.items() if name is not None]
+        if query.selectors is not None:
+            sets.append([f"s:{form}" for form in query.selectors])
+        return [[f"{self.open}:{name}" for name in names] for names in sets]
+
+    def expiring(self, index: str) -> str:
+        """Name the list of what expires among the questions of an index."""
+        return f"{self.open}:due:{index.removeprefix(self.open)[1:]}"
 
 
 def declared(key: str) -> Key | None:

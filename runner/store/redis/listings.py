@@ -7,15 +7,17 @@ few of many fit it ends early, and its cursor continues after those.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from runner.records.interrupts import Interrupt
 from runner.records.listings import (
+    LATER,
     InterruptQuery,
     Page,
     RunQuery,
     RunSummary,
-    asked_place,
     cursor_of,
     cut,
     place_of,
@@ -51,6 +53,25 @@ class Span:
         return self._until is None or moment < self._until
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a listing: indexes that are read as one, from where to where.
+
+    `offset` is added to the times of the index, so that what it has comes behind the parts before it; `read`
+    reads entries, and leaves out what does not match.
+    """
+
+    indexes: Sequence[str]
+    span: Span
+    read: Callable[[Sequence[str]], list[Any]]
+    offset: int = 0
+    more: Sequence[Place] = ()
+
+    def behind(self, after: Place | None) -> Place | None:
+        """Return the entry of the index behind which a place of the listing is; None for its beginning."""
+        return (after[0] - self.offset, after[1]) if after and after[0] >= self.offset else None
+
+
 class Listings:
     """The listings of one store. Thread-safe."""
 
@@ -67,19 +88,19 @@ class Listings:
     def runs(self, query: RunQuery, graphs: Sequence[str], limit: int, cursor: str) -> Page[RunSummary]:
         """List runs of these graphs, the newest first."""
         span = Span(query.since, query.until, newest=True)
+
+        def read(ids: Sequence[str]) -> list[RunSummary | None]:
+            runs = self._summaries(ids)
+            return [run if run is not None and query.fits(run) else None for run in runs]
+
         with self._redis.translated():
-            indexes = self._shortest(self._keys.runs(query, graphs), span)
-
-            def read(ids: Sequence[str]) -> list[RunSummary | None]:
-                runs = self._summaries(ids)
-                return [run if run is not None and query.fits(run) else None for run in runs]
-
-            return self._page(indexes, span, cursor, limit, read=read, place=lambda run: run.place)
+            part = Part(self._shortest(self._keys.runs(query, graphs), span), span, read)
+            return self._page([part], cursor, limit, lambda run: run.place)
 
     def questions(
         self, query: InterruptQuery, graphs: Sequence[str], limit: int, cursor: str
     ) -> Page[Interrupt]:
-        """List open questions of these graphs, the oldest first."""
+        """List open questions of these graphs, the oldest first, or the urgent first."""
         span = Span(None, query.until, newest=False)
         own: list[Place] = []
         with self._redis.translated():
@@ -87,68 +108,91 @@ class Listings:
             if query.run and not root:
                 return Page(())
             if root and root == query.run:
-                _, *asked = self._call("asked", root)
-                own = [(int(at), name.decode()) for name, at in zip(asked[::2], asked[1::2], strict=True)]
-            indexes = self._shortest(self._keys.questions(query, root, graphs), span)
+                _, *words = self._call("asked", root)
+                own = [(int(at), name.decode()) for name, at in zip(words[::2], words[1::2], strict=True)]
+            sets = self._keys.questions(query, root, graphs)
+            if not query.urgent:
+                part = Part(self._shortest(sets, span), span, partial(self._matching, query), more=own)
+                return self._page([part], cursor, limit, query.place)
+            until = Span(None, query.due, newest=False)
+            expiring = [[self._keys.expiring(index) for index in indexes] for indexes in sets]
+            asked = [
+                each for each in self._read_questions([name for _, name in own]) if each and each.ends_at
+            ]
+            ends = [(each.ends_at, each.id) for each in asked]
+            parts = [Part(self._shortest(expiring, until), until, partial(self._matching, query), more=ends)]
+            if query.due is None:
+                read = partial(self._matching, query, expires=False)
+                parts.append(Part(self._shortest(sets, span), span, read, LATER, own))
+            return self._page(parts, cursor, limit, query.place)
 
-            def read(ids: Sequence[str]) -> list[Interrupt | None]:
-                interrupts = self._read_questions(ids)
-                families = self._families([interrupt.run_id if interrupt else "" for interrupt in interrupts])
-                return [
-                    interrupt
-                    if interrupt is not None and interrupt.is_open and query.fits(interrupt, *family)
-                    else None
-                    for interrupt, family in zip(interrupts, families, strict=True)
-                ]
+    def _matching(
+        self, query: InterruptQuery, ids: Sequence[str], *, expires: bool = True
+    ) -> list[Interrupt | None]:
+        """Read questions, None for each that does not match; without `expires` none that does."""
+        interrupts = self._read_questions(ids)
+        families = self._families([interrupt.run_id if interrupt else "" for interrupt in interrupts])
+        tags = self._tags([root for _, root in families]) if query.tag else [{}] * len(families)
+        return [
+            interrupt
+            if interrupt is not None
+            and interrupt.is_open
+            and (expires or not interrupt.ends_at)
+            and query.fits(interrupt, *family, own)
+            else None
+            for interrupt, family, own in zip(interrupts, families, tags, strict=True)
+        ]
 
-            return self._page(indexes, span, cursor, limit, read=read, place=asked_place, more=own)
+    def counts(self, queries: Sequence[InterruptQuery], graphs: Sequence[Sequence[str]]) -> list[int]:
+        """Return how many open questions match at most: the length of the shortest list that has them all."""
+        sets = [self._keys.questions(query, "", names) for query, names in zip(queries, graphs, strict=True)]
+        with self._redis.translated():
+            sums = iter(self._sums([indexes for each in sets for indexes in each], "-inf", "+inf"))
+            return [min(next(sums) for _ in each) for each in sets]
 
     def _shortest(self, sets: Sequence[Sequence[str]], span: Span) -> Sequence[str]:
         """Choose the set of indexes with the fewest entries in the span."""
         if len(sets) == 1:
             return sets[0]
+        sums = self._sums(sets, span.low, span.high)
+        return sets[sums.index(min(sums))]
+
+    def _sums(self, sets: Sequence[Sequence[str]], low: str, high: str) -> list[int]:
+        """Count the entries of each set of indexes."""
         with self._redis.client.pipeline(transaction=False) as pipe:
             for indexes in sets:
                 for index in indexes:
-                    pipe.zcount(index, span.low, span.high)
+                    pipe.zcount(index, low, high)
             counts = iter(pipe.execute())
-        sums = [sum(next(counts) for _ in indexes) for indexes in sets]
-        return sets[sums.index(min(sums))]
+        return [sum(next(counts) for _ in indexes) for indexes in sets]
 
     def _page(
-        self,
-        indexes: Sequence[str],
-        span: Span,
-        cursor: str,
-        limit: int,
-        *,
-        read: Callable[[Sequence[str]], list[Item | None]],
-        place: Callable[[Item], Place],
-        more: Sequence[Place] = (),
+        self, parts: Sequence[Part], cursor: str, limit: int, place: Callable[[Item], Place]
     ) -> Page[Item]:
-        """Look at entries until there are enough, or no more, or it has looked at many.
-
-        `more` are entries that are in no index.
-        """
+        """Look at entries until there are enough, or no more, or it has looked at many."""
         after = place_of(cursor) if cursor else None
         items: list[Item] = []
         looked_at = 0
-        while looked_at < max(LOOKED_AT, 2 * limit):
-            entries = self._entries(indexes, span, after, min(AT_ONCE, max(AT_LEAST, limit + 1)), more)
-            if not entries:
-                return cut(items, place, limit)
-            items += [item for item in read([name for _, name in entries]) if item is not None]
-            if len(items) > limit:
-                return cut(items, place, limit)
-            looked_at, after = looked_at + len(entries), entries[-1]
-        return cut(items, place, limit, rest=cursor_of(after) if after else None)
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            if after and following and after[0] >= following.offset:
+                continue
+            while looked_at < max(LOOKED_AT, 2 * limit):
+                entries = self._entries(part, part.behind(after), min(AT_ONCE, max(AT_LEAST, limit + 1)))
+                if not entries:
+                    break
+                items += [item for item in part.read([name for _, name in entries]) if item is not None]
+                if len(items) > limit:
+                    return cut(items, place, limit)
+                looked_at, after = looked_at + len(entries), (entries[-1][0] + part.offset, entries[-1][1])
+            else:
+                return cut(items, place, limit, rest=cursor_of(after) if after else None)
+        return cut(items, place, limit)
 
-    def _entries(
-        self, indexes: Sequence[str], span: Span, after: Place | None, count: int, more: Sequence[Place]
-    ) -> list[Place]:
+    def _entries(self, part: Part, after: Place | None, count: int) -> list[Place]:
         """Read the entries after a place: the rest of its millisecond, and about `count` more."""
+        span, more = part.span, part.more
         order = ("1" if span.newest else "0", span.low, span.high, after[0] if after else "", count)
-        names = [index.removeprefix(self._keys.prefix) for index in indexes]
+        names = [index.removeprefix(self._keys.prefix) for index in part.indexes]
         _, *words = self._call("listing", *order, *names)
         same: list[Place] = []
         rest: list[Place] = []
@@ -160,11 +204,12 @@ class Listings:
                 entries.append((int(next(pairs)), name.decode()))
         same += [entry for entry in more if after and entry[0] == after[0]]
         rest += [entry for entry in more if span.covers(entry[0]) and (after is None or entry[0] > after[0])]
-        first = sorted(rest, reverse=span.newest)[:count]
+        # An entry may be in several of the indexes.
+        first = sorted(set(rest), reverse=span.newest)[:count]
         if after is None:
             return first
         near = [entry for entry in same if (entry < after if span.newest else entry > after)]
-        return [*sorted(near, reverse=span.newest), *first]
+        return [*sorted(set(near), reverse=span.newest), *first]
 
     def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
         with self._redis.client.pipeline(transaction=False) as pipe:
@@ -175,6 +220,12 @@ class Listings:
             encoding.summary(run_id, *row) if row[0] is not None else None
             for run_id, row in zip(ids, rows, strict=True)
         ]
+
+    def _tags(self, ids: Sequence[str]) -> list[dict[str, str]]:
+        with self._redis.client.pipeline(transaction=False) as pipe:
+            for run_id in ids:
+                pipe.hget(self._keys.run(run_id), "tags")
+            return [encoding.load(tags or b"{}") for tags in pipe.execute()]
 
     def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """Read the graph and the root of each run."""

@@ -30,7 +30,6 @@ from runner.records.listings import (
     Page,
     RunQuery,
     RunSummary,
-    asked_place,
     cursor_of,
     outermost,
     place_of,
@@ -358,7 +357,13 @@ class PartitionedStore:
         if query.run:
             return self._of(query.run).open_interrupts(query, limit, cursor)
         pages = [functools.partial(partition.open_interrupts, query) for partition in self._partitions]
-        return merged(pages, limit, cursor, asked_place, newest=False)
+        return merged(pages, limit, cursor, query.place, newest=False)
+
+    def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
+        return [
+            sum(counts)
+            for counts in zip(*(one.count_questions(queries) for one in self._partitions), strict=True)
+        ]
 
     # What people do to runs
 

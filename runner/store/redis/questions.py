@@ -9,7 +9,7 @@ from runner.definition.model import map_of
 from runner.records import interrupts
 from runner.records.ballots import Standing
 from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked, route
-from runner.records.listings import outermost
+from runner.records.listings import outermost, selectors_of, tool_of
 from runner.records.run import RunRecord
 from runner.store.encoding import dump, load
 from runner.store.redis import early, script_values
@@ -74,7 +74,9 @@ def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Writ
     draft.put(key, asked, head.encode() + text)
     draft.drop(key, decided)
     for each in _lists(run, name, text):
-        draft.command("ZADD", each, draft.moment(asked_at), name)
+        draft.command("ZADD", f"open:{each}", draft.moment(asked_at), name)
+        if lifetime is not None:
+            draft.command("ZADD", f"open:due:{each}", draft.moment(question.ends_at), name)
     early.hand(draft, run.run_id, name)
     field = f"q:{question.node_id}"
     visit, *ids = load(draft.get(key, field) or dump([question.visit]))
@@ -84,23 +86,30 @@ def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Writ
 
 
 def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
-    """Name the lists of open questions that have one: by graph, person, and family of runs.
+    """Name the lists of open questions that have one: by graph, family of runs, person, and what it is about.
 
     What nodes of an outermost run ask, but for items of maps, is not listed by family: it is found in it.
     """
     address = address_of(interrupt_id)
-    lists = [f"open:g:{outermost(run.graph_id)}"]
+    asked = load(document)
+    lists = [f"g:{outermost(run.graph_id)}"]
     if run.parent or (address and map_of(address.node_id)):
-        lists.append(f"open:r:{run.root}")
-    return lists + [f"open:a:{person}" for person in dict.fromkeys(load(document)["assignees"])]
+        lists.append(f"r:{run.root}")
+    lists += [f"a:{person}" for person in dict.fromkeys(asked["assignees"])]
+    lists += [f"s:{form}" for form in selectors_of(asked.get("rule"))]
+    more = (("t", tool_of(asked.get("action"))), ("k", asked.get("risk")))
+    return lists + [f"{kind}:{name}" for kind, name in more if name]
 
 
 def close(draft: Draft, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
     """Write what was decided, and take the question off the lists of open ones."""
     key = run_key(run.run_id)
     draft.put(key, question_fields(interrupt_id)[1], decision)
-    for name in _lists(run, interrupt_id, document(draft, key, interrupt_id)):
-        draft.command("ZREM", name, interrupt_id)
+    text = document(draft, key, interrupt_id)
+    kinds = ("open:", "open:due:") if load(text).get("expires_in") else ("open:",)
+    for name in _lists(run, interrupt_id, text):
+        for kind in kinds:
+            draft.command("ZREM", kind + name, interrupt_id)
 
 
 def assign(draft: Draft, key: str, interrupt_id: str, person: str) -> int:
@@ -111,10 +120,12 @@ def assign(draft: Draft, key: str, interrupt_id: str, person: str) -> int:
     document = load(brace + text)
     if person in document["assignees"]:
         return 0
-    asked_at = head.split()[1]
+    _, asked_at, expires, *_ = head.split()
     after = head + dump({**document, "assignees": [*document["assignees"], person]})
     draft.put(key, field, after)
     draft.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
+    if expires != b"0":
+        draft.command("ZADD", f"open:due:a:{person}", expires, interrupt_id)
     return len(after) - len(before)
 
 

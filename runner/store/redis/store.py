@@ -578,6 +578,9 @@ class RedisStore:
     ) -> Page[Interrupt]:
         return self._listings.questions(query, self._names(query.graph), limit, cursor)
 
+    def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
+        return self._listings.counts(queries, [self._names(query.graph) for query in queries])
+
     # What people do to runs
 
     def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:

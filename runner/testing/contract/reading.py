@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from runner.errors import NotFoundError, UsageError
+from runner.records.approvals import Rule
 from runner.records.codec import JSON
+from runner.records.digests import Action
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import EventKind, Status, VisitEntry
 from runner.store.interface import Settlement, Store
@@ -290,6 +293,54 @@ class ReadingContract:
             page = worker.store.open_interrupts(query)
             assert [question.id for question in page] == [question.id for question in questions], query
             assert page.next is None
+
+    def test_questions_are_listed_by_what_their_rule_and_their_call_are(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """By group, tool, risk, tag, text and due time; what expires first comes first, then the oldest."""
+        graph, first = shape("a"), worker.clock.now
+        rule = Rule(eligible=["ann", "group:finance"], escalate=[(60, ["role:boss"])])
+        options: list[dict[str, Any]] = [
+            {},
+            {"rule": rule, "action": Action("t", "function", "pay", {"to": "Acme"}), "risk": "high"},
+            {"expires_in": 90.0},
+            {"expires_in": 60.0, "assignees": ["ann"]},
+        ]
+        asked = []
+        for number, more in enumerate(options):
+            run_id = worker.start(graph, tags={"number": str(number)})
+            asked += worker.park(run_id, "a", **more)
+            worker.clock.advance(1)
+        plain, ruled, late, soon = (question.id for question in asked)
+
+        def listed(**query: Any) -> list[str]:
+            every = InterruptQuery(urgent=True, **query)
+            pages, cursor = list[str](), ""
+            while True:  # a page of one question after the other, so that cursors continue in each part
+                page = store.open_interrupts(every, 1, cursor)
+                pages += [question.id for question in page]
+                if page.next is None:
+                    whole = [question.id for question in store.open_interrupts(every)]
+                    assert pages == whole
+                    assert store.count_questions([every])[0] >= len(whole)
+                    return whole
+                cursor = page.next
+
+        assert listed() == [soon, late, plain, ruled]
+        assert listed(assignee="ann") == [soon, ruled]
+        assert listed(selectors=["group:finance", "role:boss"]) == [ruled]
+        assert listed(selectors=["group:other"]) == listed(selectors=[]) == []
+        assert listed(tool="pay") == listed(risk="high") == listed(text="ACME") == [ruled]
+        assert listed(due=first + 80_000) == [soon]
+        assert listed(until=first + 2_000) == [plain, ruled]
+        assert listed(tag=("number", "2")) == [late]
+        assert listed(run=soon.partition(".")[0]) == [soon]
+        store.cancel(soon.partition(".")[0], "enough")
+        store.cancel(ruled.partition(".")[0], "enough")
+        assert listed() == [late, plain]
+        assert listed(tool="pay") == listed(assignee="ann") == listed(selectors=["role:boss"]) == []
+        queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
+        assert store.count_questions(queries) == [0, 0, 2]
 
     def test_a_closed_question_leaves_every_listing(self, worker: ManualWorker, store: Store) -> None:
         """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
