@@ -18,6 +18,7 @@ from bench import (
     fleet,
     hop,
     idle,
+    inbox,
     memory,
     nodes,
     partitions,
@@ -39,6 +40,7 @@ PARTS: dict[str, ModuleType] = {
     "fleet": fleet,
     "sizes": sizes,
     "waiting": waiting,
+    "inbox": inbox,
     "partitions": partitions,
 }
 ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bench import graphs
+from runner import Graph
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.store.interface import Doorbell, Store
@@ -30,20 +32,25 @@ class Bells:
 class Filler:
     """Fills a store with runs."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, factories: Mapping[str, Callable[[], Graph]] | None = None) -> None:
         """Publish the graphs; doorbells come back to this process, not to a queue."""
+        factories = factories or {name: graphs.FACTORIES[name] for name in ("waiting", "short")}
         self.bells = Bells()
         own = Registry()
-        for name in ("waiting", "short"):
-            own.add(name, graphs.FACTORIES[name])
+        for name, factory in factories.items():
+            own.add(name, factory)
         self.store: Store = RedisStore(url, push=False)
         self.engine = Engine(self.store, self.bells, own)
-        self.engine.publish(["waiting", "short"])
+        self.engine.publish(list(factories))
 
     def add(self, graph: str, count: int) -> None:
         """Execute so many runs of a graph until they have ended or wait."""
         for _ in range(count):
-            self.engine.start(graph, None)
-            while self.bells.ready:
-                bell = self.bells.ready.pop()
-                self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+            self.start(graph, None)
+
+    def start(self, graph: str, task: object, **options: Any) -> None:
+        """Execute a run until it has ended or waits."""
+        self.engine.start(graph, task, **options)
+        while self.bells.ready:
+            bell = self.bells.ready.pop()
+            self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)

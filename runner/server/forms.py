@@ -1,19 +1,23 @@
 """A form for a JSON Schema: the fields that a page shows, and the answer that its form gives.
 
-Choices, yes and no, numbers with their bounds, dates and texts have fields of their own; whatever else is a
-field of JSON. A schema that is no object has the one field `answer`.
+Choices, yes and no, numbers with their bounds, dates, texts and lists of them have fields of their own, and
+an object has those of its parts; whatever else is a field of JSON. A schema that is no object has the one
+field `answer`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.records.validation import mismatch
 
 INPUTS = {"date": "date", "date-time": "text", "email": "email", "uri": "url", "time": "time"}
+
+DEEPEST = 3
+"""Objects in each other that have fields; what is deeper is JSON, as a schema may contain itself."""
 
 LONG = 200
 """A text that may have more characters gets several lines."""
@@ -30,7 +34,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: `kind` is "choice", "long", "json" or a type of HTML's input; `value` is as it is typed."""
+    """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input, or
+    "group", which has `parts`; `value` is as it is typed.
+    """
 
     name: str
     kind: str
@@ -41,6 +47,7 @@ class Field:
     choices: tuple[Choice, ...] = ()
     bounds: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
+    parts: tuple[Field, ...] = ()
 
 
 WHOLE = "answer"
@@ -49,16 +56,35 @@ WHOLE = "answer"
 
 def fields_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str] | None = None) -> list[Field]:
     """Return the fields of an answer; `sent` are values as they were typed."""
-    typed = sent or {}
-    declared = dict(schema or {})
-    properties = declared.get("properties")
-    if isinstance(properties, Mapping) and properties:
-        required = declared.get("required", ())
-        return [
-            _field(name, resolved(part, declared), typed.get(name), required=name in required)
-            for name, part in properties.items()
-        ]
-    return [_field(WHOLE, resolved(declared, declared), typed.get(WHOLE), required=True)]
+    typed, declared = sent or {}, dict(schema or {})
+    whole = resolved(declared, declared)
+    if _is_group(whole, ""):
+        return _parts(whole, declared, typed, "")
+    return [_field(WHOLE, WHOLE, whole, declared, typed, required=True)]
+
+
+def marked(fields: Iterable[Field], problems: Mapping[str, str]) -> list[Field]:
+    """Return the fields with what `answer_of` has found wrong with them."""
+    return [
+        replace(part, problem=problems.get(part.name, ""), parts=tuple(marked(part.parts, problems)))
+        for part in fields
+    ]
+
+
+def _parts(
+    part: Mapping[str, Any], schema: Mapping[str, Any], typed: Mapping[str, str], path: str
+) -> list[Field]:
+    required = part.get("required", ())
+    return [
+        _field(path + name, name, resolved(inner, schema), schema, typed, required=name in required)
+        for name, inner in part["properties"].items()
+    ]
+
+
+def _is_group(part: Mapping[str, Any], path: str) -> bool:
+    """Whether an object is shown as fields."""
+    properties = part.get("properties")
+    return isinstance(properties, Mapping) and bool(properties) and path.count("/") < DEEPEST
 
 
 def resolved(part: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,10 +103,24 @@ def resolved(part: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _field(name: str, part: Mapping[str, Any], typed: str | None, *, required: bool) -> Field:
-    default = part.get("default", part.get("const"))
-    text = typed if typed is not None else _text(default)
+def _field(
+    path: str,
+    name: str,
+    part: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    sent: Mapping[str, str],
+    *,
+    required: bool,
+) -> Field:
     label, description = str(part.get("title", name)), str(part.get("description", ""))
+    if _is_group(part, f"{path}/"):
+        parts = tuple(_parts(part, schema, sent, f"{path}/"))
+        return Field(path, "group", label, required, description=description, parts=parts)
+    typed, default = sent.get(path), part.get("default", part.get("const"))
+    if _is_lines(part, schema):
+        lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
+        return Field(path, "lines", label, required, lines if typed is None else typed, description)
+    text = typed if typed is not None else _text(default)
     values = part.get("enum") or ([part["const"]] if "const" in part else None)
     if part.get("type") == "boolean":
         values = [True, False]
@@ -94,9 +134,15 @@ def _field(name: str, part: Mapping[str, Any], typed: str | None, *, required: b
             )
             for value in values
         )
-        return Field(name, "choice", label, required, text, description, choices)
+        return Field(path, "choice", label, required, text, description, choices)
     kind, bounds = _input(part)
-    return Field(name, kind, label, required, text, description, bounds=bounds)
+    return Field(path, kind, label, required, text, description, bounds=bounds)
+
+
+def _is_lines(part: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether a list has texts or numbers only, so that each can have a line."""
+    items = resolved(part.get("items"), schema)
+    return part.get("type") == "array" and items.get("type") in {"string", "number", "integer"}
 
 
 def _input(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -124,25 +170,42 @@ def _text(value: Any) -> str:
 def answer_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and what is wrong with which field."""
     declared = dict(schema or {})
-    properties = declared.get("properties")
     problems: dict[str, str] = {}
-    if not (isinstance(properties, Mapping) and properties):
-        value = _value(resolved(declared, declared), sent.get(WHOLE, ""))
-        return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
-    answer = {}
-    for name, part in properties.items():
-        own, text = resolved(part, declared), sent.get(name, "")
-        if text == "" and name not in declared.get("required", ()):
+    whole = resolved(declared, declared)
+    if _is_group(whole, ""):
+        return _object(whole, declared, sent, "", problems), problems
+    value = _value(whole, declared, sent.get(WHOLE, ""))
+    return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
+
+
+def _object(
+    part: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    sent: Mapping[str, str],
+    path: str,
+    problems: dict[str, str],
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    for name, inner in part["properties"].items():
+        own, place = resolved(inner, schema), path + name
+        is_empty = not any(text for field, text in sent.items() if f"{field}/".startswith(f"{place}/"))
+        if is_empty and name not in part.get("required", ()):
             continue
-        answer[name] = _value(own, text)
-        rule = {**own, "$defs": declared["$defs"]} if "$defs" in declared else own
+        if _is_group(own, f"{place}/"):
+            answer[name] = _object(own, schema, sent, f"{place}/", problems)
+            continue
+        answer[name] = _value(own, schema, sent.get(place, ""))
+        rule = {**own, "$defs": schema["$defs"]} if "$defs" in schema else own
         if problem := mismatch(rule, answer[name]):
-            problems[name] = problem
-    return answer, problems
+            problems[place] = problem
+    return answer
 
 
-def _value(part: Mapping[str, Any], text: str) -> Any:
-    """Read a value as typed: a text where the schema wants one, JSON otherwise."""
+def _value(part: Mapping[str, Any], schema: Mapping[str, Any], text: str) -> Any:
+    """Read what was typed: a text where the schema wants one, a list by its lines, JSON otherwise."""
+    if _is_lines(part, schema):
+        items = resolved(part["items"], schema)
+        return [_value(items, schema, line.strip()) for line in text.splitlines() if line.strip()]
     if part.get("type") == "string" and "enum" not in part and "const" not in part:
         return text
     try:

@@ -55,9 +55,13 @@ class Services:
     @cached_property
     def ticker(self) -> Ticker:
         """The reader of what happens to all runs."""
+        return Ticker(lambda: self.notices)
+
+    @cached_property
+    def notices(self) -> NoticeTail:
+        """The notices of what happens to questions and runs."""
         settings = self.settings
-        tail = NoticeTail(settings.redis_url, settings.namespace, settings.partitions)
-        return Ticker(lambda: tail)
+        return NoticeTail(settings.redis_url, settings.namespace, settings.partitions)
 
     @cached_property
     def scheduler(self) -> Scheduler:

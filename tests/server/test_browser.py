@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from runner.approvals import Action, Principal, Rule
+from runner.server.access import GRANTS, Person
+from runner.server.deciding import act
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site
 
@@ -203,11 +207,109 @@ def test_a_cut_stream_comes_back(site, served, browser):
     with Served(site.app, port) as first:
         page.goto(f"{first.url}/q/{question.id}")
         page.check("input[name='f.ok'][value='false']")
+    page.wait_for_selector(".stale:visible", timeout=30_000)
     with Served(site.app, port):
         site.client.respond(question.id, {"ok": True}, responder="ben")
         page.wait_for_selector("#head [data-state=answered]", timeout=30_000)
         assert page.is_checked("input[name='f.ok'][value='false']")
+        page.wait_for_selector(".stale", state="hidden")
     context.close()
+
+
+@pytest.fixture
+def desk(site):
+    """The site, with somebody of finance who decides."""
+    site.as_role("reader", "approver", name="ana", groups=["finance"])
+    return site
+
+
+def test_a_new_question_is_announced(desk, tab):
+    """The rows that somebody reads stay where they are; what was decided meanwhile is marked."""
+    first = desk.start("refund", requester="cora").interrupts()[0]
+    tab.goto("/inbox")
+    tab.check("[name=q]")
+
+    desk.start("approval")
+    tab.wait_for_selector("#news a")
+    assert (tab.inner_text("#news"), tab.locator("tr[data-row]").count()) == ("1 new", 1)
+    assert tab.is_checked("[name=q]")
+    desk.client.withdraw(first.id)
+    tab.wait_for_selector("tr[data-ended=withdrawn]")
+    assert not tab.is_checked("[name=q]")
+    tab.click("#news a")
+    tab.wait_for_function("document.querySelectorAll('tr[data-row]').length == 1")
+
+    assert tab.locator("tr[data-row] th").inner_text().startswith("refund")
+    assert tab.title().startswith("Inbox (1)")
+    assert tab.problems == []
+
+
+def test_several_are_decided_with_the_keyboard(desk, tab):
+    """Select two rows with keys, read both calls, type the word, and both are counted."""
+    questions = [desk.start("refund", requester="cora").interrupts()[0] for _ in range(2)]
+    tab.goto("/inbox")
+    for key in "jxjx":
+        tab.keyboard.press(key)
+    assert tab.locator("[name=q]:checked").count() == 2
+
+    tab.focus("text=Decide the selected together")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/together?*")
+    assert tab.locator(".one .call").count() == 2
+    tab.focus("[name=typed]")
+    tab.keyboard.type("refund")
+    tab.focus("text=Approve all 2")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("[data-result=counted]")
+
+    assert tab.locator("[data-result=counted]").count() == 2
+    assert all(len(desk.client.engine.store.votes(question.id)) == 1 for question in questions)
+    assert tab.problems == []
+
+
+def test_a_key_decides_nothing_by_itself(desk, tab):
+    """It goes to the button, and Enter does it; switched off, or in a field, keys do nothing."""
+    question = desk.start("refund", requester="cora").interrupts()[0]
+    tab.goto(f"/q/{question.id}")
+
+    tab.keyboard.press("e")
+    assert tab.evaluate("document.activeElement.name") == "arguments"
+    tab.keyboard.press("r")
+    assert tab.evaluate("document.activeElement.name") == "arguments"
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("a")
+    assert tab.evaluate("document.activeElement.value") == "approve"
+    assert desk.client.engine.store.votes(question.id) == []
+    tab.keyboard.press("?")
+    tab.uncheck("#keys-on")
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("r")
+    assert tab.evaluate("document.activeElement.tagName") == "BODY"
+    tab.goto("/inbox")
+    tab.keyboard.press("j")
+    assert tab.evaluate("document.activeElement.closest('tr')") is None
+    assert tab.problems == []
+
+
+def test_a_view_is_saved_and_found_again(desk, tab):
+    """Filters have a name in this browser, until it is removed."""
+    desk.start("refund", requester="cora")
+    desk.start("approval")
+    tab.goto("/inbox")
+    tab.keyboard.press("/")
+    assert tab.evaluate("document.activeElement.name") == "text"
+    tab.select_option("[name=risk]", "high")
+    tab.click("button:has-text('Filter')")
+    tab.click("text=Save this view")
+    tab.fill(".views [name=name]", "risky")
+    tab.click("button:has-text('Save')")
+    tab.goto("/inbox")
+    tab.click("text=risky")
+
+    assert tab.locator("tr[data-row]").count() == 1
+    tab.click("[aria-label='Remove the view risky']")
+    tab.wait_for_selector("text=risky", state="detached")
+    assert tab.problems == []
 
 
 def forms_of(text):
@@ -221,8 +323,13 @@ def test_hostile_text_does_nothing(redis_url, browser):
     payloads = [form for text in HOSTILE for form in forms_of(text)]
     name = HOSTILE[1]
 
-    def ask(ctx):
-        return [ctx.interrupt(f"{text}", reason=text) for text in payloads]
+    def asking(text):
+        return lambda ctx: ctx.interrupt(f"{text}"[:200], reason=text)
+
+    def call(ctx):
+        rule = Rule(eligible=["anyone"], delegate="anyone")
+        action = Action(name, "function", name, {text: text for text in HOSTILE})
+        return ctx.interrupt(name, reason=name, rule=rule, action=action).decision
 
     def fail(ctx):
         raise ValueError(f"{payloads}")
@@ -230,10 +337,20 @@ def test_hostile_text_does_nothing(redis_url, browser):
     def echo(ctx):
         return payloads
 
-    site = Site(redis_url, {name: lambda: wired({"ask": ask, "fail": fail, "echo": echo}).build(), **GRAPHS})
-    run = site.start(name, payloads, tags={"t": name})
-    site.client.engine.store.emit(run.id, "progress", "ask", 1, {"fraction": 0.5, "note": name})
+    def build():
+        asks = {f"ask{place}": asking(text) for place, text in enumerate(payloads)}
+        builder = wired({**asks, "call": call, "fail": fail, "echo": echo})
+        return builder.set_failure_policy("continue").build()
+
+    site = Site(redis_url, {name: build, **GRAPHS})
+    run = site.start(name, payloads, tags={"t": name}, requester=Principal(name))
+    site.client.engine.store.emit(run.id, "progress", "ask0", 1, {"fraction": 0.5, "note": name})
     questions = run.interrupts()
+    assert len(questions) == len(payloads) + 1
+    (ruled,) = [question.id for question in questions if question.rule]
+    people = site.app.state.services, Person(Principal(name), frozenset(GRANTS))
+    act(*people, ruled, "comment", comment=name)
+    act(*people, ruled, "claim", ttl=600)
     with Served(site.app, free_port()) as served:
         context = browser.new_context(base_url=served.url)
         page = context.new_page()
@@ -241,13 +358,23 @@ def test_hostile_text_does_nothing(redis_url, browser):
         page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
         page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
-        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}", f"/runs/{run.id}/plan/again"]
-        paths += [f"/runs/{run.id}?node={node}" for node in ("ask", "fail", "echo")]
-        for path in [*paths, *(f"/q/{question.id}" for question in questions[:1])]:
+        text = quote(name)
+        page.goto(f"/inbox?text={text}&tool={text}&tag={text}&run={text}&graph={text}&name={text}&cursor=")
+        page.click("text=Save this view")
+        page.fill(".views [name=name]", name)
+        page.click("button:has-text('Save')")
+        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}", f"/inbox/together?q={quote(ruled)}"]
+        paths += [
+            f"/runs/{run.id}/plan/again",
+            *(f"/runs/{run.id}?node={node}" for node in ("ask0", "fail", "echo")),
+        ]
+        for path in [*paths, *(f"/q/{quote(question.id)}" for question in (questions[0], questions[-1]))]:
             page.goto(path)
             page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
-        for question in questions:
-            page.goto(f"/q/{question.id}")
+        # One page for each text, in one of its five forms in turn; the inbox above has all of them.
+        for place in range(0, len(payloads), 5):
+            question = questions[place + place // 5 % 5]
+            page.goto(f"/q/{quote(question.id)}")
         context.close()
 
     assert problems == []

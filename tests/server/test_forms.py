@@ -22,6 +22,8 @@ class Answer(BaseModel):
     due: str = Field("", json_schema_extra={"format": "date"})
     address: Address | None = None
     tags: list[str] = []
+    scores: list[int] = []
+    extra: dict[str, int] = {}
 
 
 SCHEMA = Answer.model_json_schema()
@@ -40,9 +42,12 @@ def test_each_field_has_its_control():
         "comment": "long",
         "code": "text",
         "due": "date",
-        "address": "json",
-        "tags": "json",
+        "address": "group",
+        "tags": "lines",
+        "scores": "lines",
+        "extra": "json",
     }
+    assert [(part.name, part.required) for part in fields["address"].parts] == [("address/street", True)]
     assert fields["amount"].bounds == {"min": 0, "max": 100, "step": "any"}
     assert [choice.label for choice in fields["urgent"].choices] == ["Yes", "No"]
     assert [name for name, part in fields.items() if part.required] == ["decision", "urgent", "amount"]
@@ -55,15 +60,25 @@ def test_a_form_gives_the_answer_that_was_meant():
         "urgent": "false",
         "amount": "12.5",
         "comment": "12",
-        "tags": '["a"]',
+        "tags": "a\r\n\r\n b ",
+        "scores": "3\n4",
         "count": "",
+        "address/street": "High Street",
     }
 
     answer, problems = answer_of(SCHEMA, sent)
 
     assert problems == {}
-    assert answer == {"decision": "approve", "urgent": False, "amount": 12.5, "comment": "12", "tags": ["a"]}
-    assert Answer.model_validate(answer)
+    assert Answer.model_validate(answer).model_dump(exclude_unset=True) == answer
+    assert answer == {
+        "decision": "approve",
+        "urgent": False,
+        "amount": 12.5,
+        "comment": "12",
+        "address": {"street": "High Street"},
+        "tags": ["a", "b"],
+        "scores": [3, 4],
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,8 +88,8 @@ def test_a_form_gives_the_answer_that_was_meant():
         ("amount", "101"),
         ("amount", "many"),
         ("urgent", ""),
-        ("address", "{}"),
-        ("tags", "a"),
+        ("scores", "1\nmany"),
+        ("extra", "[]"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_field(field, value):
@@ -92,6 +107,22 @@ def test_what_was_typed_comes_back():
 
     assert [choice.checked for choice in fields["decision"].choices] == [False, True]
     assert fields["amount"].value == "101"
+
+
+def test_a_schema_that_contains_itself_ends():
+    """Some objects deep a part is JSON; what is typed into a deep field arrives there."""
+    tree = {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/Tree"}}}
+    schema = {"$ref": "#/$defs/Tree", "$defs": {"Tree": tree}}
+
+    (name, child) = fields_of(schema)
+    (_, grandchild) = child.parts
+
+    assert (name.kind, child.kind, [part.kind for part in grandchild.parts]) == (
+        "long",
+        "group",
+        ["long", "json"],
+    )
+    assert answer_of(schema, {"child/child/name": "deep"}) == ({"child": {"child": {"name": "deep"}}}, {})
 
 
 def test_an_answer_without_fields_is_json():

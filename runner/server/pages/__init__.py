@@ -1,11 +1,12 @@
 """The pages: a module for each, made on the server, whole without JavaScript."""
 
-from runner.server.pages import home, inbox, run_actions, runs, schedules, static, system
+from runner.server.pages import home, inbox, question, run_actions, runs, schedules, static, system
 
 ROUTERS = (
     static.router,
     home.router,
     inbox.router,
+    question.router,
     runs.router,
     run_actions.router,
     schedules.router,

@@ -1,29 +1,32 @@
-"""The inbox, and the page of one question."""
+"""The inbox: which questions wait for whom, and those that are decided together."""
 
 from __future__ import annotations
 
+import base64
 import json
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
-from runner.operations.exports import Question, all_events, event_of, question_of
-from runner.operations.questions import QuestionView, read_question, read_questions
-from runner.records.approvals import plain_name
-from runner.records.interrupts import Receipt, ReceiptStatus
+from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
+from runner.operations.directory import looked_up
+from runner.operations.questions import QuestionView, check_alike, read_questions
+from runner.records.approvals import Rule, plain_name
+from runner.records.interrupts import Receipt
+from runner.records.listings import InterruptQuery, tool_of
+from runner.records.rule_words import who
 from runner.records.validation import one_line
 from runner.server.access import DECIDE, SEE, Person
 from runner.server.api.documents import bare_question
-from runner.server.browser import FormTokens
 from runner.server.deciding import Decision, decide
-from runner.server.deciding import act as deed
-from runner.server.forms import answer_of, fields_of
-from runner.server.pages.rendering import page
+from runner.server.pages.question import shown_at_of
+from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
 from runner.server.problems import Problem
 from runner.server.services import Services, services
@@ -39,6 +42,21 @@ ROWS = 50
 ABOUT = 120
 """Characters of what a question is about in a row; its page has all."""
 
+LATELY = 200
+"""Newest notices in which questions that were decided are looked for."""
+
+TABS = {"mine": "Mine", "groups": "My groups", "all": "All", "done": "Done"}
+
+FILTERS = ("graph", "tool", "risk", "due", "age", "tag", "text", "name", "run")
+
+SPANS = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+
+LONGEST = 200
+"""Characters of a filter."""
+
+VIEWS, MOST_BYTES = "runner_views", 3_800
+"""The cookie that has a person's saved views in this browser, which keeps 4 KB of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -49,34 +67,104 @@ class Row:
     about: str
     run_id: str
     node_id: str
+    requester: str
+    risk: str
     asked_at: int
     expires_at: int
+    ended_at: int
+    status: str
     who: str
     votes: str
+    claim: str
+    soon: bool
+    together: bool
 
 
-def row_of(question: QuestionView, person: Person) -> Row:
+def row_of(question: QuestionView, person: Person, now: int) -> Row:
     """Return the row of a question; what it is about only for who may read it."""
-    about = ""
-    if person.may("read") and question.reason is not None:
-        text = (
-            question.reason
-            if isinstance(question.reason, str)
-            else json.dumps(question.reason, ensure_ascii=False)
-        )
-        about = one_line(text[: ABOUT + 1])
-        about = about if len(text) <= ABOUT else about[:ABOUT] + "…"
+    rule = question.rule or {}
+    claimed = question.claim and question.claim_ends_at > now
     return Row(
         question.id,
         question.name,
-        about,
+        _about(question) if person.may("read") else "",
         question.run_id,
         question.node_id,
+        plain_name(question.requester),
+        question.risk,
         question.asked_at,
         question.expires_at,
-        question.claim or ", ".join(question.assignees) or ("by rule" if question.rule else "anyone"),
-        f"{question.have} of {question.need}" if question.rule else "",
+        question.answered_at,
+        str(question.status),
+        plain_name(question.responder or "") if not question.is_open else _people(question),
+        f"{question.have} of {question.need}" if rule and question.is_open else "",
+        plain_name(question.claim) if claimed else "",
+        question.is_open and 0 < question.expires_at < now + SPANS["hour"],
+        question.is_open and {"approve", "reject"} <= set(rule.get("decisions", ())),
     )
+
+
+def _about(question: QuestionView) -> str:
+    """Say in a line what a question is about: its call, else its reason."""
+    if question.action:
+        args = question.action.get("args") or {}
+        parts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items()]
+        text = f"{tool_of(question.action)}({', '.join(parts)})"
+    elif question.reason is None:
+        return ""
+    else:
+        reason = question.reason
+        text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
+    line = one_line(text[: ABOUT + 1])
+    return line if len(text) <= ABOUT else line[:ABOUT] + "…"
+
+
+def _people(question: QuestionView) -> str:
+    if question.rule is None:
+        return ", ".join(question.assignees) or "anyone"
+    steps = Rule.thawed(question.rule).steps
+    forms = dict.fromkeys(who(form) for step in steps for form in step.eligible)
+    return ", ".join([*forms, *(name for name in question.assignees if name not in forms)])
+
+
+def query_of(
+    served: Services, person: Person, tab: str, filters: Mapping[str, str], now: int
+) -> InterruptQuery:
+    """Return the query of a tab with the filters of the address.
+
+    Raises:
+        Problem: a filter has a value that it does not take.
+    """
+    for name in ("due", "age"):
+        if filters[name] and filters[name] not in SPANS:
+            raise Problem(422, f"{name} takes {', '.join(SPANS)}, not {filters[name]!r:.40}.")
+    reads = person.may("read")
+    tag, _, value = filters["tag"].partition("=")
+    return InterruptQuery(
+        graph=filters["graph"] or None,
+        run=filters["run"] or None,
+        name=filters["name"] or None,
+        assignee=plain_name(person.principal.key) if tab == "mine" else None,
+        until=now - SPANS[filters["age"]] if filters["age"] else None,
+        selectors=_selectors(served, person) if tab == "groups" else None,
+        # What they can't read they can't search either.
+        tool=filters["tool"] or None if reads else None,
+        risk=filters["risk"] or None,
+        due=now + SPANS[filters["due"]] if filters["due"] else None,
+        tag=(tag, value) if tag else None,
+        text=filters["text"] or None if reads else None,
+        # Those that are old are listed by age, which a list has.
+        urgent=not filters["age"],
+    )
+
+
+def _selectors(served: Services, person: Person) -> list[str]:
+    """Name the groups and roles of a person, as their login and the directory know them."""
+    voter = person.voter(time.time())
+    with suppress(DirectoryError):
+        voter = looked_up(voter, served.settings.directory)
+    groups = [f"group:{name}" for name in sorted(voter.groups)]
+    return groups + [f"role:{name}" for name in sorted(voter.roles)]
 
 
 @router.get("/inbox")
@@ -85,201 +173,206 @@ def inbox(
     person: Seen,
     served: Served,
     tab: Annotated[str, Query()] = "all",
-    graph: Annotated[str, Query()] = "",
-    name: Annotated[str, Query()] = "",
-    run: Annotated[str, Query()] = "",
     cursor: Annotated[str, Query()] = "",
 ) -> HTMLResponse:
-    """List open questions, oldest first."""
-    listed = served.client.interrupts(
-        graph=graph or None,
-        name=name or None,
-        run=run or None,
-        assignee=person.principal.sub if tab == "mine" else None,
-        limit=ROWS,
-        cursor=cursor or None,
-    )
-    rows = [row_of(view, person) for view in read_questions(served.store, listed)]
+    """List questions: those that expire first, then the oldest."""
+    if tab not in TABS:
+        raise Problem(422, f"{tab!r:.40} is no tab of the inbox; there are {', '.join(TABS)}.")
+    now = round(time.time() * 1000)
+    filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
+    empty = dict.fromkeys(FILTERS, "")
+    query = query_of(served, person, tab, filters, now)
+    open_tabs = [name for name in TABS if name != "done"]
+    counts = served.store.count_questions([query_of(served, person, name, empty, now) for name in open_tabs])
+    if tab == "done":
+        listed, following = _decided(served, query), None
+    else:
+        found = served.store.open_interrupts(query, ROWS, cursor)
+        listed, following = read_questions(served.store, found), found.next
+    rows = [row_of(view, person, now) for view in listed]
     return page(
         request,
         "inbox.html",
         person,
         questions=rows,
-        next=listed.next,
-        tab="mine" if tab == "mine" else "all",
+        next=following,
+        tab=tab,
+        tabs=TABS,
+        counts=dict(zip(open_tabs, counts, strict=True)),
+        filtered=any(filters.values()),
+        bounded=query.searches,
+        spans=list(SPANS),
         filters=filters_of(request),
+        views=saved_views(request),
+        address=_address(dict(request.query_params)),
+        together=person.may("decide") and any(row.together for row in rows),
     )
 
 
-CLAIMED = 600
-"""Seconds of a claim that is made on the page."""
-
-# -- one question ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The second step of a decision: `typed` asks for the word to be typed, where the risk is high."""
-
-    decision: str
-    comment: str
-    word: str
-    typed: bool
-    arguments: Any = None
-    changes: tuple[tuple[str, Any, Any], ...] = ()
-    problem: str = ""
-
-    @property
-    def pattern(self) -> str:
-        """The word as a regular expression of HTML."""
-        return re.sub(r"([\\^$.*+?()\[\]{}|/-])", r"\\\1", self.word)
+def _decided(served: Services, query: InterruptQuery) -> list[QuestionView]:
+    """Return questions that were decided lately, the newest first; of them those that match."""
+    kinds = ("interrupt.answered", "interrupt.expired", "interrupt.withdrawn")
+    notices = [notice for notice in served.notices.latest(LATELY) if notice.kind in kinds]
+    found = served.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
+    closed = [question for question in found if question is not None and not question.is_open]
+    graphs = {name: served.store.peek(name) for name in {question.run_id for question in closed}}
+    query = replace(query, tag=None)
+    fitting = [
+        question
+        for question in closed
+        if (run := graphs[question.run_id]) and query.fits(question, run.graph_id, run.root, {})
+    ]
+    fitting.sort(key=lambda question: question.answered_at, reverse=True)
+    return read_questions(served.store, fitting[:ROWS])
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a page shows besides the question: what was sent with the form, and what became of it."""
-
-    receipt: Receipt | None = None
-    sent: Mapping[str, str] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-    confirm: Confirmation | None = None
-    status: int = 200
+# -- saved views ---------------------------------------------------------------------------------------------
 
 
-@router.get("/q/{question_id}")
-def show(request: Request, question_id: str, person: Seen, served: Served) -> HTMLResponse:
-    """Show a question, open or not."""
-    return _page(request, served, person, question_id, Shown())
+def _address(query: Mapping[str, str]) -> str:
+    """Return the part of an address that a view has: its tab and filters, nothing else."""
+    values = {name: query[name] for name in ("tab", *FILTERS) if query.get(name)}
+    return urlencode(values)
 
 
-@router.post("/q/{question_id}")
-async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
-    """Decide a question; the page then says what became of it."""
-    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    shown_at = _shown_at(request, person, form.get("shown", ""), form.get("digest", ""))
-    shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
-    return await run_in_threadpool(_page, request, served, person, question_id, shown)
+def saved_views(request: Request) -> list[tuple[str, str]]:
+    """Read the views that the browser has kept: names with their addresses. What is malformed is left out."""
+    try:
+        stored = json.loads(base64.urlsafe_b64decode(request.cookies.get(VIEWS, "")))
+        return [(str(name), _address(dict(parse_qsl(query)))) for name, query in stored]
+    except (ValueError, TypeError, AttributeError):
+        return []
 
 
-@router.post("/q/{question_id}/{action}")
-def act(
+@router.post("/inbox/views")
+def save_view(
     request: Request,
-    question_id: str,
-    action: str,
+    _: Seen,
+    name: Annotated[str, Form(min_length=1, max_length=40)],
+    address: Annotated[str, Form()] = "",
+    action: Annotated[str, Form()] = "save",
+) -> Response:
+    """Keep the filters of the page under a name in this browser, or remove such a view."""
+    own = _address(dict(parse_qsl(address)))
+    views = [view for view in saved_views(request) if view[0] != name]
+    if action == "save":
+        views.append((name, own))
+    text = base64.urlsafe_b64encode(json.dumps(views).encode()).decode()
+    if len(text) > MOST_BYTES:
+        raise Problem(422, "A browser keeps no more views than these; remove one first.")
+    response = back(request, f"/inbox?{own}" if own else "/inbox")
+    secure = request.url.scheme == "https"
+    response.set_cookie(VIEWS, text, max_age=31_536_000, httponly=True, samesite="lax", secure=secure)
+    return response
+
+
+# -- several questions together ------------------------------------------------------------------------------
+
+
+@router.get("/inbox/together")
+def together(
+    request: Request,
     person: Decides,
     served: Served,
-    comment: Annotated[str, Form()] = "",
-    shown: Annotated[str, Form()] = "",
-    digest: Annotated[str, Form()] = "",
+    q: Annotated[list[str] | None, Query(max_length=ROWS)] = None,
 ) -> HTMLResponse:
-    """Claim, release or comment a question."""
-    options: dict[str, dict[str, Any]] = {
-        "claim": {"ttl": CLAIMED},
-        "release": {},
-        "comment": {"comment": comment},
-    }
-    if action not in options:
-        raise Problem(404, f"There is no action {action!r:.40}.")
-    shown_at = _shown_at(request, person, shown, digest)
-    receipt = deed(served, person, question_id, action, shown_at=shown_at, **options[action])
-    good = receipt.status is ReceiptStatus.ACCEPTED
-    return _page(request, served, person, question_id, Shown(receipt, status=200 if good else 409))
+    """Show questions that are alike in full, with one form for all."""
+    return _together(request, served, person, q or [])
 
 
-def _shown_at(request: Request, person: Person, token: str, digest: str) -> int:
-    """Return when this server has shown the question of a digest to a person, in ms; 0 where it has not."""
-    tokens: FormTokens = request.app.state.form_tokens
-    return tokens.issued_at(token, person, about=digest) * 1000
+@router.post("/inbox/together")
+def decide_together(
+    request: Request,
+    person: Decides,
+    served: Served,
+    q: Annotated[list[str], Form(max_length=ROWS)],
+    digest: Annotated[list[str], Form(max_length=ROWS)],
+    shown: Annotated[list[str] | None, Form(max_length=ROWS)] = None,
+    *,
+    decision: Annotated[str, Form()],
+    comment: Annotated[str, Form()] = "",
+    typed: Annotated[str, Form()] = "",
+) -> HTMLResponse:
+    """Decide them; each has its own receipt."""
+    if decision not in {"approve", "reject"} or len(q) != len(digest):
+        raise Problem(422, "Approve or reject, with the digest of each question; nothing was done.")
+    questions = _alike(served, q)
+    word = _word(questions)
+    problem = ""
+    if decision == "reject" and not comment.strip():
+        problem = "Say in the comment why you reject them."
+    elif decision == "approve" and word and typed != word:
+        problem = f"Type {word} exactly."
+    if problem:
+        return _together(request, served, person, q, problem=problem, comment=comment)
+    receipts = []
+    for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
+        shown_at = shown_at_of(request, person, token, about)
+        decided = Decision(decision, None, about, comment, shown_at=shown_at)
+        receipts.append(_receipt(served, person, name, decided))
+    return _together(request, served, person, q, receipts=receipts)
 
 
-def _decided(
-    served: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
-) -> Shown:
-    question = question_of(served.client.interrupt(question_id))
-    sent = {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
-    sent |= {name: form[name] for name in ("comment", "arguments") if name in form}
-    word = form.get("decision", "respond")
-    if word == "reject" and not form.get("comment", "").strip() and question.is_open:
-        return Shown(sent=sent, problem="Say in the comment why you reject it.", status=422)
-    response: Any = None
-    if word == "respond":
-        response, problems = answer_of(question.response_schema, sent)
-        if problems and question.is_open:
-            return Shown(sent=sent, problems=problems, status=422)
-    elif word == "edit":
-        try:
-            response = json.loads(form.get("arguments", ""))
-        except ValueError as error:
-            return Shown(sent=sent, problem=f"The arguments are not JSON: {error}.", status=422)
-    step = _second_step(question, word, response, form)
-    if step is not None and question.is_open:
-        return Shown(sent=sent, confirm=step, status=422 if step.problem else 200)
-    digest, comment = form.get("digest") or None, form.get("comment", "")
-    decided = Decision(word, response, digest, comment, shown_at=shown_at)
-    receipt = decide(served, person, question_id, decided)
-    good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-    return Shown(receipt, sent, status=200 if good else 409)
+def _alike(served: Services, ids: Sequence[str]) -> list[QuestionView]:
+    """Read questions that may be decided together.
+
+    Raises:
+        UsageError: they differ in more than their runs and their arguments, or have no rule.
+    """
+    found = [question for question in served.store.interrupts(ids) if question is not None]
+    check_alike(served.store, ids, {question.id: question.digest for question in found})
+    questions = read_questions(served.store, found)
+    first = questions[0]
+    for question in questions:
+        if question.rule is None:
+            raise UsageError(f"{question.name} takes an answer of its own: open it alone.")
+        if (tool_of(question.action), question.risk) != (tool_of(first.action), first.risk):
+            raise UsageError("the questions differ in their tool or their risk: decide them one by one.")
+    return questions
 
 
-def _second_step(
-    question: Question, word: str, response: Any, form: Mapping[str, str]
-) -> Confirmation | None:
-    """Return what is still to be confirmed: an edit, and any approval at high risk."""
-    high = question.risk == "high" and word != "reject"
-    if not (high or word == "edit"):
-        return None
-    action = question.action or {}
-    name = str(action.get("tool", question.name))
-    if form.get("confirmed") and (not high or form.get("typed") == name):
-        return None
-    problem = f"Type {name} exactly." if form.get("confirmed") else ""
-    edited = response if word == "edit" else None
-    changes = tuple(_changes(action.get("args", {}), edited)) if isinstance(edited, dict) else ()
-    return Confirmation(word, form.get("comment", ""), name, high, edited, changes, problem)
+def _word(questions: Sequence[QuestionView]) -> str:
+    """Return what is typed to approve questions; "" where their risk is not high."""
+    first = questions[0]
+    return (tool_of(first.action) or first.name) if first.risk == "high" else ""
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name) or (name in before) != (name in after):
-            yield name, before.get(name, "(none)"), after.get(name, "(none)")
+def _receipt(served: Services, person: Person, question_id: str, decision: Decision) -> Receipt | RunnerError:
+    try:
+        return decide(served, person, question_id, decision)
+    except StoreError:
+        raise
+    except RunnerError as error:
+        return error
 
 
-def _page(request: Request, served: Services, person: Person, question_id: str, shown: Shown) -> HTMLResponse:
-    question = read_question(served.store, served.client.interrupt(question_id))
-    snapshot = served.store.read(question.run_id)
-    fields = [
-        replace(part, problem=shown.problems.get(part.name, ""))
-        for part in fields_of(question.response_schema, shown.sent or None)
-    ]
-    decisions = set((question.rule or {}).get("decisions", ("respond",)))
-    # A call is approved, edited or rejected; only a question without one is answered with words.
-    decisions -= {"respond"} if question.action else {"edit"}
+def _together(
+    request: Request,
+    served: Services,
+    person: Person,
+    ids: Sequence[str],
+    *,
+    receipts: Sequence[Receipt | RunnerError] = (),
+    problem: str = "",
+    comment: str = "",
+) -> HTMLResponse:
+    ids = list(dict.fromkeys(ids))
+    questions = _alike(served, ids)
+    seen: list[Any] = questions if person.may("read") else list(map(bare_question, questions))
     return page(
         request,
-        "question.html",
+        "together.html",
         person,
-        shown.status,
-        question=question if person.may("read") else bare_question(question),
-        shown=request.app.state.form_tokens.issue(person, about=question.digest)
-        if person.may("read")
-        else "",
-        position=str(snapshot.events) if snapshot else "0",
-        fields=fields,
-        decisions=decisions,
-        receipt=shown.receipt,
-        confirm=shown.confirm,
-        comment=shown.sent.get("comment", ""),
-        edited=shown.sent.get("arguments", ""),
-        problem=shown.problem,
-        comments=_comments(served, question) if question.rule and person.may("read") else [],
+        422 if problem else 200,
+        questions=seen,
+        receipts=dict(zip(ids, receipts, strict=True)) if receipts else {},
+        word=_word(questions),
+        problem=problem,
+        comment=comment,
+        shown={
+            question.id: request.app.state.form_tokens.issue(person, about=question.digest)
+            for question in questions
+            if person.may("read")
+        },
+        open=[question.id for question in questions if question.is_open],
     )
-
-
-def _comments(served: Services, question: Question) -> list[dict[str, Any]]:
-    """Return what people have said about a question: events of its run."""
-    return [
-        {"who": plain_name(event.data["by"]), "at": event.at, "text": event.data["comment"]}
-        for event in map(event_of, all_events(served.store, question.run_id))
-        if event.kind == "interrupt.commented" and event.detail == question.id
-    ]

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from runner.records.approvals import plain_name
+from runner.records.rule_words import who
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN
@@ -169,6 +170,7 @@ TEMPLATES.filters |= {
     "clock": clock,
     "span": span,
     "rough": rough,
+    "who": who,
 }
 TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request, Response
@@ -21,7 +20,7 @@ from runner.operations.views import read_workers
 from runner.records.freezes import scope_of
 from runner.server.access import Administers, Operates, Person, Reads, Seen
 from runner.server.deciding import start_for
-from runner.server.forms import answer_of, fields_of
+from runner.server.forms import answer_of, fields_of, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -99,10 +98,7 @@ def _graph(
         drawing=Markup(drawing),  # noqa: S704 - our own, escaped
         has_code=plan is not None,
         is_refused=problems is not None,
-        fields=[
-            replace(part, problem=(problems or {}).get(part.name, ""))
-            for part in fields_of(_task_schema(served, name), sent)
-        ],
+        fields=marked(fields_of(_task_schema(served, name), sent), problems or {}),
         start_key=secrets.token_hex(16),
         runs=served.client.runs(graph=name, limit=RECENT).items,
     )

@@ -35,12 +35,54 @@
   function localize(root) {
     for (const item of all(root, "time[data-clock]")) item.textContent = new Date(item.dateTime).toLocaleTimeString();
   }
+
+  // -- rows that stay where they are: new ones are announced, not put between those that somebody reads
+  const ended = new Map([["interrupt.answered", "answered"], ["interrupt.expired", "expired"], ["interrupt.withdrawn", "withdrawn"]]);
+  function end(id, word) {
+    const row = document.getElementById(`q-${id}`);
+    if (!row || row.dataset.ended) return;
+    row.dataset.ended = word;
+    const box = row.querySelector("input[type=checkbox]");
+    if (box) { box.checked = false; box.disabled = true; }
+    row.querySelector("th").append(Object.assign(document.createElement("span"), { className: "hint", textContent: ` ${word} meanwhile` }));
+  }
+  function renew(list, fresh) {
+    const other = fresh.getElementById(list.id);
+    if (!list.querySelector("tr[data-row]")) { list.replaceWith(document.adoptNode(other)); return; }
+    let fewer = 0;
+    for (const row of other.querySelectorAll("tr[data-row]")) {
+      const own = document.getElementById(row.id);
+      if (!own) { fewer += 1; continue; }
+      if (own.dataset.ended || own.contains(document.activeElement) || own.querySelector(":checked")) continue;
+      if (!own.isEqualNode(row)) own.replaceWith(document.adoptNode(row.cloneNode(true)));
+    }
+    const link = Object.assign(document.createElement("a"), { href: list.dataset.more, textContent: `${fewer} new` });
+    const news = document.getElementById("news");
+    if (news.textContent !== (fewer ? `${fewer} new` : "")) news.replaceChildren(...(fewer ? [link] : []));
+  }
+  // -- what is shown when the server is away --------------------------------------------------------------
+  const warning = Object.assign(document.createElement("p"), { className: "stale", hidden: true });
+  warning.setAttribute("role", "status");
+  main.prepend(warning);
+  let read = new Date(), retry = 0;
+  function stale(isStale) {
+    main.toggleAttribute("data-stale", isStale);
+    if (isStale) {
+      warning.textContent = `The server can't be reached. You see what it said at ${read.toLocaleTimeString()}; this page tries again by itself.`;
+      clearTimeout(retry);
+      retry = setTimeout(refresh, 5000);
+    } else read = new Date();
+    warning.hidden = !isStale;
+  }
+  addEventListener("offline", () => stale(true));
+  addEventListener("online", () => refresh());
+
   let loading = false, again = false;
   async function refresh() {
     if (loading) { again = true; return; }
     loading = true;
     try {
-      const reply = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      const reply = await fetch(main.dataset.page || location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       if (!reply.ok) throw new Error(`${reply.status}`);
       const fresh = new DOMParser().parseFromString(html.createHTML(await reply.text()), "text/html");
       localize(fresh);
@@ -51,10 +93,11 @@
         replace(part, other);
       }
       shown();
-      main.removeAttribute("data-stale");
+      document.querySelectorAll("[data-rows]").forEach((list) => renew(list, fresh));
+      document.title = fresh.title;
+      stale(false);
     } catch {
-      main.setAttribute("data-stale", "");
-      say("The server can't be reached; what you see may be old.");
+      stale(true);
     } finally {
       loading = false;
       if (again) { again = false; setTimeout(refresh, 200); }
@@ -70,10 +113,19 @@
       "node.expanded", "node.lost", "node.left", "run.retried", "run.migrated", "run.status", "run.stopping", "progress",
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",
       "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"]) {
-      source.addEventListener(kind, soon);
+      source.addEventListener(kind, (event) => {
+        if (ended.has(kind)) end(JSON.parse(event.data).detail, ended.get(kind));
+        soon();
+      });
     }
+    source.addEventListener("error", () => {
+      soon();
+      // One that was refused does not come back by itself.
+      if (source.readyState === EventSource.CLOSED) setInterval(refresh, 15_000);
+    });
     addEventListener("pagehide", () => source.close());
-  } else if (main.dataset.refresh) {
+  }
+  if (main.dataset.refresh) {
     setInterval(() => { if (!document.hidden) refresh(); }, main.dataset.refresh * 1000);
   }
 
@@ -138,17 +190,31 @@
     if (!rows.length) return;
     const now = rows.findIndex((row) => row.contains(document.activeElement));
     const next = rows[Math.min(rows.length - 1, Math.max(0, now + step))];
-    next.querySelector("a, summary, button")?.focus();
+    next.querySelector("th a, a, summary, button")?.focus();
   }
+  // A key goes to what it is about, and Enter then does it: nothing is decided by one stroke.
+  function go(key) {
+    const target = [...document.querySelectorAll(`[data-key="${key}"]`)].find((item) => !item.disabled);
+    if (!target) return;
+    for (let item = target.closest("details"); item; item = item.parentElement.closest("details")) item.open = true;
+    target.focus();
+    if (target.matches("button")) say(`Enter: ${target.textContent.trim()}`);
+  }
+  const pick = () => document.activeElement.closest("tr[data-row]")?.querySelector("input[type=checkbox]")?.click();
   document.addEventListener("keydown", (event) => {
     const inField = event.target.closest("input, textarea, select, [contenteditable]");
     if (!toggle.checked || inField || event.ctrlKey || event.metaKey || event.altKey) return;
     const key = before === "g" ? `g${event.key}` : event.key;
     before = event.key === "g" && before !== "g" ? "g" : "";
     const acts = {
-      j: () => move(1), k: () => move(-1),
+      j: () => move(1), k: () => move(-1), x: pick,
+      a: () => go("a"), e: () => go("e"), r: () => go("r"), c: () => go("c"),
       gi: () => location.assign(`${root}/inbox`), gr: () => location.assign(`${root}/runs`), gh: () => location.assign(`${root}/`),
-      "/": () => document.getElementById("search")?.focus(),
+      "/": () => {
+        const search = document.getElementById("search");
+        if (search?.closest("details")) search.closest("details").open = true;
+        search?.focus();
+      },
       "?": () => { const keys = document.querySelector(".keys"); keys.open = true; keys.querySelector("summary").focus(); },
     };
     if (acts[key]) { event.preventDefault(); acts[key](); }

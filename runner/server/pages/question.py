@@ -1,0 +1,280 @@
+"""The page of one question: what is asked, who decides, and the forms to decide it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup, escape
+
+from runner.authoring.drawing import draw_run
+from runner.authoring.drawing.diagram import RunShown
+from runner.authoring.drawing.svg import Links
+from runner.errors import UnstorableError
+from runner.operations.exports import Question, all_events, event_of, question_of
+from runner.operations.questions import read_question
+from runner.records.approvals import Rule, plain_name
+from runner.records.ballots import approved, effect_of
+from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
+from runner.records.judgement import level_of
+from runner.server.access import DECIDE, SEE, Person
+from runner.server.api.documents import bare_question
+from runner.server.browser import FormTokens
+from runner.server.deciding import Decision, decide
+from runner.server.deciding import act as deed
+from runner.server.forms import answer_of, fields_of, marked
+from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem, prefix
+from runner.server.services import Services, services
+from runner.store.interface import RunSnapshot
+
+router = APIRouter(include_in_schema=False)
+
+Served = Annotated[Services, Depends(services)]
+Seen = Annotated[Person, Depends(SEE)]
+Decides = Annotated[Person, Depends(DECIDE)]
+
+CLAIMED = 600
+"""Seconds of a claim that is made on the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The second step of a decision: `typed` asks for the word to be typed, where the risk is high.
+
+    `before` and `after` are the digests of the call as it was asked and as it is edited.
+    """
+
+    decision: str
+    comment: str
+    word: str
+    typed: bool
+    arguments: Any = None
+    changes: tuple[tuple[str, Any, Any], ...] = ()
+    before: str = ""
+    after: str = ""
+    problem: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The word as a regular expression of HTML."""
+        return re.sub(r"([\\^$.*+?()\[\]{}|/-])", r"\\\1", self.word)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page shows besides the question: what was sent with the form, and what became of it."""
+
+    receipt: Receipt | None = None
+    sent: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    confirm: Confirmation | None = None
+    status: int = 200
+
+
+@router.get("/q/{question_id}")
+def show(request: Request, question_id: str, person: Seen, served: Served) -> HTMLResponse:
+    """Show a question, open or not."""
+    return _page(request, served, person, question_id, Shown())
+
+
+@router.post("/q/{question_id}")
+async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
+    """Decide a question; the page then says what became of it."""
+    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
+    shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
+    return await run_in_threadpool(_page, request, served, person, question_id, shown)
+
+
+@router.post("/q/{question_id}/{action}")
+def act(
+    request: Request,
+    question_id: str,
+    action: str,
+    person: Decides,
+    served: Served,
+    comment: Annotated[str, Form()] = "",
+    to: Annotated[str, Form()] = "",
+    shown: Annotated[str, Form()] = "",
+    digest: Annotated[str, Form()] = "",
+) -> Response:
+    """Claim, release, comment or delegate a question, or take one's vote back."""
+    options: dict[str, dict[str, Any]] = {
+        "claim": {"ttl": CLAIMED},
+        "release": {},
+        "comment": {"comment": comment},
+        "delegate": {"to": to},
+        "withdraw_vote": {},
+    }
+    if action not in options:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    shown_at = shown_at_of(request, person, shown, digest)
+    receipt = deed(served, person, question_id, action, shown_at=shown_at, **options[action])
+    if receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.WITHDRAWN_VOTE}:
+        return back(request, f"/q/{quote(question_id)}")
+    return _page(request, served, person, question_id, Shown(receipt, status=409))
+
+
+def shown_at_of(request: Request, person: Person, token: str, digest: str) -> int:
+    """Return when this server has shown the question of a digest to a person, in ms; 0 where it has not."""
+    tokens: FormTokens = request.app.state.form_tokens
+    return tokens.issued_at(token, person, about=digest) * 1000
+
+
+def _decided(
+    served: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
+) -> Shown:
+    question = question_of(served.client.interrupt(question_id))
+    sent = {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
+    sent |= {name: form[name] for name in ("comment", "arguments") if name in form}
+    word = form.get("decision", "respond")
+    if word == "reject" and not form.get("comment", "").strip() and question.is_open:
+        return Shown(sent=sent, problem="Say in the comment why you reject it.", status=422)
+    response: Any = None
+    if word == "respond":
+        response, problems = answer_of(question.response_schema, sent)
+        if problems and question.is_open:
+            return Shown(sent=sent, problems=problems, status=422)
+    elif word == "edit":
+        try:
+            response = json.loads(form.get("arguments", ""))
+        except ValueError as error:
+            return Shown(sent=sent, problem=f"The arguments are not JSON: {error}.", status=422)
+    try:
+        step = _second_step(question, word, response, form)
+    except UnstorableError as error:
+        return Shown(sent=sent, problem=str(error), status=422)
+    if step is not None and question.is_open:
+        return Shown(sent=sent, confirm=step, status=422 if step.problem else 200)
+    digest, comment = form.get("digest") or None, form.get("comment", "")
+    decided = Decision(word, response, digest, comment, shown_at=shown_at)
+    receipt = decide(served, person, question_id, decided)
+    good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+    return Shown(receipt, sent, status=200 if good else 409)
+
+
+def _second_step(
+    question: Question, word: str, response: Any, form: Mapping[str, str]
+) -> Confirmation | None:
+    """Return what is still to be confirmed: an edit, and any approval at high risk."""
+    high = question.risk == "high" and word != "reject"
+    if not (high or word == "edit"):
+        return None
+    action = question.action or {}
+    name = str(action.get("tool", question.name))
+    if form.get("confirmed") and (not high or form.get("typed") == name):
+        return None
+    problem = f"Type {name} exactly." if form.get("confirmed") else ""
+    edited = response if word == "edit" else None
+    step = Confirmation(word, form.get("comment", ""), name, high, edited, problem=problem)
+    if not isinstance(edited, dict):
+        return step
+    changes = tuple(_changes(action.get("args", {}), edited))
+    before, after = approved(question), effect_of(question, "edit", edited)
+    return replace(step, changes=changes, before=before, after=after)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name) or (name in before) != (name in after):
+            yield name, before.get(name, "(none)"), after.get(name, "(none)")
+
+
+def _page(request: Request, served: Services, person: Person, question_id: str, shown: Shown) -> HTMLResponse:
+    question = read_question(served.store, served.client.interrupt(question_id))
+    snapshot = served.store.read(question.run_id)
+    fields = marked(fields_of(question.response_schema, shown.sent or None), shown.problems)
+    rule = Rule.thawed(question.rule) if question.rule else None
+    decisions = set(rule.decisions if rule else ("respond",))
+    # A call is approved, edited or rejected; only a question without one is answered with words.
+    decisions -= {"respond"} if question.action else {"edit"}
+    reads = person.may("read")
+    history = list(_history(served, question)) if reads else []
+    return page(
+        request,
+        "question.html",
+        person,
+        shown.status,
+        question=question if reads else bare_question(question),
+        shown=request.app.state.form_tokens.issue(person, about=question.digest) if reads else "",
+        requester=plain_name(question.requester),
+        asker=snapshot.record.graph_id if snapshot else "",
+        position=str(snapshot.events) if snapshot else "0",
+        fields=fields,
+        decisions=decisions,
+        receipt=shown.receipt,
+        confirm=shown.confirm,
+        comment=shown.sent.get("comment", ""),
+        edited=shown.sent.get("arguments", ""),
+        problem=shown.problem,
+        history=history,
+        comments=[line for line in history if line.kind == "commented"],
+        denials=_denials(question, snapshot) if snapshot and question.action and reads else [],
+        delegable=rule is not None and rule.delegate != "none" and not level_of(rule),
+        voted=any(vote.by == person.principal.key for vote in question.votes),
+        drawing=_drawing(request, served, question, snapshot) if snapshot else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that happened to a question; `effect` is the digest of what a vote is for."""
+
+    kind: str
+    at: int
+    who: str = ""
+    what: str = ""
+    text: str = ""
+    effect: str = ""
+
+
+def _history(served: Services, question: Question) -> Iterator[Line]:
+    """List what happened to a question: events of its run, whose retention they have."""
+    for event in map(event_of, all_events(served.store, question.run_id)):
+        if event.detail == question.id and event.kind.startswith("interrupt."):
+            data = event.data if isinstance(event.data, Mapping) else {}
+            name = str(data.get("by") or data.get("responder") or "")
+            text = data.get("comment") or (data.get("detail") if "decision" in data else "")
+            what = str(data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else ""))
+            kind = event.kind.removeprefix("interrupt.")
+            yield Line(kind, event.at, plain_name(name), what, str(text or ""), str(data.get("effect") or ""))
+
+
+def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
+    """Return questions of the run about the same call that were rejected or ran out of time."""
+    asked = approved(question)
+    return [
+        question_of(other)
+        for other in snapshot.interrupts
+        if other.id != question.id
+        and other.action is not None
+        and (other.decision == "reject" or other.status is InterruptStatus.EXPIRED)
+        and approved(other) == asked
+    ]
+
+
+def _drawing(request: Request, served: Services, question: Question, snapshot: RunSnapshot) -> Markup:
+    """Draw the graph of the question's run, with the node that asks marked."""
+    record = snapshot.record
+    plan = served.plan(record.graph_id)
+    fits = plan is not None and plan.topology.fingerprint == record.fingerprint
+    graph = plan.definition if plan and fits else served.store.topology(record.graph_id, record.fingerprint)
+    if graph is None:
+        return Markup("")
+
+    def page_of(node: str) -> str:
+        return f"{prefix(request)}/runs/{quote(question.run_id)}?node={quote(node)}#node"
+
+    states = {name: str(node.status) for name, node in snapshot.nodes.items()}
+    text = draw_run(graph, RunShown(states, opened=frozenset()), Links(page_of, page_of))
+    mark = f'data-node="{escape(question.node_id)}"'
+    return Markup(text.replace(mark, f"{mark} data-here", 1))  # noqa: S704 - our own, escaped

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+import redis
+
+from runner.approvals import Action, Rule
+from runner.server.deciding import Decision, act, decide
+from tests.graphs import wired
+from tests.server.conftest import GRAPHS, Site
+from tests.server.test_pages import HTML, send
+
+
+def pay(ctx):
+    rule = Rule(eligible=["group:finance"], need=2, delegate="anyone", exclude=["requester"])
+    action = Action("acme", "function", "pay", {"to": "Acme", "amount": ctx.task["amount"]})
+    options = {"risk": ctx.task.get("risk", ""), "expires_in": ctx.task.get("expires_in")}
+    decided = ctx.interrupt("pay", reason="It is due.", rule=rule, action=action, **options)
+    if not decided.approved:
+        decided = ctx.interrupt("pay again", rule=rule, action=action)
+    return decided.decision
+
+
+def name_it(ctx):
+    return ctx.interrupt("name it", reason="For the newsletter.", **ctx.task)
+
+
+ASKING = {
+    **GRAPHS,
+    "payments": lambda: wired({"pay": pay}).build(),
+    "names": lambda: wired({"name": name_it}).build(),
+}
+
+
+@pytest.fixture
+def desk(redis_url):
+    """An application whose graphs ask; ana of finance looks."""
+    site = Site(redis_url, ASKING)
+    site.as_role("reader", "approver", name="ana", groups=["finance"])
+    return site
+
+
+def asked(site, graph, task, **options):
+    (question,) = site.start(graph, task, requester="cora", **options).interrupts()
+    return question
+
+
+def rows(site, query=""):
+    """The questions of a page, in its order."""
+    reply = site.http.get(f"/inbox?{query}", headers=HTML)
+    assert reply.status_code == 200, reply.text
+    return re.findall(r'<tr data-row id="q-([^"]+)"', reply.text)
+
+
+def test_tabs_and_filters_show_what_they_say(desk):
+    """Mine, my groups, all; each filter leaves what it names, and what expires first is on top."""
+    named = asked(desk, "names", {"assignees": ["ana"]}).id
+    other = asked(desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}).id
+    cheap = asked(desk, "payments", {"amount": 80}).id
+    dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
+
+    assert rows(desk) == [dear, other, named, cheap]
+    for query, expected in {
+        "tab=mine": [named],
+        "tab=groups": [dear, cheap],
+        "graph=names": [other, named],
+        "name=pay": [dear, cheap],
+        "tool=pay": [dear, cheap],
+        "risk=high": [dear],
+        "due=hour": [dear],
+        "due=week": [dear, other],
+        "age=hour": [],
+        "tag=region%3Deu": [other],
+        "text=NEWSLETTER": [other, named],
+        "text=900": [dear],
+        f"run={cheap.partition('.')[0]}": [cheap],
+        "tab=groups&risk=high&text=acme": [dear],
+    }.items():
+        assert rows(desk, query) == expected, query
+    page = desk.http.get("/inbox?tab=groups", headers=HTML).text
+    assert "<title>My groups (2)" in page
+    assert ("for cora" in page, "human:|cora" in page) == (True, False)
+    assert "pay(to=&#34;Acme&#34;, amount=80)" in page
+    assert desk.http.get("/inbox?tab=other", headers=HTML).status_code == 422
+    assert desk.http.get("/inbox?due=later", headers=HTML).status_code == 422
+
+
+def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
+    """Votes and a claim while it is open; afterwards it is among those that are done."""
+    question = asked(desk, "payments", {"amount": 80})
+    served = desk.app.state.services
+    act(served, desk.person, question.id, "claim", ttl=60)
+    decide(served, desk.person, question.id, Decision("approve", None, question.digest))
+
+    before = desk.http.get("/inbox", headers=HTML).text
+    desk.as_role("approver", name="ben", groups=["finance"])
+    decide(served, desk.person, question.id, Decision("approve", None, question.digest))
+    done = desk.http.get("/inbox?tab=done", headers=HTML).text
+
+    assert ("1 of 2" in before, "claimed by ana" in before) == (True, True)
+    assert rows(desk) == []
+    assert rows(desk, "tab=done") == rows(desk, "tab=done&tool=pay") == [question.id]
+    assert rows(desk, "tab=done&text=nowhere") == []
+    assert (">ben</td>" in done, "answered" in done) == (True, True)
+
+
+def test_who_may_not_read_can_not_search(desk):
+    """A viewer learns nothing of a payload by asking whether it has a word."""
+    question = asked(desk, "payments", {"amount": 900})
+    desk.as_role("viewer")
+
+    assert rows(desk, "text=nowhere") == rows(desk, "text=900") == rows(desk, "tool=other") == [question.id]
+    assert "Acme" not in desk.http.get("/inbox", headers=HTML).text
+
+
+def test_views_are_kept_in_the_browser(desk):
+    """A view has a tab and filters, nothing else; a cookie that is malformed has none."""
+    saved = send(desk, "/inbox/views", name="mine & high", address="tab=groups&risk=high&cursor=x&evil=1")
+    desk.http.cookies.update(saved.cookies)
+    page = desk.http.get("/inbox", headers=HTML).text
+
+    assert (saved.status_code, saved.headers["location"]) == (303, "/inbox?tab=groups&risk=high")
+    assert '<a href="/inbox?tab=groups&amp;risk=high">mine &amp; high</a>' in page
+    assert {"httponly", "secure", "samesite=lax"} <= set(saved.headers["set-cookie"].lower().split("; "))
+    gone = send(desk, "/inbox/views", name="mine & high", action="remove")
+    desk.http.cookies.update(gone.cookies)
+    assert "mine &amp; high" not in desk.http.get("/inbox", headers=HTML).text
+    for cookie in ("%%%", "e30=", "WzFd", "W1sxXV0="):
+        reply = desk.http.get("/inbox", headers={**HTML, "Cookie": f"runner_views={cookie}"})
+        assert reply.status_code == 200, cookie
+
+
+def test_a_browser_keeps_only_so_many_views(desk):
+    """They stay below what a cookie may have, which a browser would drop in silence."""
+    for number in range(30):
+        saved = send(desk, "/inbox/views", name=str(number), address="text=" + "x" * 190)
+        if saved.status_code == 422:
+            break
+        assert len(saved.headers["set-cookie"]) < 4_096
+        desk.http.cookies.update(saved.cookies)
+
+    assert (saved.status_code, number > 5) == (422, True)
+
+
+def test_alike_questions_are_decided_on_one_page(desk):
+    """Each call in full, one form; each has a receipt, also the one that was decided meanwhile."""
+    questions = [asked(desk, "payments", {"amount": amount}) for amount in (80, 90, 70)]
+    ids = [question.id for question in questions]
+    query = "&".join(f"q={name}" for name in ids)
+    form = {"q": ids, "digest": [question.digest for question in questions]}
+
+    shown = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+    silent = send(desk, "/inbox/together", decision="reject", **form)
+    desk.client.withdraw(ids[2])
+    sent = send(desk, "/inbox/together", decision="approve", comment="all fine", **form)
+
+    assert all(f"<td>{amount}</td>" in shown for amount in (80, 90, 70))
+    assert (silent.status_code, "why you reject" in silent.text) == (422, True)
+    assert re.findall(r'data-result="(\w+)"', sent.text) == ["counted", "counted", "superseded"]
+    assert [len(desk.client.engine.store.votes(name)) for name in ids] == [1, 1, 0]
+
+
+def test_high_risk_is_typed_for_all(desk):
+    """Nothing is counted before that; a digest that is another one counts for its question only."""
+    questions = [asked(desk, "payments", {"amount": amount, "risk": "high"}) for amount in (80, 90)]
+    ids = [question.id for question in questions]
+    form = {"q": ids, "digest": [questions[0].digest, "sha256:other"], "decision": "approve"}
+
+    wrong = send(desk, "/inbox/together", typed="pya", **form)
+    votes = desk.client.engine.store.votes(ids[0])
+    right = send(desk, "/inbox/together", typed="pay", **form)
+
+    assert (wrong.status_code, "Type pay exactly" in wrong.text, votes) == (422, True, [])
+    assert re.findall(r'data-result="(\w+)"', right.text) == ["counted", "rejected"]
+
+
+def test_questions_that_differ_are_decided_one_by_one(desk):
+    """Of other nodes or risks, or with an answer of their own: the page says so."""
+    low, high = asked(desk, "payments", {"amount": 1}), asked(desk, "payments", {"amount": 2, "risk": "high"})
+    plain = asked(desk, "names", {})
+    for ids in ([low.id, high.id], [low.id, plain.id], [plain.id], [], ["0none.a.1.b"]):
+        query = "&".join(f"q={name}" for name in ids)
+        assert desk.http.get(f"/inbox/together?{query}", headers=HTML).status_code == 422, ids
+
+
+# -- one question ------------------------------------------------------------------------------------------
+
+
+def test_a_question_shows_all_that_happened_to_it(desk):
+    """Comments, votes with what they are for, who has claimed it; and the node in its graph."""
+    question = asked(desk, "payments", {"amount": 80})
+    path = f"/q/{question.id}"
+    for action, fields in {"claim": {}, "comment": {"comment": "so much?"}, "release": {}}.items():
+        assert send(desk, f"{path}/{action}", **fields).headers["location"] == path
+    send(desk, path, digest=question.digest, decision="approve", comment="fine")
+
+    page = desk.http.get(path, headers=HTML).text
+    (vote,) = desk.client.engine.store.votes(question.id)
+    assert re.findall(r'class="kind">(\w+)<', page) == ["asked", "claimed", "commented", "released", "voted"]
+    assert page.count(vote["effect"]) == 1
+    assert ("so much?" in page, "group finance" in page, "started by <b>cora</b>" in page) == (
+        True,
+        True,
+        True,
+    )
+    assert 'data-node="pay" data-here' in page
+
+
+def test_a_vote_is_taken_back_or_given_to_somebody(desk):
+    """As the rule allows; who has delegated can't vote, and is told so."""
+    question = asked(desk, "payments", {"amount": 80})
+    path = f"/q/{question.id}"
+    send(desk, path, digest=question.digest, decision="approve")
+    assert "Take my vote back" in desk.http.get(path, headers=HTML).text
+
+    assert send(desk, f"{path}/withdraw_vote").status_code == 303
+    assert send(desk, f"{path}/delegate", to="eve").status_code == 303
+    late = send(desk, path, digest=question.digest, decision="approve")
+
+    assert (late.status_code, "forbidden" in late.text) == (409, True)
+    assert send(desk, f"{path}/release").status_code == 409
+    desk.as_role("approver", name="eve")
+    assert rows(desk, "tab=mine") == [question.id]
+
+
+def test_an_earlier_denial_of_the_same_call_is_shown(desk):
+    """Who is asked again sees that somebody has said no, and why."""
+    first = asked(desk, "payments", {"amount": 80})
+    send(desk, f"/q/{first.id}", digest=first.digest, decision="reject", comment="too much")
+    desk.work()
+    (second,) = desk.client.run(first.run_id).interrupts()
+
+    page = desk.http.get(f"/q/{second.id}", headers=HTML).text
+
+    assert ("Denied before in this run" in page, "too much" in page) == (True, True)
+    assert "Denied before" not in desk.http.get(f"/q/{first.id}", headers=HTML).text
+
+
+def test_an_edit_shows_that_another_call_is_approved(desk):
+    """The digest of what is approved, before and after; it is the one that the vote is for."""
+    question = asked(desk, "payments", {"amount": 80})
+    edit = {"decision": "edit", "arguments": '{"to": "Acme", "amount": 70}', "digest": question.digest}
+
+    step = send(desk, f"/q/{question.id}", **edit).text
+    send(desk, f"/q/{question.id}", **edit, confirmed="yes")
+
+    before, after = re.findall(r'<(?:del|ins) class="id">(sha256:\w+)<', step)
+    assert before != after == desk.client.engine.store.votes(question.id)[0]["effect"]
+    odd = send(desk, f"/q/{question.id}", **{**edit, "arguments": '{"amount": NaN}'})
+    assert odd.status_code == 422
+
+
+# -- cost --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_page_costs_the_same_among_more_questions(desk):
+    """Commands and bytes of a full page don't grow with the questions; compressed it is small."""
+
+    def cost(query):
+        with redis.Redis.from_url(desk.settings.redis_url) as raw:
+            before = raw.info("stats")
+            text = desk.http.get(f"/inbox?{query}", headers=HTML).content
+            after = raw.info("stats")
+        assert text.count(b"<tr data-row") == 50, query
+        assert len(gzip.compress(text)) < 60_000
+        names = ("total_commands_processed", "total_net_output_bytes")
+        return [after[name] - before[name] for name in names]
+
+    queries = ["", "tab=groups", "tool=pay", "risk=low", "due=week", "graph=payments"]
+    task = {"amount": 80, "risk": "low", "expires_in": 90_000.0}
+    for _ in range(60):
+        desk.start("payments", task, requester="cora")
+    few = {query: cost(query) for query in queries if cost(query)}  # the first look reads what is kept
+    for _ in range(240):
+        desk.start("payments", task, requester="cora")
+    for query, (commands, size) in few.items():
+        more, larger = cost(query)
+        assert more == commands, query
+        assert larger < size * 1.1, query
