@@ -31,7 +31,7 @@ from runner.operations.keys import PublicKey
 from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
-from runner.records.json_form import JSON_NAMES, is_time
+from runner.records.json_form import as_written
 from runner.records.listings import RunSummary
 from runner.records.schedules import Schedule
 from runner.store.interface import Event
@@ -100,8 +100,6 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 PAGED = {"interrupts list", "runs list"}
 """Commands whose lists have a key `next`: what `--cursor` takes to continue, null at the end."""
 
-TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}
-
 
 def schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of what a command writes."""
@@ -109,7 +107,7 @@ def schema(command: str) -> dict[str, Any]:
     body = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}", mode="serialization")
     types = body.pop("$defs", {})
     for part in (body, *types.values()):
-        _as_written(part)
+        as_written(part)
     if key:
         properties = {key: {"type": "array", "items": body}}
         properties |= {"next": {"type": ["string", "null"]}} if command in PAGED else {}
@@ -118,17 +116,3 @@ def schema(command: str) -> dict[str, Any]:
     return {**title, **{name: value for name, value in body.items() if name != "title"}} | (
         {"$defs": types} if types else {}
     )
-
-
-def _as_written(part: dict[str, Any]) -> None:
-    """Change the schema of a dataclass to what `output.document` writes: its names and times, all keys."""
-    if "properties" in part:
-        part["properties"] = {
-            JSON_NAMES.get(name, name): TIME if is_time(name) else value
-            for name, value in part["properties"].items()
-        }
-        for value in part["properties"].values():
-            # Pydantic's titles have the names of the fields; the defaults are of no use in an output.
-            value.pop("title", None), value.pop("default", None)
-        part["required"] = list(part["properties"])
-        part.pop("additionalProperties", None)

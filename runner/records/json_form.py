@@ -19,6 +19,9 @@ def is_time(field: str) -> bool:
     return field in TIMES or field.endswith("_at")
 
 
+TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}
+
+
 def document(value: Any) -> Any:
     """Return the JSON form of a record, or of a list or mapping of records."""
     if is_dataclass(value):
@@ -48,3 +51,17 @@ def stamp(milliseconds: int) -> str | None:
 def milliseconds(time: str | None) -> int:
     """Read what `stamp` wrote."""
     return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
+
+
+def as_written(part: dict[str, Any]) -> None:
+    """Change the schema of a dataclass to what `document` writes: its names and times, all keys."""
+    if "properties" in part:
+        part["properties"] = {
+            JSON_NAMES.get(name, name): TIME if is_time(name) else value
+            for name, value in part["properties"].items()
+        }
+        for value in part["properties"].values():
+            # Pydantic's titles have the names of the fields; the defaults are of no use in an output.
+            value.pop("title", None), value.pop("default", None)
+        part["required"] = list(part["properties"])
+        part.pop("additionalProperties", None)

@@ -16,6 +16,7 @@ from runner.server import api, pages
 from runner.server.access import Allow, caller
 from runner.server.auth import Local
 from runner.server.browser import BodyLimit, FormTokens, SecurityHeaders, check_form
+from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
 from runner.server.services import Services
@@ -32,6 +33,16 @@ Errors are problem documents (RFC 9457). Lists have `items` and `next`, the curs
 """
 
 
+class Application(FastAPI):
+    """The application; its OpenAPI document also says what the routes answer."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document, made at the first time."""
+        if not self.openapi_schema:
+            self.openapi_schema = complete(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(
     settings: Settings | None = None, auth: Callable[[Request], Any] | None = None, title: str = "Runner"
 ) -> FastAPI:
@@ -45,7 +56,7 @@ def create_app(
         UsageError: a setting can't be used.
     """
     settings = settings or Settings()
-    app = FastAPI(
+    app = Application(
         title=title,
         description=DESCRIPTION,
         version=version("celery-graph-runner"),

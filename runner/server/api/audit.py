@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from runner.errors import UsageError
@@ -87,12 +86,17 @@ def show(run_id: str, _: Reads, served: Served) -> Any:
     return {"items": audit.entries, "next": None, "result": audit.result, "detail": audit.detail}
 
 
-@router.get("/audit/{run_id}/export", summary="Export the audit of a run", response_class=PlainTextResponse)
-def export(run_id: str, _: Reads, served: Served) -> PlainTextResponse:
+@router.get(
+    "/audit/{run_id}/export",
+    summary="Export the audit of a run",
+    response_class=Response,
+    responses={200: {"content": {"application/jsonl": {}}}},
+)
+def export(run_id: str, _: Reads, served: Served) -> Response:
     """Write the file that `runner audit verify` checks without a store: JSON lines."""
     existing(served.store.peek(run_id), run_id)
     text = "".join(audit_of(served, run_id).lines)
-    return PlainTextResponse(text, media_type="application/jsonl")
+    return Response(text, media_type="application/jsonl")
 
 
 class Scope(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,7 +12,6 @@ from pydantic import AfterValidator
 from runner.operations.exports import Question
 from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
-from runner.records.codec import JSON
 from runner.records.json_form import document
 from runner.records.listings import Page, place_of
 from runner.records.run import EventKind
@@ -114,8 +112,3 @@ def bare_question(question: Question) -> Question:
     if isinstance(question, QuestionView):
         bare |= {"votes": (), "digests": {}}
     return replace(question, **bare)
-
-
-def schema_of(kind: Mapping[str, JSON]) -> dict[str, Any]:
-    """Return what a route says of its answer in the OpenAPI document."""
-    return {"content": {"application/json": {"schema": dict(kind)}}}

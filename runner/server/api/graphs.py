@@ -25,7 +25,12 @@ def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
     return {"items": [{"name": name, "fingerprint": version} for name, version in graphs], "next": None}
 
 
-@router.get("/{name}.svg", summary="Draw a graph", response_class=Response)
+@router.get(
+    "/{name}.svg",
+    summary="Draw a graph",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {}}}},
+)
 def drawing(name: str, _: Seen, served: Served) -> Response:
     """Draw a graph of RUNNER_GRAPHS as SVG."""
     plan = served.plan(name)

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from runner.errors import StoreError
 from runner.operations.metrics import prometheus
 from runner.server.access import OPEN, SEE
-from runner.server.problems import Problem
+from runner.server.problems import Problem, prefix
 from runner.server.services import Served
 from runner.store.redis.server_info import read_metrics
 
@@ -45,4 +45,5 @@ def metrics(served: Served) -> PlainTextResponse:
 def openapi(request: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""
     document: dict[str, Any] = request.app.openapi()
-    return document
+    base = prefix(request)
+    return {**document, "servers": [{"url": base}]} if base else document

@@ -18,6 +18,7 @@ from runner.server.api.documents import PAGE, Cursor, Limit, question_document
 from runner.server.deciding import Decision, act, decide
 from runner.server.problems import Problem
 from runner.server.services import Services, services
+from runner.settings import CENTURY
 
 router = APIRouter(prefix="/v1/questions", tags=["questions"])
 
@@ -77,7 +78,9 @@ def list_questions(
     run: Annotated[str | None, Query()] = None,
     name: Annotated[str | None, Query()] = None,
     assignee: Annotated[str | None, Query()] = None,
-    older_than: Annotated[float | None, Query(ge=0, description="Seconds since it was asked.")] = None,
+    older_than: Annotated[
+        float | None, Query(ge=0, le=CENTURY, description="Seconds since it was asked.")
+    ] = None,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:

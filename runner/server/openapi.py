@@ -1,0 +1,187 @@
+"""The OpenAPI document: what the routes say of themselves, and what they answer.
+
+The answers are records and views as `records.json_form.document` writes them, so their shapes come from the
+types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from runner.cli.dead import Replayed
+from runner.cli.deploy_views import GraphCheck
+from runner.cli.run_changes import RetriedRun, RunStatus
+from runner.cli.runs import StartedRun
+from runner.cli.schedules import BackfilledRun
+from runner.operations.migration import MigrationResult
+from runner.operations.questions import QuestionView
+from runner.operations.views import RunView, WorkerView
+from runner.records.freezes import Freeze
+from runner.records.interrupts import Receipt
+from runner.records.jobs import JobView, RunOfJob
+from runner.records.json_form import TIME, as_written
+from runner.records.listings import RunSummary
+from runner.records.schedules import Schedule
+from runner.server.problems import MEDIA_TYPE
+from runner.store.interface import Event
+from runner.store.redis.dead_letters import DeadLetter
+
+PLACE = "#/components/schemas/"
+
+TEXT, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+
+TEXT_OR_NULL = {"anyOf": [TEXT, {"type": "null"}]}
+
+
+def fields(**types: Any) -> dict[str, Any]:
+    """Return the schema of an object with just these fields."""
+    return {"type": "object", "properties": types, "required": list(types)}
+
+
+class Listing:
+    """A list of one kind, with the cursor of its next page, and what else is told of the whole."""
+
+    def __init__(self, kind: Any, **more: Any) -> None:
+        self.kind, self.more = kind, more
+
+
+STATUS = fields(status=TEXT)
+SCOPE = fields(scope=TEXT)
+HEAD = fields(partition=NUMBER, size=NUMBER, signed=NUMBER, signed_at=TIME, checkpoint=TEXT, problem=TEXT)
+MATCHES = {"dry_run": FLAG, "total": NUMBER, "more": FLAG}
+
+ANSWERS: dict[str, Any] = {
+    "get /healthz": STATUS,
+    "get /readyz": STATUS,
+    "post /v1/runs": StartedRun,
+    "get /v1/runs": Listing(RunSummary),
+    "get /v1/runs/{run_id}": RunView,
+    "get /v1/runs/{run_id}/events": Listing(Event),
+    "post /v1/runs/{run_id}:cancel": RunStatus,
+    "post /v1/runs/{run_id}:retry": RetriedRun,
+    "post /v1/runs/{run_id}:fork": RunStatus,
+    "post /v1/runs/{run_id}:again": RunStatus,
+    "post /v1/runs/{run_id}:migrate": MigrationResult,
+    "post /v1/runs:batch": Listing(RunOfJob, **MATCHES),
+    "get /v1/jobs/{job_id}": JobView,
+    "get /v1/questions": Listing(QuestionView),
+    "get /v1/questions/{question_id}": QuestionView,
+    "post /v1/questions/{question_id}/votes": Receipt,
+    "delete /v1/questions/{question_id}/votes": Receipt,
+    "post /v1/questions/{question_id}:claim": Receipt,
+    "post /v1/questions/{question_id}:release": Receipt,
+    "post /v1/questions/{question_id}:delegate": Receipt,
+    "post /v1/questions/{question_id}:comment": Receipt,
+    "post /v1/questions:vote": Listing(fields(interrupt_id=TEXT, status=TEXT, detail=TEXT)),
+    "get /v1/audit": Listing(HEAD),
+    "get /v1/audit/{run_id}": Listing({"type": "object"}, result=TEXT, detail=TEXT),
+    "get /v1/freezes": Listing(Freeze),
+    "post /v1/freezes": SCOPE,
+    "post /v1/freezes:thaw": SCOPE,
+    "get /v1/graphs": Listing(fields(name=TEXT, fingerprint=TEXT)),
+    "get /v1/graphs/{name}:check": GraphCheck,
+    "post /v1/graphs/{name}:check": GraphCheck,
+    "get /v1/schedules": Listing(Schedule),
+    "post /v1/schedules": Schedule,
+    "get /v1/schedules/{schedule_id}": Schedule,
+    "post /v1/schedules/{schedule_id}:pause": Schedule,
+    "post /v1/schedules/{schedule_id}:resume": Schedule,
+    "post /v1/schedules/{schedule_id}:backfill": Listing(BackfilledRun),
+    "get /v1/workers": Listing(WorkerView),
+    "get /v1/dead": Listing(DeadLetter),
+    "get /v1/dead/{letter_id}": DeadLetter,
+    "post /v1/dead/{letter_id}:replay": Replayed,
+}
+"""By route: the type of its answer, or the schema itself. A route whose answer is no JSON is not here."""
+
+OPEN = {"/healthz", "/readyz"}
+
+PROBLEM = fields(type=TEXT, title=TEXT, status=NUMBER, detail=TEXT) | {
+    "description": "What went wrong, as RFC 9457 has it; `errors` has a pointer to each place in the request."
+}
+
+PROBLEMS = {
+    400: "The request can't be read, or its cursor is none",
+    401: "Nobody known calls",
+    403: "The caller may not do this",
+    404: "What is named is not there",
+    409: "Somebody else was first, or it has ended",
+    410: "Too late: the question was decided, has expired or was withdrawn",
+    412: "The question is not what was shown",
+    413: "The body is too large",
+    422: "A value can't be used",
+    428: "If-Match is missing",
+    429: "Too many streams are open",
+    503: "The store can't be reached; Retry-After says when to try again",
+}
+
+
+def complete(document: dict[str, Any]) -> dict[str, Any]:
+    """Add to FastAPI's document what the routes answer, and which problems."""
+    schemas = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["ProblemDocument"] = PROBLEM
+    kinds = [value.kind if isinstance(value, Listing) else value for value in ANSWERS.values()]
+    types = {kind for kind in kinds if isinstance(kind, type)}
+    bodies, shared = TypeAdapter.json_schemas(
+        [(kind.__name__, "serialization", TypeAdapter(kind)) for kind in types],
+        ref_template=PLACE + "{model}",
+    )
+    ours = shared.get("$defs", {}) | {name: body for (name, _), body in bodies.items() if "$ref" not in body}
+    for body in ours.values():
+        as_written(body)
+    for name, body in ours.items():
+        if schemas.setdefault(name, body) != body:
+            raise AssertionError(f"two shapes have the name {name}")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _describe(f"{method} {path}", operation)
+    return document
+
+
+def _describe(route: str, operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    if route in ANSWERS:
+        content = {"application/json": {"schema": _schema(ANSWERS[route])}}
+        (good,) = (code for code in responses if code.startswith("2"))
+        responses[good].setdefault("content", {}).update(content)
+        if route == "post /v1/runs:batch":
+            begun = fields(job_id=TEXT, **MATCHES)
+            responses["202"] = {"description": "The job", "content": {"application/json": {"schema": begun}}}
+    for status in sorted(_problems(route, operation)):
+        content = {MEDIA_TYPE: {"schema": {"$ref": f"{PLACE}ProblemDocument"}}}
+        responses[str(status)] = {"description": PROBLEMS[status], "content": content}
+
+
+def _schema(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Listing):
+        items = {"type": "array", "items": _schema(answer.kind)}
+        return fields(items=items, next=TEXT_OR_NULL, **answer.more)
+    return {"$ref": PLACE + answer.__name__} if isinstance(answer, type) else answer
+
+
+def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
+    method, _, path = route.partition(" ")
+    if path in OPEN:
+        yield from {503} if path == "/readyz" else ()
+        return
+    yield from (401, 403, 503)
+    names = {parameter["name"] for parameter in operation.get("parameters", ())}
+    if "{" in path or method != "get":
+        yield 404
+    if names or "requestBody" in operation:
+        yield 422
+    if "cursor" in names:
+        yield 400
+    if method != "get":
+        yield from (400, 409, 413)
+        if path.startswith("/v1/questions"):
+            yield 410
+    if "If-Match" in names or "if-match" in names:
+        yield from (412, 428)
+    if any("text/event-stream" in answer.get("content", ()) for answer in operation["responses"].values()):
+        yield 429
