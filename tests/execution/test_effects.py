@@ -446,6 +446,16 @@ def test_a_node_runs_once_it_is_approved(run_graph):
     assert (ran, run.status) == ([{"total": 120}], Status.COMPLETED)
 
 
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED])
+def test_a_graph_inside_another_ends_with_what_was_approved(run_graph, status):
+    """Its node is approved in one visit and settled in a later delivery, which has the same key."""
+    builder = GraphBuilder()
+    builder.add_node(chain(work=lambda ctx: 1 // (status == "completed")).build(), "inner", approval=ONE)
+    run = run_graph(builder.build())
+    vote(run, "ana")
+    assert (run.status, endings(run)) == (status, [(f"{run.id}.inner.1", status)])
+
+
 @pytest.mark.parametrize(
     ("decision", "response", "status"),
     [("reject", None, Status.FAILED), ("respond", "by hand", Status.COMPLETED)],
