@@ -19,13 +19,13 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import apply_deed, principal_of, proven, requester_of
+from runner.operations.votes import Sign, apply_deed, inherited, principal_of, proven, requester_of
 from runner.records import codec
 from runner.records.approvals import Principal, Voter
 from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
-from runner.records.messages import deed_body, start_body, vote_body
+from runner.records.messages import deed_body, key_of, start_body, vote_body
 from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
@@ -202,6 +202,8 @@ class Run:
         visit: int | None = None,
         input: object = UNCHANGED,  # noqa: A002 - that is what it is
         tags: Mapping[str, str] | None = None,
+        by: Principal | str | None = None,
+        sign: Sign | None = None,
     ) -> Self:
         """Start a new run in which a node of this one starts again; this run is not changed.
 
@@ -213,12 +215,19 @@ class Run:
         the task is the run's. The new run has the same task, state and tags, and the tag `forked_from`. A
         node of which only some visits are kept starts without its memory of them.
 
+        `by` is who forks it: the new run's requester, for whom asked for this one, so that rules exclude all
+        of them. It is signed by `sign`, or with RUNNER_SIGNING_KEY. Without `by` the requester is this run's,
+        and unsigned.
+
         Raises:
             NotFoundError: there is no such run, node or visit. UsageError: the node has not run yet.
             UnstorableError: the input can't be stored. ConflictError: too little of the run was recorded.
         """
         new_input = () if input is UNCHANGED else (input,)
-        forked = recovery.fork(self._engine, self.id, node, visit, tags=tags, new_input=new_input)
+        asked = inherited(self._engine, self.id, by, {"fork": self.id, "node": node}, sign)
+        forked = recovery.fork(
+            self._engine, self.id, node, visit, tags=tags, new_input=new_input, requester=asked
+        )
         return type(self)(forked, self._engine)
 
     def again(
@@ -228,8 +237,12 @@ class Run:
         invocation_state: Mapping[str, object] | None = None,
         tags: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
+        by: Principal | str | None = None,
+        sign: Sign | None = None,
     ) -> Self:
         """Start a new run of the same graph from its beginning; what is not passed is as in this run.
+
+        `by` and `sign` are as with `fork`.
 
         Raises:
             NotFoundError: the run is gone, or no worker has its graph.
@@ -242,6 +255,7 @@ class Run:
             invocation_state=state if invocation_state is None else invocation_state,
             tags=snapshot.tags if tags is None else tags,
             idempotency_key=idempotency_key,
+            requester=inherited(self._engine, self.id, by, {"again": self.id}, sign),
         )
         return type(self)(run_id, self._engine)
 
@@ -284,13 +298,15 @@ class Client:
         tags: Mapping[str, str] | None = None,
         on_end: str | None = None,
         requester: Principal | str | None = None,
+        on_behalf_of: Sequence[Principal | str] = (),
         proof: Mapping[str, object] | None = None,
     ) -> Run:
         """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
         No worker has to run yet: the first one that has the graph takes it.
         `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
-        `requester` is who asks for it, whom a rule may exclude from deciding; `proof` is the signature of
+        `requester` is who asks for it, whom a rule may exclude from deciding; where that is a bot or a
+        service, `on_behalf_of` is for whom, and they are excluded as well. `proof` is the signature of
         `approvals.start_body`.
 
         Raises:
@@ -300,7 +316,8 @@ class Client:
         self._load_graphs(graph_id)
         body: dict[str, Any] = {}
         if requester is not None:
-            given = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
+            given: dict[str, object] = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
+            given["on_behalf_of"] = [key_of(name) for name in on_behalf_of] or None
             body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
             body = proven(self.engine, body, Principal.read(body["requester"]), proof)
         try:

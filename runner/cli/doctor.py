@@ -68,7 +68,8 @@ class Facts:
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
-    are set, or ""; `limited` are graphs whose runs stay in the first.
+    are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
+    keys of decisions, or "".
     """
 
     vitals: ServerInfo
@@ -95,6 +96,7 @@ class Facts:
     audits: Sequence[Audited] = ()
     audit: str = "off"
     audit_keep: float = 0.0
+    signing: str = ""
 
     @property
     def alive(self) -> list[Worker]:
@@ -188,6 +190,7 @@ def read_facts(settings: Settings) -> Facts:
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),
+        signing=signing_problem(settings.signing_key, settings.decision_keys),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
@@ -268,6 +271,21 @@ def _is_open_to_network(url: str) -> bool:
     return not is_local and parts.password is None
 
 
+def signing_problem(signing_key: str, decision_keys: str) -> str:
+    """Say what is wrong with the files of keys; "" where nothing is, or none are set."""
+    from runner.errors import UsageError
+    from runner.execution.decision_keys import DecisionKeys, SigningKey
+
+    try:
+        known = DecisionKeys(decision_keys).read()
+        kid = SigningKey.read(signing_key).kid if signing_key else ""
+    except UsageError as error:
+        return str(error)
+    if not kid or kid in known:
+        return ""
+    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what RUNNER_SIGNING_KEY signs counts at level 0 alone"
+
+
 # -- checks ------------------------------------------------------------------------------------------
 
 OLDEST_VERSION = (6, 2)
@@ -313,6 +331,10 @@ def _settings(facts: Facts) -> Iterator[Check]:
     larger = [f"RUNNER_MAX_{name.upper()}" for name, size in facts.sizes.items() if size > facts.sizes["run"]]
     problem = larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
     yield from _check("settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others.")
+
+
+def _keys(facts: Facts) -> Iterator[Check]:
+    yield from _check("keys", "", facts.signing, "Name the file of its public half for doors and workers.")
 
 
 def _version(facts: Facts) -> Iterator[Check]:
@@ -589,6 +611,7 @@ def _freezes(facts: Facts) -> Iterator[Check]:
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _settings,
+    _keys,
     _version,
     _eviction,
     _disk,

@@ -16,6 +16,7 @@ from runner.authoring.drawing.diagram import SIGNS
 from runner.cli.output import NARROW, Output, compact, short, span, style, times
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
+from runner.records.approvals import plain_name
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ def _heading(run: RunView, now: int) -> Text:
         f"  {elapsed}  ",
         (run.run_id, "dim"),
     )
+    if run.requester:
+        people = (run.requester, *run.on_behalf_of)
+        heading.append(f"  by {one_line(' for '.join(map(plain_name, people)))}", style="dim")
     if run.spent:
         spent = ", ".join(f"{amount} {name.replace('_', ' ')}" for name, amount in spendings(run.spent))
         heading.append(f"  spent {spent}", style="dim")

@@ -249,9 +249,9 @@ def show(context: CommandContext, run_id: str) -> None:
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
-    archive only), then what its agents have spent of budgets per run (spent, counter, amount), then each
-    node (node, id, status, visit, attempts, milliseconds, output or error), then each open question
-    (interrupt, id, node, name, people, reason).
+    archive only), then who asked for it and for whom (requester, principals), then what its agents have
+    spent of budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
+    milliseconds, output or error), then each open question (interrupt, id, node, name, people, reason).
     """
     from runner.operations.views import archived_run, read_run
 
@@ -347,6 +347,7 @@ def _show(output: Output, view: RunView) -> None:
 
     head = ("run", view.run_id, view.graph, view.status, view.reason)
     rows: list[tuple[object, ...]] = [(*head, "archived") if view.archived else head]
+    rows += [("requester", view.requester, *view.on_behalf_of)] if view.requester else []
     rows += [("spent", *spending) for spending in spendings(view.spent)]
     rows += _node_rows(view)
     for question in view.interrupts:

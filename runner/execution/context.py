@@ -315,7 +315,7 @@ def claimed_visit(
             token.node,
             token.visit,
             routes=tuple(routes),
-            judge=VisitJudge(store, keys or DecisionKeys(), token.run_id, claim.answers),
+            judge=VisitJudge(store, keys or DecisionKeys(), claim),
         ),
         graph_id=claim.graph_id,
         attempt=record.attempt,

@@ -44,6 +44,16 @@ def proofs() -> ModuleType:
     return module
 
 
+def run_name(requester: Mapping[str, Any] | None) -> str:
+    """Return what a run's id is after its partition by the signature of who asks for it; "" without one.
+
+    Raises:
+        UsageError: the signature is none.
+    """
+    body = (requester or {}).get("body")
+    return "" if body is None else str(proofs().run_name(body))
+
+
 class DecisionKeys:
     """The public keys of a file. Thread-safe; share one per process."""
 

@@ -12,12 +12,13 @@ import uuid_utils
 PARTITION_DIGITS = 2
 
 
-def run_id(partition: int = 0) -> str:
+def run_id(partition: int = 0, letters: str = "") -> str:
     """Make a run id: two digits of partition, then a UUID version 7 in 26 letters and digits.
 
     The alphabet of base32hex keeps the order of the bytes, so ids sort by time. Ids are no secrets.
+    `letters` are those of a signed start, see `proofs.run_name`.
     """
-    letters = base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
+    letters = letters or base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
     return f"{partition:0{PARTITION_DIGITS}d}{letters}"
 
 

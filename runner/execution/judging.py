@@ -7,17 +7,18 @@ without one makes no request for this. Keys are read when a rule asks for identi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.definition.calendars import escalates_at
+from runner.definition.registry import PATH
 from runner.errors import UsageError
 from runner.execution.decision_keys import DecisionKeys
 from runner.records import judgement
 from runner.records.approvals import Approval, Rule
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.judgement import Evidence
-from runner.store.interface import Store
+from runner.store.interface import Claim, Store
 
 ANSWERED = "answered:"
 
@@ -28,12 +29,14 @@ MOST_AGAIN = 100
 class VisitJudge:
     """Judges what was decided on the questions of one visit."""
 
-    def __init__(self, store: Store, keys: DecisionKeys, run_id: str, answers: Iterable[Interrupt]) -> None:
-        """Read the votes on those of the answers that were decided by a rule."""
-        self._run_id = run_id
+    def __init__(self, store: Store, keys: DecisionKeys, claim: Claim) -> None:
+        """Read the votes on those of the claim's answers that were decided by a rule."""
+        self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.tenant = store.namespace
         self._store, self._keys = store, keys
-        self._evidence = {answer.id: self._read(answer) for answer in answers if answer.rule is not None}
+        self._evidence = {
+            answer.id: self._read(answer) for answer in claim.answers if answer.rule is not None
+        }
 
     def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
         """Return the decision on a question, if it holds.
@@ -65,10 +68,17 @@ class VisitJudge:
 
     def _read(self, answer: Interrupt) -> Evidence:
         excluded = _excluded(answer.rule or {})
-        requester = self._store.requester(answer.run_id) if "requester" in excluded else None
+        requester, root = None, answer.run_id
+        if "requester" in excluded:
+            requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
         nodes = [entry.removeprefix(ANSWERED) for entry in excluded if entry.startswith(ANSWERED)]
         answered = {node: self._store.answerers(answer.run_id, node) for node in nodes}
-        return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read)
+        return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read, root)
+
+    def _root(self, run_id: str) -> str:
+        """Return the outermost run: for one of a nested graph the store says it."""
+        record = self._store.peek(run_id) if self._nested else None
+        return record.root if record else run_id
 
 
 SCOPES = ("function", "node")

@@ -9,6 +9,7 @@ from runner.definition.model import Topology, map_of
 from runner.definition.registry import PATH, Plan, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
+from runner.execution.decision_keys import run_name
 from runner.execution.nodes import sink_outputs
 from runner.execution.telemetry import callers_trace
 from runner.records import codec, size_limits, validation
@@ -58,7 +59,7 @@ class RunStarter:
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: they are too large.
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
-        plan = self._registry.find(graph_id)
+        plan, name = self._registry.find(graph_id), run_name(requester)
         packed, packed_state = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
         size_limits.check("task", packed, self._store.max_bytes)
         size_limits.check("invocation_state", packed_state, self._store.max_bytes)
@@ -72,7 +73,7 @@ class RunStarter:
                     "who asked for the run, so nothing was started: pass requester."
                 )
         start = Start(
-            run_id=run_id or ids.run_id(self._store.partition(graph_id, key)),
+            run_id=run_id or ids.run_id(self._store.partition(graph_id, key or name or None), name),
             graph_id=graph_id,
             fingerprint=plan.topology.fingerprint if plan else None,
             task=packed,

@@ -134,7 +134,7 @@ def _counted(view: QuestionView, standing: Standing) -> QuestionView:
     rule, tally = Rule.thawed(view.rule or {}), standing.tally
     return replace(
         view,
-        rule_words=in_words(rule, view.requester),
+        rule_words=in_words(rule, view.requester, view.on_behalf_of),
         have=max(tally.effects.values(), default=0),
         need=rule.steps[tally.stage].need,
         against=tally.against,

@@ -19,6 +19,7 @@ from runner import scheduler
 from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import ids
+from runner.execution.decision_keys import run_name
 from runner.execution.engine import Engine
 from runner.records import codec
 from runner.records.codec import JSON
@@ -363,12 +364,13 @@ def undone_entries(
 
 @dataclass(frozen=True, slots=True)
 class ForkOptions:
-    """A fork's id and tags, and with `edited` the packed `input` of the node that starts again."""
+    """A fork's id, tags and requester, and with `edited` the packed `input` of the node that starts again."""
 
     run_id: str
     tags: Mapping[str, str] = field(default_factory=dict)
     edited: bool = False
     input: JSON = None
+    requester: Mapping[str, JSON] | None = None
 
 
 def fork(
@@ -379,11 +381,12 @@ def fork(
     *,
     tags: Mapping[str, str] | None = None,
     new_input: Sequence[object] = (),
+    requester: Mapping[str, JSON] | None = None,
 ) -> str:
     """Start a new run in which a visit of a node starts again, the latest unless named; return its id.
 
     Everything that had completed and does not depend on that visit is kept; the rest starts again.
-    `new_input` holds the node's new input, or nothing.
+    `new_input` holds the node's new input, or nothing; for `requester` see `Start`.
 
     Raises:
         NotFoundError: there is no such run, node or visit.
@@ -391,8 +394,9 @@ def fork(
         ConflictError: what the run has kept does not lead to the node, or its shape is gone.
     """
     packed = codec.pack(new_input[0], "input") if new_input else None
-    new_id = ids.run_id(int(run_id[: ids.PARTITION_DIGITS])) if run_id[:1].isdecimal() else ids.run_id()
-    options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed)
+    partition = int(run_id[: ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
+    new_id = ids.run_id(partition, run_name(requester))
+    options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester)
     reply = engine.store.fork(plan_fork(engine.store, run_id, node, visit, options))
     if reply.word != "forked":
         raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
@@ -424,6 +428,7 @@ def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: 
             snapshot.task,
             snapshot.invocation_state,
             tags,
+            requester=options.requester,
         ),
         record.run_id,
         records,

@@ -75,6 +75,7 @@ class RunView(RunHead):
     `interrupts` are the open ones and `size` is in bytes, both including child runs; 0 for an `archived` run,
     which the store does not have any more. `spent` is what agents have spent of budgets per run, in the
     outermost run; a cost is in millionths. `frozen` says what keeps its nodes from running, if anything does.
+    `requester` is the principal who asked for it, `on_behalf_of` for whom.
     """
 
     task: Any
@@ -86,6 +87,8 @@ class RunView(RunHead):
     archived: bool = False
     spent: dict[str, Sum] = field(default_factory=dict)
     frozen: str = ""
+    requester: str = ""
+    on_behalf_of: tuple[str, ...] = ()
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ def read_run(store: Store, run_id: str) -> RunView:
     Raises:
         NotFoundError: there is no such run.
     """
-    snapshot = existing(store.read(run_id), run_id)
+    snapshot, asked = existing(store.read(run_id), run_id), store.requester(run_id) or {}
     events: dict[str, list[Event]] = {}
     for event in all_events(store, run_id):
         events.setdefault(event.node, []).append(event)
@@ -113,6 +116,8 @@ def read_run(store: Store, run_id: str) -> RunView:
         size=snapshot.size,
         spent=store.spent(run_id),
         frozen="" if snapshot.record.is_final else _frozen(store, snapshot.record.graph_id, events),
+        requester=asked.get("principal", ""),
+        on_behalf_of=tuple(asked.get("on_behalf_of", ())),
     )
 
 

@@ -6,7 +6,7 @@ A question without a rule takes a vote, too: as the answer that it means.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,9 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.judgement import level_of
 from runner.records.validation import mismatch
+
+Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
+"""Returns a message with its proof, or as it is."""
 
 MOST_CLAIMED = 30 * 86_400
 """Seconds that a claim holds at most."""
@@ -191,21 +194,54 @@ def proven(
 
 
 def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return who asks for a run as it is stored: the principal, and the message where a proof is in it.
+    """Return who asks for a run as it is stored: the principal, for whom, and the message if it is signed.
+
+    Where this process has no keys the proof is not checked: the worker that needs it does.
 
     Raises:
-        UsageError: the requester is no principal, or the proof does not hold.
+        UsageError: somebody is no principal, or the proof does not hold.
     """
-    principal = Principal.read(str(body["requester"])).key
-    if body.get("proof") is None:
-        return {"principal": principal}
+    sent: Mapping[str, Any] = body
+    principal = Principal.read(str(sent["requester"])).key
+    requester: dict[str, JSON] = {"principal": principal}
+    if sent.get("on_behalf_of"):
+        requester["on_behalf_of"] = [Principal.read(name).key for name in sent["on_behalf_of"]]
+    if sent.get("proof") is None:
+        return requester
+    keys = engine.decision_keys.read()
     try:
-        proofs().verify(body, engine.decision_keys.read(), now=time.time(), who="requester")
+        if keys:
+            proofs().verify(body, keys, now=time.time(), who="requester")
     except UsageError:
         raise
     except RunnerError as error:
         raise UsageError(f"nothing was started for {principal}: {error}") from error
-    return {"principal": principal, "body": {name: part for name, part in body.items() if name != "reply_to"}}
+    return {**requester, "body": {name: part for name, part in body.items() if name != "reply_to"}}
+
+
+def inherited(
+    engine: Engine,
+    run_id: str,
+    by: Principal | str | None,
+    body: dict[str, JSON],
+    sign: Sign | None = None,
+) -> dict[str, JSON] | None:
+    """Return who asks for a run that is made from another one, `by` somebody; None where nobody is known.
+
+    `body` says what is done. All who asked for the other run ask for this one, too.
+
+    Raises:
+        UsageError: `by` is no principal.
+    """
+    source = engine.store.requester(run_id) or {}
+    people = [name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name]
+    if by is None:
+        # What was signed was the start of the other run.
+        return {name: part for name, part in source.items() if name != "body"} or None
+    principal = principal_of(by)
+    behalf = [name for name in people if name != principal.key]
+    body = {"v": 2, **body, "requester": principal.key, **({"on_behalf_of": behalf} if behalf else {})}
+    return requester_of(engine, sign(body) if sign else signed(engine, body, principal))
 
 
 def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:

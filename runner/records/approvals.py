@@ -308,14 +308,14 @@ def forbidden(
     rule: Rule,
     voter: Voter,
     *,
-    requester: str = "",
+    requesters: Collection[str] = (),
     answered: Mapping[str, frozenset[str]] | None = None,
     escalated: Sequence[str] = (),
     stage: int = 0,
 ) -> str:
     """Return why a voter may not vote in a stage, or "".
 
-    `requester` and `answered` (by node) are keys of principals; `escalated` are selectors that have become
+    `requesters` and `answered` (by node) are keys of principals; `escalated` are selectors that have become
     eligible.
     """
     if voter.doubt:
@@ -328,7 +328,7 @@ def forbidden(
         return "not one of those who may decide this"
     for entry in {*rule.exclude, *step.exclude}:
         form = selector(entry)
-        if form == "requester" and key == requester:
+        if form == "requester" and key in requesters:
             return "who asked for this does not decide it"
         node = form.removeprefix("answered:")
         if form != node and key in (answered or {}).get(node, frozenset()):
@@ -465,13 +465,13 @@ def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
 class Facts:
     """What decides who may vote besides the rule.
 
-    `requester` is the key of who started the run, `answered` has by node the keys of those who answered it,
-    `escalated` are selectors that have become eligible; `lent` is the stage in which the voter may stand in
-    for somebody eligible, `gave` is true for one who has delegated. `original` is the effect of approving
-    what was shown, `voted_in` the round in which the voter has voted before.
+    `requesters` are the keys of who started the run and for whom, `answered` has by node the keys of those
+    who answered it, `escalated` are selectors that have become eligible; `lent` is the stage in which the
+    voter may stand in for somebody eligible, `gave` is true for one who has delegated. `original` is the
+    effect of approving what was shown, `voted_in` the round in which the voter has voted before.
     """
 
-    requester: str = ""
+    requesters: Collection[str] = ()
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     escalated: Sequence[str] = ()
     lent: int | None = None
@@ -526,7 +526,7 @@ def barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     return forbidden(
         rule,
         voter,
-        requester=facts.requester,
+        requesters=facts.requesters,
         answered=facts.answered,
         escalated=escalated,
         stage=stage,

@@ -167,10 +167,14 @@ def of_event(
     )
 
 
-def started(run: RunRecord, created: int, requester: str = "") -> dict[str, JSON]:
+def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
     """Build the first entry of a run, also where it is audited only from its first question on."""
-    outcome = {"graph": _text(run.graph_id), "root": run.root if run.root != run.run_id else ""}
-    return entry(STARTED, at=created, run=run.run_id, actor=requester, outcome=outcome)
+    outcome: dict[str, JSON] = {
+        "graph": _text(run.graph_id),
+        "root": run.root if run.root != run.run_id else "",
+        "on_behalf_of": ", ".join(requester.get("on_behalf_of", ())),
+    }
+    return entry(STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome)
 
 
 def removed(run: RunRecord, at: int) -> dict[str, JSON]:

@@ -173,7 +173,7 @@ def facts(
     """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
     key = deed.voter.principal.key
     return Facts(
-        requester=question.requester,
+        requesters=(question.requester, *question.on_behalf_of),
         answered=deed.answered,
         escalated=escalated(question, now),
         lent=lent(question, deed, standing, part),

@@ -89,9 +89,9 @@ class Interrupt:
 
     With a `rule` (as `Rule.frozen` writes it) it is decided by votes, and its digest has the form
     `digest_v` 2. `action` is the preimage of what would run, `requester` the principal who started the run,
-    `place` the graph, fingerprint, root and path of its run when it was asked, `escalates_at` (ms) when
-    others become eligible. `decision` and `effect` are what the votes came to; `used` says what was done by
-    it: the idempotency `key`, the `effect`, when (`at`).
+    `on_behalf_of` for whom, `place` the graph, fingerprint, root and path of its run when it was asked,
+    `escalates_at` (ms) when others become eligible. `decision` and `effect` are what the votes came to;
+    `used` says what was done by it: the idempotency `key`, the `effect`, when (`at`).
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -124,6 +124,7 @@ class Interrupt:
     reminded: int = 0
     rule: dict[str, Any] | None = None
     requester: str = ""
+    on_behalf_of: list[str] = field(default_factory=list)
     action: dict[str, Any] | None = None
     risk: str = ""
     digest_v: int = 1
@@ -250,6 +251,7 @@ class Address:
 OF_RULES: dict[str, Any] = {
     "rule": None,
     "requester": "",
+    "on_behalf_of": [],
     "action": None,
     "risk": "",
     "digest_v": 1,
@@ -370,6 +372,7 @@ def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
         "name": interrupt.name,
         "number": interrupt.number,
         "requester": interrupt.requester,
+        **({"on_behalf_of": [*interrupt.on_behalf_of]} if interrupt.on_behalf_of else {}),
         "action": None if action is None else digests.digest("action", action),
         "shown": {"title": interrupt.name, "reason": interrupt.reason},
         "response_schema": interrupt.response_schema,

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import ApprovalMismatch, RunnerError
 from runner.records import approvals, ballots, codec, interrupts
-from runner.records.approvals import Approval, Count, Facts, Rule, Tally, Vote, Voter
+from runner.records.approvals import Approval, Count, Facts, Principal, Rule, Tally, Vote, Voter
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 if TYPE_CHECKING:
     from runner.records.proofs import Key, Proved
+
+PARTITION = 2
+"""Characters of a run id that name its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,15 @@ class Evidence:
     """What a decision rests on.
 
     `votes` are those of the question as they are stored, in order. `requester` has the `principal` who asked
-    for the run and the signed `body` that said so. `answered` has, by node, those who answered what the rule
-    excludes. `keys` reads the keys that check proofs, by `kid`.
+    for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
+    those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`.
     """
 
     votes: Sequence[Mapping[str, Any]] = ()
     requester: Mapping[str, Any] | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     keys: Callable[[], Mapping[str, Key]] = dict
+    root: str = ""
 
 
 def level_of(rule: Rule) -> int:
@@ -99,6 +103,7 @@ def _check_question(asked: Interrupt, stored: Interrupt) -> None:
         digest_v=stored.digest_v,
         place=stored.place,
         requester=stored.requester,
+        on_behalf_of=stored.on_behalf_of,
         asked_at=stored.asked_at,
     )
     ours, theirs = interrupts.preimages(now), interrupts.preimages(stored)
@@ -163,7 +168,7 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
     """Count votes as their proofs have them; what is stored beside a proof must follow from it."""
     keys = evidence.keys()
     facts = Facts(
-        _requester(rule, stored, evidence.requester, keys),
+        _requesters(rule, stored, evidence, keys),
         evidence.answered,
         original=ballots.approved(stored),
     )
@@ -266,15 +271,14 @@ def _check_stated(
         )
 
 
-def _requester(
-    rule: Rule, stored: Interrupt, requester: Mapping[str, Any] | None, keys: Mapping[str, Key]
-) -> str:
-    """Return who asked for the run; where the rule excludes them, by a proof that holds."""
+def _requesters(rule: Rule, stored: Interrupt, evidence: Evidence, keys: Mapping[str, Key]) -> frozenset[str]:
+    """Return who asked for the run; where the rule excludes them, by a proof that holds for this run."""
+    people = frozenset({stored.requester, *stored.on_behalf_of})
     if not approvals.excludes_requester(rule):
-        return stored.requester
-    from runner.records.proofs import ProofRefused, verify  # noqa: PLC0415 - as above
+        return people
+    from runner.records.proofs import ProofRefused, run_name, verify  # noqa: PLC0415 - as above
 
-    body = (requester or {}).get("body") or {}
+    body = (evidence.requester or {}).get("body") or {}
     try:
         key = verify(body, keys, now=None, who="requester").principal.key
     except ProofRefused as error:
@@ -282,9 +286,12 @@ def _requester(
             f"the rule of {stored.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
-    if key != stored.requester:
+    proved = frozenset({key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())})
+    if key != stored.requester or proved != people:
         raise ApprovalMismatch(f"{stored.name!r} names another requester than the one who signed the start.")
-    return key
+    if evidence.root[PARTITION:] != run_name(body):
+        raise ApprovalMismatch(f"who asked for the run of {stored.name!r} has signed the start of another.")
+    return proved
 
 
 def _escalated(rule: Rule, stored: Interrupt, proved: Proved) -> list[str]:

@@ -72,6 +72,8 @@ class AnswerMessage(Message):
         return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
 
 
+MOST_BEHALF = 10
+
 ShownAt = Field(
     default=0,
     ge=0,
@@ -184,6 +186,9 @@ class RequestMessage(StartMessage):
         max_length=MAX_TEXT,
         description="who asks for the run: `kind:issuer|subject`, or a name",
     )
+    on_behalf_of: list[str] | None = Field(
+        default=None, max_length=MOST_BEHALF, description="of a bot or a service: for whom it asks"
+    )
     proof: dict[str, Any] | None = Proof
 
 
@@ -247,7 +252,8 @@ def deed_body(
 def start_body(graph: str, task: object, requester: Principal | str, **optional: object) -> dict[str, JSON]:
     """Return the message of a start for somebody, as it is signed: what is not set is left out.
 
-    `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end.
+    `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and on_behalf_of,
+    a list of principals.
 
     Raises:
         UsageError: the requester is no principal. UnstorableError: the task can't be stored.

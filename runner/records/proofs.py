@@ -176,6 +176,25 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
     return DOMAIN + canonical(covered, "the decision")
 
 
+def run_name(start: Mapping[str, Any]) -> str:
+    """Return the id, less its partition, of the run that a signed message starts: it starts no other.
+
+    It is the id of a run (a UUID version 7 in 26 letters and digits) of the time of the signature, whose
+    other bits are a hash of what was signed.
+
+    Raises:
+        UsageError: the proof has no time. UnstorableError: it has values that other languages read as others.
+    """
+    proof = start.get("proof")
+    issued = proof.get("iat") if isinstance(proof, Mapping) else None
+    if type(issued) is not int or not 0 <= issued < 1 << 38:
+        raise UsageError("the proof of a start needs iat, in whole seconds since 1970.")
+    hashed = hashlib.sha256(signed_bytes(start)).digest()
+    version, variant = 0x70 | hashed[0] & 0x0F, 0x80 | hashed[2] & 0x3F
+    name = (issued * 1000).to_bytes(6) + bytes([version, hashed[1], variant]) + hashed[3:10]
+    return base64.b32hexencode(name).decode().rstrip("=").lower()
+
+
 def sign(
     decision: Mapping[str, JSON],
     key: Ed25519PrivateKey | bytes,

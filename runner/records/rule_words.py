@@ -16,13 +16,19 @@ LEVELS = (
 )
 
 
-def in_words(rule: Rule, requester: str = "") -> str:
+def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) -> str:
     """Describe who may decide by a rule, how many are needed, and what ends it.
 
-    `requester` is the key of who asked for the run.
+    `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom.
     """
     head = ", then ".join(_step(step, rule) for step in rule.steps)
-    parts = [head, *_excluded(rule, requester), *_ends(rule), *_delegated(rule), *_escalations(rule)]
+    parts = [
+        head,
+        *_excluded(rule, requester, on_behalf_of),
+        *_ends(rule),
+        *_delegated(rule),
+        *_escalations(rule),
+    ]
     return "; ".join(parts)
 
 
@@ -59,13 +65,14 @@ def _step(step: Rule, rule: Rule) -> str:
     return words + (f", at most {_span(age)} ago" if age else "")
 
 
-def _excluded(rule: Rule, requester: str) -> list[str]:
+def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[str]:
     forms = list(dict.fromkeys(entry for step in (rule, *rule.steps) for entry in step.exclude))
     names = []
     for form in map(selector, forms):
         node = form.removeprefix("answered:")
         if form == "requester":
             names.append(f"{person(requester)} who asked for it" if requester else "who asked for it")
+            names += [f"{person(key)} for whom that was" for key in on_behalf_of]
         elif node != form:
             names.append(f"who answered {node}")
         else:

@@ -6,6 +6,8 @@ roles), signed, so that a worker can check it again. Without it the decision cou
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,11 @@ def start_for(
     return served.client.start(
         graph, task, idempotency_key=key, requester=person.principal, proof=proof, **given
     )
+
+
+def signer(served: Services, person: Person) -> Callable[[dict[str, JSON]], dict[str, JSON]]:
+    """Return what signs a message of a person, with the server's key if it has one."""
+    return functools.partial(_signed, served, person)
 
 
 def _signed(served: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:

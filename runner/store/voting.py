@@ -193,7 +193,7 @@ def _release(case: Case) -> Done | Receipt:
 
 def _comment(case: Case) -> Done | Receipt:
     """Note what somebody says who may vote, or who asked for the run."""
-    refusal = case.unsure() if case.key == case.facts.requester else case.barred()
+    refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
     comments = case.standing.comments + 1
     return refusal or Done(replace(case.standing, comments=comments), {"comment": case.deed.comment})
 

@@ -124,7 +124,7 @@ class KeptRun(View, Protocol):
     def decide(self, answer: Answer, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
 
-    def requester(self) -> str:
+    def requester(self) -> Mapping[str, Any]:
         """Return the key of the principal who started the run's root; "" when that is not known."""
 
     def standing(self, interrupt_id: str) -> Standing:
@@ -361,7 +361,9 @@ def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
     }
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
     _forget_votes(run, question.id)
-    placed = replace(question, place=place, requester=run.requester(), escalates_at=escalates)
+    asked = run.requester()
+    people = {"requester": asked.get("principal", ""), "on_behalf_of": [*asked.get("on_behalf_of", ())]}
+    placed = replace(question, place=place, escalates_at=escalates, **people)
     return replace(placed, digest=interrupts.digest(placed))
 
 

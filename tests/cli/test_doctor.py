@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine
+from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine, signing_problem
 from runner.cli.output import without_password
+from runner.operations.keys import KeySet
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
 from tests.waiting import wait_until
@@ -112,6 +114,7 @@ CASES = [
         ]
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
+    ("keys", WARN, replace(WELL, signing="no such file")),
 ]
 
 
@@ -150,6 +153,18 @@ def test_what_a_crash_of_the_store_may_lose_is_reported(fsync, detail):
 
     assert disk.result == PASS
     assert detail in disk.detail
+
+
+def test_a_key_that_signs_must_be_known(tmp_path):
+    """What a process signs needs the public half; without a key, or with both, nothing is wrong."""
+    public, private, other = (str(tmp_path / name) for name in ("keys.json", "own.json", "other.json"))
+    KeySet(public).make("own", Path(private), level=1)
+    KeySet(other).make("other", tmp_path / "unused.json", level=1)
+
+    assert signing_problem("", "") == signing_problem(private, public) == ""
+    assert "no key 'own'" in signing_problem(private, "")
+    assert "no key 'own'" in signing_problem(private, other)
+    assert "no private key" in signing_problem(public, public)
 
 
 def test_doctor_looks_at_a_real_store_and_worker(cli):

@@ -10,12 +10,25 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Client, Graph
-from runner.approvals import Action, Approval, Auth, Principal, Rule, SigningKey, deed_body, vote_body
+from runner.approvals import (
+    Action,
+    Approval,
+    Auth,
+    Principal,
+    Rule,
+    SigningKey,
+    deed_body,
+    start_body,
+    vote_body,
+)
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ResponseError, UsageError
 from runner.execution.decision_keys import DecisionKeys
+from runner.execution.engine import Engine
 from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
-from runner.records.proofs import encoded
+from runner.operations.questions import read_question
+from runner.operations.views import read_run
+from runner.records.proofs import encoded, run_name
 from tests.graphs import Bench, single, wired
 
 REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})
@@ -49,7 +62,8 @@ class Asking:
         self.approvals: list[Any] = []
         self.bench = Bench(graph or single(lambda ctx: self._ask(ctx, options)))
         self.bench.engine.directory = f"{__name__}:people"
-        self.client = Client(store=self.bench.store, dispatcher=self.bench)
+        registry = self.bench.engine.registry
+        self.client = Client(store=self.bench.store, dispatcher=self.bench, registry=registry)
         self.client.engine.directory = self.bench.engine.directory
 
     def _ask(self, ctx: Any, options: dict[str, Any]) -> str:
@@ -476,3 +490,95 @@ def test_a_rule_that_asks_for_identity_takes_signed_deeds_alone(public):
         "counted",
         "accepted",
     ]
+
+
+FOUR_EYES = Rule(exclude=["requester"])
+
+
+def test_a_bot_and_for_whom_it_asks_do_not_decide():
+    """Both are excluded, by client and by message; question, run and audit name both."""
+    team = asking_for(on_behalf_of=["ana"])
+    run = team.client.run(team.bench.run_id)
+
+    question = team.client.interrupt(team.question)
+    assert (question.requester, question.on_behalf_of) == ("service:|bot", ["human:|ana"])
+    assert "ana for whom that was" in read_question(team.bench.store, question).rule_words
+    view = read_run(team.bench.store, run.id)
+    assert (view.requester, view.on_behalf_of) == ("service:|bot", ("human:|ana",))
+    assert [team.vote(who) for who in ("service:|bot", "ana", "ben")] == [
+        "forbidden",
+        "forbidden",
+        "accepted",
+    ]
+    message = {"v": 2, "graph": "bench", "task": 1, "requester": "service:|bot", "on_behalf_of": ["eve"]}
+    started = judge_start(team.bench.engine, sent(message))
+    assert started.receipt is not None
+    assert team.bench.store.requester(started.receipt.run_id or "") == {
+        "principal": "service:|bot",
+        "on_behalf_of": ["human:|eve"],
+    }
+
+
+def asking_for(**options: Any) -> Asking:
+    """Start a run by a bot, whose node asks with four eyes."""
+    team = Asking(rule=FOUR_EYES, action=REFUND)
+    team.bench.run_id = team.client.start("bench", "task", requester="service:|bot", **options).id
+    team.bench.finish()
+    return team
+
+
+@pytest.mark.parametrize("made", ["fork", "again"])
+def test_who_makes_a_run_from_another_asks_for_it_too(made):
+    """Four eyes hold in forks: of the one who forks, and of all who asked for the run before."""
+    team = asking_for(on_behalf_of=["ana"])
+    source = team.client.run(team.bench.run_id)
+
+    for by, people in (
+        ("ben", {"principal": "human:|ben", "on_behalf_of": ["service:|bot", "human:|ana"]}),
+        ("ana", {"principal": "human:|ana", "on_behalf_of": ["service:|bot"]}),
+        (None, {"principal": "service:|bot", "on_behalf_of": ["human:|ana"]}),
+    ):
+        run = source.fork("a", by=by) if made == "fork" else source.again(by=by)
+        team.bench.run_id = run.id
+        team.bench.finish()
+        assert team.bench.store.requester(run.id) == people
+        assert team.client.interrupt(team.question).on_behalf_of == people["on_behalf_of"]
+        excluded = [people["principal"], *people["on_behalf_of"]]
+        assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(excluded) + ["accepted"]
+    if made == "fork":
+        assert team.client.start("bench", "task").fork("a").id  # nobody is known: none is made up
+
+
+def test_a_signed_start_is_one_run(public):
+    """Its id follows from the signature, so a message that comes twice starts it once, by whatever door."""
+    team = Asking(rule=FOUR_EYES, action=REFUND)
+    team.bench.engine.decision_keys = DecisionKeys(public)
+    message = DOOR.sign(start_body("bench", "task", "human:|ana"))
+
+    ids = []
+    for number in (1, 2):
+        receipt = judge_start(team.bench.engine, sent(message, number)).receipt
+        assert receipt is not None
+        ids.append(receipt.run_id)
+    assert ids == ["00" + run_name(message)] * 2
+    other = judge_start(
+        team.bench.engine, sent(DOOR.sign(start_body("bench", "task", "human:|ana")), 3)
+    ).receipt
+    assert other is not None
+    assert other.run_id not in ids
+    forged = judge_start(team.bench.engine, sent({**message, "requester": "human:|ben"}, 4))
+    assert forged.disposition is Disposition.DEAD
+
+
+def test_a_level_of_0_needs_no_keys(monkeypatch):
+    """A door that signs, and knows no public key, votes and starts as one that does not sign."""
+    monkeypatch.setattr(Engine, "signing_key", DOOR)
+    for level, words in (0, ["counted", "forbidden", "accepted"]), (1, ["forbidden"] * 3):
+        team = Asking(rule=Rule(need=2, exclude=["requester"], auth=Auth(level=level)), action=REFUND)
+        team.client.engine.decision_keys = DecisionKeys("")
+        team.bench.run_id = team.client.start("bench", "task", requester="ana").id
+        team.bench.finish()
+        asked = team.client.interrupt(team.question)
+
+        assert [team.vote(who, digest=asked.digest) for who in ("ben", "ana", "cid")] == words
+        assert all("proof" not in vote["body"] for vote in team.bench.store.votes(asked.id))

@@ -156,7 +156,7 @@ def test_who_may_vote(voter, reason):
     """Strangers, the requester, who answered before, agents and the excluded do not decide."""
     rule = Rule(eligible=["group:finance"], exclude=["requester", "answered:look_up", "group:interns"])
 
-    refused = forbidden(rule, voter, requester=BEN.key, answered={"look_up": frozenset({CAT.key})})
+    refused = forbidden(rule, voter, requesters=[BEN.key], answered={"look_up": frozenset({CAT.key})})
     assert refused.startswith(reason)
     assert bool(refused) is bool(reason)
 

@@ -20,7 +20,7 @@ from runner.records.digests import Action
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, preimages
 from runner.records.judgement import Evidence, is_stale, judge, response_of
 from runner.records.messages import deed_body
-from runner.records.proofs import encoded, read_keys, sign, verify
+from runner.records.proofs import encoded, read_keys, run_name, sign, verify
 
 NOW = 1_790_000_000
 LOGIN = "https://login.example"
@@ -59,10 +59,11 @@ START = sign(
     jti="start",
 )
 REQUESTER = {"principal": f"human:{LOGIN}|rob", "body": START}
+RUN = "00" + run_name(START)
 
 
 def asked(rule: Rule = RULE, action: Action | None = CALL, **more: object) -> Interrupt:
-    address = Address("00r", "pay", 1)
+    address = Address(RUN, "pay", 1)
     more = {"expires_in": 3600.0, **more}
     return address.ask("refund", {"why": "broken"}, scope="tool:1", rule=rule, action=action, **more)
 
@@ -150,7 +151,7 @@ EDITED = [
 
 
 def evidence(votes, **more) -> Evidence:
-    return Evidence(votes, **{"requester": REQUESTER, "keys": lambda: KEYS, **more})
+    return Evidence(votes, **{"requester": REQUESTER, "keys": lambda: KEYS, "root": RUN, **more})
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,9 @@ def test_a_decision_holds_for_the_question_that_was_decided(decisions, decision,
         (asked(action=None), "action"),
         (asked(risk="high"), "policy"),
         (asked(on_expire={"response": {"order": "1"}}), "policy"),
-        (Address("00r", "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL), "shown"),
+        (Address(RUN, "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL), "shown"),
         (
-            Address("00r", "pay", 2).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
+            Address(RUN, "pay", 2).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
             "visit",
         ),
         (
@@ -316,6 +317,31 @@ def test_no_byte_of_who_asked_can_be_changed(data):
         judge(asked(), stored, evidence(votes, requester={**REQUESTER, "body": body}))
 
 
+def test_who_asked_is_bound_to_the_run_that_they_started():
+    """The start of one run proves nothing of another, where its requester would be somebody else."""
+    question, stored, votes = CASES[0]
+    assert judge(question, stored, evidence(votes)).approved
+    body = {name: part for name, part in START.items() if name != "proof"}
+    again = sign(body, DOOR, "door", now=NOW - 60, jti="again")
+    with pytest.raises(ApprovalMismatch, match="the start of another"):
+        judge(question, stored, evidence(votes, requester={**REQUESTER, "body": again}))
+
+
+def test_for_whom_a_run_was_started_does_not_decide_it():
+    """A bot asks on behalf of somebody: neither of them is one of the four eyes."""
+    ana = f"human:{LOGIN}|ana"
+    body = {name: part for name, part in START.items() if name != "proof"} | {"on_behalf_of": [ana]}
+    start = sign(body, DOOR, "door", now=NOW - 60, jti="bot")
+    proof = evidence([], requester={**REQUESTER, "body": start}, root="00" + run_name(start))
+    question = asked()
+    for behalf, why in ([], "another requester"), ([ana], "asked for this"):
+        stored, votes = decided(replace(question, on_behalf_of=behalf), *TWO)
+        with pytest.raises(ApprovalMismatch, match=why):
+            judge(question, stored, replace(proof, votes=votes))
+    stored, votes = decided(replace(question, on_behalf_of=[ana]), ("eve", "approve"), ("ben", "approve"))
+    assert judge(question, stored, replace(proof, votes=votes)).approved
+
+
 def test_without_signatures_a_forged_vote_counts():
     """The control of all of the above: at level 0 whoever writes to the store can approve."""
     rule = Rule(need=2)
@@ -345,7 +371,7 @@ def test_only_known_keys_prove_anything(who):
         case "no start":
             requester = None
     with pytest.raises(ApprovalMismatch):
-        judge(asked(), stored, Evidence(votes, requester, keys=lambda: keys))
+        judge(asked(), stored, Evidence(votes, requester, keys=lambda: keys, root=RUN))
 
 
 def test_a_vote_voided_by_an_edit_is_not_counted_after_it():

@@ -174,11 +174,33 @@ def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
     site = Site(redis_url, {"pay": lambda: wired({"ask": ask}).build()})
     run = site.start("pay")
     finance(site, "ana")
+    claim = f"/v1/questions/{run.interrupts()[0].id}:claim"
     unsigned = vote(site, run.interrupts()[0])
+    assert site.http.post(claim, json={"ttl": 60}).status_code == 403
     site.app.state.services.settings = Settings(redis_url=redis_url, signing_key=str(private))
+    assert site.http.post(claim, json={"ttl": 60}).status_code == 200
     signed = vote(site, run.interrupts()[0])
     site.work()
 
     assert unsigned.status_code == 403
     assert signed.json()["status"] == "accepted"
     assert run.result().results["ask"].output == "approve"
+
+
+def test_who_makes_a_run_from_another_does_not_decide_it(site, asked):
+    """The server names who is logged in; a service says for whom it starts a run."""
+    site.as_role("operator", name="dan")
+    forked = site.http.post(f"/v1/runs/{asked.run_id}:fork", json={"node": "refund"}).json()["run_id"]
+    body = {"graph": "refund", "on_behalf_of": ["ben"]}
+    started = site.http.post("/v1/runs", json=body).json()["run_id"]
+    again = site.http.post(f"/v1/runs/{started}:again").json()["run_id"]
+    site.work()
+
+    for run_id, people in (forked, ["dan", "cora"]), (started, ["dan", "ben"]), (again, ["dan", "ben"]):
+        shown = site.http.get(f"/v1/runs/{run_id}").json()
+        assert [shown["requester"], *shown["on_behalf_of"]] == [f"human:|{name}" for name in people]
+        for name in people:
+            finance(site, name)
+            assert vote(site, site.client.run(run_id).interrupts()[0]).status_code == 403
+        site.as_role("operator", name="dan")
+    assert "for <b>cora</b>" in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text

@@ -15,6 +15,7 @@ from runner.operations.views import archived_run, read_run
 from runner.records import codec
 from runner.records.codec import plain
 from runner.records.json_form import document
+from runner.records.messages import MOST_BEHALF, key_of
 from runner.records.run import Status, existing
 from runner.server import streams
 from runner.server.access import OPERATE, SEE, Person
@@ -27,7 +28,7 @@ from runner.server.api.documents import (
     page_document,
     run_document,
 )
-from runner.server.deciding import start_for
+from runner.server.deciding import signer, start_for
 from runner.server.problems import Problem, prefix
 from runner.server.services import Services, services
 from runner.store.interface import Event
@@ -48,6 +49,9 @@ class NewRun(BaseModel):
     task: Any = None
     invocation_state: dict[str, Any] | None = None
     tags: dict[str, str] = Field(default_factory=dict)
+    on_behalf_of: list[str] = Field(
+        default_factory=list, max_length=MOST_BEHALF, description="for whom a service starts it: principals"
+    )
 
 
 class Reason(BaseModel):
@@ -113,6 +117,7 @@ def start(
         key=idempotency_key,
         invocation_state=body.invocation_state,
         tags=body.tags,
+        on_behalf_of=[key_of(name) for name in body.on_behalf_of],
     )
     if idempotency_key is not None:
         _check_same(served, started, body)
@@ -247,11 +252,12 @@ def retry(
 
 @router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
 def fork(
-    request: Request, run_id: str, body: ForkRequest, _: Operates, served: Served, response: Response
+    request: Request, run_id: str, body: ForkRequest, person: Operates, served: Served, response: Response
 ) -> dict[str, str]:
-    """Start a new run that keeps what does not depend on the node."""
+    """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}
-    run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **changes)
+    made: dict[str, Any] = {"by": person.principal, "sign": signer(served, person), **changes}
+    run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **made)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
@@ -260,14 +266,15 @@ def fork(
 def again(
     request: Request,
     run_id: str,
-    _: Operates,
+    person: Operates,
     served: Served,
     response: Response,
     body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
 ) -> dict[str, str]:
-    """Start a new run of the same graph from its beginning."""
+    """Start a new run of the same graph from its beginning; who calls asks for it, too."""
     changes = {"task": body.task} if "task" in body.model_fields_set else {}
-    run = served.client.run(run_id).again(**changes)
+    made: dict[str, Any] = {"by": person.principal, "sign": signer(served, person), **changes}
+    run = served.client.run(run_id).again(**made)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 

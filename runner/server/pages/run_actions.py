@@ -17,6 +17,7 @@ from runner.operations.views import NodeView, RunView, read_run
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
 from runner.server.api.documents import without_payloads
+from runner.server.deciding import signer
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -186,23 +187,25 @@ def retry(request: Request, run_id: str, _: Operates, served: Served) -> Respons
 
 @router.post("/runs/{run_id}/again")
 def again(
-    request: Request, run_id: str, _: Operates, served: Served, task: Annotated[str, Form()] = ""
+    request: Request, run_id: str, person: Operates, served: Served, task: Annotated[str, Form()] = ""
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
-    return back(request, f"/runs/{served.client.run(run_id).again(**_json(task, 'task')).id}")
+    made = {"by": person.principal, "sign": signer(served, person), **_json(task, "task")}
+    return back(request, f"/runs/{served.client.run(run_id).again(**made).id}")
 
 
 @router.post("/runs/{run_id}/fork")
 def fork(
     request: Request,
     run_id: str,
-    _: Operates,
+    person: Operates,
     served: Served,
     node: Annotated[str, Form()],
     value: Annotated[str, Form(alias="input")] = "",
 ) -> Response:
     """Start a new run from a node of this one, with another input if one is given."""
-    return back(request, f"/runs/{served.client.run(run_id).fork(node, **_json(value, 'input')).id}")
+    made = {"by": person.principal, "sign": signer(served, person), **_json(value, "input")}
+    return back(request, f"/runs/{served.client.run(run_id).fork(node, **made).id}")
 
 
 @router.post("/runs/{run_id}/migrate")

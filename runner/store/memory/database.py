@@ -67,7 +67,7 @@ class Database:
         )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
-        asked = root.root_requester if root else str((start.requester or {}).get("principal", ""))
+        asked = root.root_requester if root else dict(start.requester or {})
         beside = (self.semaphores, self.sessions, tags, asked, self.entries)
         run = StoredRun(record, stored, self.clock(), *beside)
         self.runs[record.run_id] = run

@@ -75,7 +75,7 @@ class StoredRun:
     semaphores: Semaphores
     sessions: Sessions
     root_tags: Mapping[str, str]
-    root_requester: str = ""
+    root_requester: Mapping[str, Any] = field(default_factory=dict)
     entries_of_all: list[dict[str, JSON]] = field(default_factory=list)
     audited: int = 0
     ended_at: int = 0
@@ -229,7 +229,7 @@ class StoredRun:
             effect=answer.effect,
         )
 
-    def requester(self) -> str:
+    def requester(self) -> Mapping[str, Any]:
         return self.root_requester
 
     def standing(self, interrupt_id: str) -> Standing:

@@ -376,9 +376,9 @@ class DraftedRun:
         questions.close(self.draft, self.record, answer.interrupt_id, decided)
         self.draft.grow(self.record.root, len(text))
 
-    def requester(self) -> str:
+    def requester(self) -> Mapping[str, Any]:
         stored = self.draft.peek(run_key(self.record.root), "requester")
-        return str(load(stored)["principal"]) if stored else ""
+        return load(stored) if stored else {}
 
     def standing(self, interrupt_id: str) -> Standing:
         return questions.standing(self.draft.get(self.key, questions.votes_field(interrupt_id)))
