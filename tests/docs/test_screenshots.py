@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_pictures_of_the_server_are_small():
+    """The guides load quickly, and the repository stays light."""
+    sizes = [path.stat().st_size for path in DOCS.glob("images/server-*.png")]
+
+    assert len(sizes) == 3
+    assert max(sizes) < 150_000
+
+
+@pytest.mark.slow
+def test_the_pictures_can_be_taken_again(tmp_path):
+    """The script fills a store, serves it, and takes each page that is asked for in both themes."""
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not installed")
+    command = [sys.executable, DOCS / "screenshots.py", tmp_path, "graphs"]
+    subprocess.run(command, check=True, timeout=120)
+
+    assert len(list(tmp_path.glob("graphs-*.png"))) == 6
