@@ -451,6 +451,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         cora, ana, ben = map(page_of, people)
         cora.goto("/runs")
         cora.click("text=Start a run")
+        cora.click("td >> text=Start a run")
         cora.click("button:has-text('Start')")
         cora.wait_for_url("**/runs/0*")
         site.work()

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from runner.definition.model import HIDDEN
 from runner.operations.exports import all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings, with_items
 from runner.records.run import FINAL, Status, existing
-from runner.server.access import Operates, Reads, Seen
+from runner.server.access import Reads, Seen
 from runner.server.api.audit import audit_of
 from runner.server.api.documents import bare_event, without_payloads
-from runner.server.deciding import start_for
 from runner.server.pages.node_drawer import drawer
-from runner.server.pages.rendering import back, page, span
+from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
 from runner.server.pages.run_graph import Level, Place, drawing, find, levels
 from runner.server.pages.timeline import phases, rows
@@ -76,27 +73,8 @@ def list_runs(
         runs=listed.items,
         next=listed.next,
         statuses=["executing", "interrupted", "needs_migration", "completed", "failed", "cancelled"],
-        graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
-        start_key=secrets.token_hex(16),
         filters=filters_of(request),
     )
-
-
-@router.post("/runs")
-def start(
-    request: Request,
-    person: Operates,
-    served: Served,
-    graph: Annotated[str, Form()],
-    task: Annotated[str, Form()] = "null",
-    key: Annotated[str, Form(max_length=100)] = "",
-) -> Response:
-    """Start a run, and show it; a form that is sent twice starts one, by the key of its page."""
-    try:
-        value = json.loads(task)
-    except ValueError as error:
-        raise Problem(422, f"The task is not JSON: {error}.") from error
-    return back(request, f"/runs/{start_for(served, person, graph, value, key=key or None).id}")
 
 
 @router.get("/runs/{run_id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -20,13 +21,15 @@ from runner.operations.views import read_workers
 from runner.records.freezes import scope_of
 from runner.server.access import Administers, Operates, Person, Reads, Seen
 from runner.server.deciding import start_for
-from runner.server.forms import answer_of, fields_of, marked
+from runner.server.forms import WHOLE, answer_of, fields_of, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
 router = APIRouter(include_in_schema=False)
 
+ANYTHING = {"title": "Task", "default": "null"}
+"""The schema of a task of which no function says what it is."""
 
 RECENT = 10
 """Runs on the page of their graph."""
@@ -60,16 +63,25 @@ async def start(request: Request, name: str, person: Operates, served: Served) -
 def _start(
     request: Request, served: Services, person: Person, name: str, key: str | None, sent: Mapping[str, str]
 ) -> Response:
-    task, problems = answer_of(_task_schema(served, name), sent)
+    task, problems = _task(_task_schema(served, name), sent)
     if problems:
         return _graph(request, served, person, name, sent, problems)
     return back(request, f"/runs/{start_for(served, person, name, task, key=key).id}")
 
 
+def _task(schema: Mapping[str, Any], sent: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
+    if schema is not ANYTHING:
+        return answer_of(schema, sent)
+    try:
+        return json.loads(sent.get(WHOLE, "null")), {}
+    except ValueError as error:
+        return None, {WHOLE: f"This is not JSON: {error}."}
+
+
 def _task_schema(served: Services, name: str) -> Mapping[str, Any]:
     plan = served.plan(name)
     schema = task_schema(plan.definition) if plan else None
-    return {"title": "Task, as JSON", "default": "null"} if schema is None else {"title": "Task", **schema}
+    return ANYTHING if schema is None else {"title": "Task", **schema}
 
 
 def _graph(
