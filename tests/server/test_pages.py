@@ -321,6 +321,21 @@ def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     assert "check" in run.result().results
 
 
+def test_home_counts_what_expires_soon(redis_url):
+    """Questions that end within a day, and not those that end later or never."""
+
+    def asking(seconds):
+        return lambda: wired({"ask": lambda ctx: ctx.interrupt("now?", expires_in=seconds)}).build()
+
+    site = Site(redis_url, {"hurry": asking(3_600), "later": asking(3 * 86_400), **GRAPHS})
+    for name in ("hurry", "later", "approval"):
+        site.start(name)
+
+    text = site.http.get("/", headers=HTML).text
+    assert '?due=day">1</a> expires within a day' in text
+    assert ">3</span> open" in text
+
+
 def test_a_schedule_is_made_with_a_form(site):
     """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
     made = send(site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome")

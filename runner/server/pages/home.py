@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from fastapi import APIRouter, Request
@@ -9,6 +10,8 @@ from fastapi.responses import HTMLResponse
 
 from runner.cli.doctor import PASS, examine, read_facts
 from runner.operations.exports import question_of
+from runner.records.approvals import DAY
+from runner.records.listings import InterruptQuery
 from runner.server.access import Seen
 from runner.server.pages.rendering import page
 from runner.server.services import Served
@@ -17,6 +20,9 @@ from runner.store.redis.server_info import Metric, read_metrics
 
 router = APIRouter(include_in_schema=False)
 
+MOST_ENDING = 50
+"""Questions that end within a day are counted up to so many."""
+
 
 @router.get("/")
 def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
@@ -24,6 +30,8 @@ def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
     settings = served.settings
     metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
     oldest = served.client.interrupts(limit=1)
+    day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
+    ending = served.store.open_interrupts(day, MOST_ENDING)
     waits = _sum(metrics, f"{QUEUE_WAIT}_count")
     return page(
         request,
@@ -32,6 +40,7 @@ def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
         runs={one.labels["status"]: int(one.value) for one in metrics if one.name == "runner_runs"},
         open=int(_sum(metrics, "runner_questions_open")),
         oldest=question_of(oldest[0]) if oldest else None,
+        ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",
         workers=int(_sum(metrics, "runner_workers")),
         slots=int(_sum(metrics, "runner_slots")),
         busy=int(_sum(metrics, "runner_slots_busy")),
