@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from runner.approvals import Action, Principal, Rule
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.operations.schedules import Scheduler
+from runner.operations.webhooks import WebhookAdmin
 from runner.records.schedules import Schedule
+from runner.records.webhooks import Delivery, Webhook, attempted
 from runner.server import Person, create_app
 from runner.server.access import GRANTS
 from runner.settings import Settings
@@ -50,7 +53,7 @@ class Shop:
     """Runs of a shop; nodes are run in this process, `clock` is in seconds."""
 
     def __init__(self, url: str) -> None:
-        self.settings = Settings(redis_url=url)
+        self.settings = Settings(redis_url=url, webhook_allow="127.0.0.0/8")
         self.clock = time.time()
         store = open_store(self.settings)
         store.clock = lambda: round(self.clock * 1000)  # type: ignore[union-attr] # a store of one partition
@@ -210,7 +213,8 @@ class Shop:
         failed = next(iter(self.client.runs("failed")))
         self._schedules()
         self._letters()
-        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules")
+        self._webhooks(shown)
+        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules", "webhooks")
         return {name: f"/{name}" for name in lists} | {
             "home": "/",
             "graph": "/graphs/refund",
@@ -221,6 +225,7 @@ class Shop:
             "audit": f"/runs/{shown}/audit",
             "question": f"/q/{question.id}",
             "failed": f"/runs/{failed.run_id}",
+            "deliveries": "/webhooks/chat",
             "missing": "/runs/0none",
         }
 
@@ -231,6 +236,18 @@ class Shop:
         scheduler.add(Schedule("album", "pictures", interval=900.0, overlap="buffer"))
         scheduler.add(Schedule("old-albums", "pictures", interval=86_400.0))
         scheduler.pause("old-albums")
+
+    def _webhooks(self, run_id: str) -> None:
+        admin = WebhookAdmin(self.settings)
+        admin.add(Webhook("chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"]))
+        admin.add(Webhook("billing", "http://127.0.0.1:9/runs", ["run.ended"], "refund"))
+        admin.pause("billing")
+        now = admin.stored.now()
+        asked = Delivery("msg_5f1c", f"{run_id}:9", "interrupt.asked", run_id, now - 12 * MINUTE * 1000)
+        again = replace(asked, id="msg_77ab", kind="interrupt.reminded", at=now - 60_000)
+        admin.stored.enqueue("chat", [(asked, b"{}"), (again, b"{}")])
+        admin.stored.record("chat", attempted(asked, 204, "", now, []))
+        admin.stored.record("chat", attempted(again, 503, "answered 503 Service Unavailable", now, [300.0]))
 
     def show_workers(self) -> None:
         """Give signs of life of four workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -34,6 +35,10 @@ LEAST = 500
 
 MOST = 512 * 2**20
 """Bytes of the largest value that Redis stores."""
+
+
+MOST_STEPS = 20
+"""Attempts at a delivery of a webhook at most, behind the first."""
 
 
 class Settings(BaseSettings):
@@ -152,6 +157,14 @@ class Settings(BaseSettings):
         default="text", description="how a worker writes its log: as text, or a JSON document a line"
     )
 
+    webhook_allow: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="networks (CIDR) into which webhooks may be sent beside the Internet, also by plain http",
+    )
+    webhook_retry: Annotated[list[float], NoDecode] = Field(
+        default=[5, 300, 1800, 7200, 28_800, 86_400],
+        description="seconds between the attempts at a delivery to a webhook",
+    )
     directory: str = Field(
         default="",
         description="module:object that knows the groups and roles of people: see approvals",
@@ -206,7 +219,24 @@ class Settings(BaseSettings):
             )
         return place
 
-    @field_validator("graphs", "on_end", "audit_anchor", mode="before")
+    @field_validator("webhook_allow")
+    @classmethod
+    def _check_networks(cls, networks: list[str]) -> list[str]:
+        for network in networks:
+            try:
+                ip_network(network)
+            except ValueError:
+                raise PydanticCustomError("network", "give networks such as 10.0.0.0/8") from None
+        return networks
+
+    @field_validator("webhook_retry")
+    @classmethod
+    def _check_steps(cls, steps: list[float]) -> list[float]:
+        if len(steps) > MOST_STEPS or not all(0 <= step <= 7 * DAY for step in steps):
+            raise PydanticCustomError("steps", "give 20 numbers of seconds at most, each a week at most")
+        return steps
+
+    @field_validator("graphs", "on_end", "audit_anchor", "webhook_allow", "webhook_retry", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):

@@ -8,6 +8,7 @@ from typing import Any
 from runner.celery.background import Background
 from runner.celery.engines import connection_of, pushes
 from runner.celery.sealer import Sealer
+from runner.celery.webhook_threads import WebhookThreads
 from runner.store.redis.partitions import wake_keys
 from runner.store.redis.streams import SweepRequests
 from runner.store.redis.turns import Turns
@@ -36,6 +37,12 @@ class Sweeper(Background):
         self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
         self._is_requested = False
         self._sealer = Sealer(self.engine, self.settings)
+        self._webhooks = WebhookThreads(self.engine, self.settings, self.stopping.is_set)
+        self.engine.fire = {**self.engine.fire, "webhook": self._webhooks.begin}
+
+    def leave(self) -> None:
+        """Wait for the threads of webhooks."""
+        self._webhooks.join()
 
     def turn(self) -> None:
         """Apply what is due, then rest; the rest is random, so that workers don't sweep all at once."""

@@ -108,4 +108,4 @@ def _pyproject() -> dict[str, Any]:
 
 
 def _cell(value: Any) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

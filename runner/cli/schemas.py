@@ -24,6 +24,7 @@ from runner.cli import (
     run_changes,
     runs,
     schedules,
+    webhooks,
 )
 from runner.cli.deploy_views import GraphCheck, MigratedRun
 from runner.operations.exports import Export
@@ -34,6 +35,7 @@ from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
 from runner.records.listings import RunSummary
 from runner.records.schedules import Schedule
+from runner.records.webhooks import Delivery, WebhookView
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter
 from runner.store.redis.server_info import Metric
@@ -93,6 +95,14 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "schedules resume": ("", Schedule),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
+    "webhooks add": ("", WebhookView),
+    "webhooks deliveries": ("deliveries", Delivery),
+    "webhooks list": ("webhooks", WebhookView),
+    "webhooks pause": ("", WebhookView),
+    "webhooks redeliver": ("", Delivery),
+    "webhooks remove": ("", webhooks.RemovedWebhook),
+    "webhooks resume": ("", WebhookView),
+    "webhooks rotate": ("", WebhookView),
     "workers list": ("workers", WorkerView),
 }
 """By command: the key of its list, or "" where it writes one document, and the type of each."""

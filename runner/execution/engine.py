@@ -86,7 +86,7 @@ class Engine:
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
     fire: Mapping[str, Callable[[str], object]] = MappingProxyType({})
-    """Does what is due of a schedule or a job, by its kind; a process that can't leaves it to another one."""
+    """Does what is due of a schedule, job or webhook, by kind; a process that can't leaves it to another."""
 
     directory: str | None = None
     """The name of the directory that knows who is in which group; None: that of the settings."""
@@ -244,7 +244,7 @@ class Engine:
         return int(reply.word)
 
     def _fire(self, kind: str, name: str) -> None:
-        """Do what is due of a schedule or a job; one that can't be used does not keep the others waiting."""
+        """Do what is due of a schedule, job or webhook; one that can't be used keeps no other waiting."""
         try:
             if kind in self.fire:
                 self.fire[kind](name)

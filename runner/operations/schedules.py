@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from runner.errors import ConflictError, NotFoundError, RunnerError, StoreError
+from runner.errors import NotFoundError, RunnerError, StoreError
 from runner.execution.engine import Engine
 from runner.records import codec
 from runner.records.schedules import Schedule, checked, due, key_of, next_time, tags_of, times_between
 from runner.store.redis.schedules import Schedules
 
 log = logging.getLogger(__name__)
-
-TRIES = 10
-"""How often a change is made again where another process came between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,9 @@ class Scheduler:
 
     def pause(self, schedule_id: str) -> Schedule:
         """Start nothing by a schedule until it is resumed."""
-        return self._change(schedule_id, lambda schedule: replace(schedule, paused=True, waiting_at=0))
+        return self.schedules.change(
+            schedule_id, lambda schedule: replace(schedule, paused=True, waiting_at=0)
+        )
 
     def resume(self, schedule_id: str) -> Schedule:
         """Go on with the next time; those that passed meanwhile are left out."""
@@ -54,14 +52,13 @@ class Scheduler:
         def resumed(schedule: Schedule) -> Schedule:
             return replace(schedule, paused=False, next_at=next_time(schedule, self.schedules.now()))
 
-        return self._change(schedule_id, lambda schedule: resumed(schedule) if schedule.paused else schedule)
+        return self.schedules.change(
+            schedule_id, lambda schedule: resumed(schedule) if schedule.paused else schedule
+        )
 
     def remove(self, schedule_id: str) -> None:
         """Delete a schedule; its runs go on."""
-        for _ in range(TRIES):
-            if self.schedules.remove(self.schedules.get(schedule_id)):
-                return
-        raise ConflictError(f"the schedule {schedule_id!r} changes all the time; nothing was done.")
+        self.schedules.remove(schedule_id)
 
     def backfill(self, schedule_id: str, first: int, last: int) -> list[str]:
         """Start a run for each time of a range (ms), at once, whatever runs; return the runs.
@@ -110,11 +107,3 @@ class Scheduler:
             idempotency_key=key_of(schedule, at),
             tags=tags_of(schedule, at),
         )
-
-    def _change(self, schedule_id: str, change: Callable[[Schedule], Schedule]) -> Schedule:
-        for _ in range(TRIES):
-            before = self.schedules.get(schedule_id)
-            after = change(before)
-            if self.schedules.replace(before, after):
-                return after
-        raise ConflictError(f"the schedule {schedule_id!r} changes all the time; nothing was done.")

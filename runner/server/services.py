@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from runner.client import Client
 from runner.definition.registry import Plan, load, registry
 from runner.operations.schedules import Scheduler
+from runner.operations.webhooks import WebhookAdmin
 from runner.records.listings import INSIDE
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
@@ -75,6 +76,11 @@ class Services:
         """The jobs of the store."""
         settings = self.settings
         return Jobs(settings.redis_url, settings.namespace, settings.partitions)
+
+    @cached_property
+    def webhooks(self) -> WebhookAdmin:
+        """The webhooks of the store."""
+        return WebhookAdmin(self.settings)
 
     @cached_property
     def audit_logs(self) -> Sequence[AuditLog]:

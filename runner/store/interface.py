@@ -100,7 +100,7 @@ class Reply:
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
-    `fired` are the schedules and jobs, by kind and name, of which a sweep has found that they are due.
+    `fired` are schedules, jobs and webhooks, by kind and name, which a sweep has found to be due.
     """
 
     word: str

@@ -14,8 +14,9 @@ from runner.operations import schedules as module
 from runner.operations.schedules import Scheduler
 from runner.records.schedules import Schedule
 from runner.settings import Settings
+from runner.store.redis.documents import timer_of
 from runner.store.redis.partitions import open_store
-from runner.store.redis.schedules import TIMER, Schedules
+from runner.store.redis.schedules import Schedules
 from tests.graphs import ident, single
 from tests.waiting import wait_until
 
@@ -55,7 +56,7 @@ class Site:
         return self.client.runs(tags={"schedule": "s"}).items
 
     def timer(self):
-        return self.raw.zscore("runner:{p00}:timers", TIMER.format("s"))
+        return self.raw.zscore("runner:{p00}:timers", timer_of("schedule", "s"))
 
 
 @pytest.fixture

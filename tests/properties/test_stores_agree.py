@@ -803,7 +803,7 @@ def comparable(value):
     if isinstance(value, tuple):
         return [comparable(part) for part in value]
     if hasattr(value, "doorbells"):
-        return replace(value, doorbells=list(value.doorbells), schedules=list(value.schedules))
+        return replace(value, doorbells=list(value.doorbells), fired=list(value.fired))
     if isinstance(value, Claim):
         return replace(
             value, inputs=list(value.inputs), answers=list(value.answers), messages=list(value.messages)

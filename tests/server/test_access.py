@@ -23,6 +23,8 @@ def filled(path):
         .replace("{schedule_id}", "none")
         .replace("{job_id}", "none")
         .replace("/plan/{action}", "/plan/cancel")
+        .replace("{webhook_id}", "none")
+        .replace("{delivery_id}", "msg_none")
         .replace("{action}", "pause")
         .replace("{letter_id}", "message:1-0")
         .replace("{name}", "style.css" if "static" in path else "echo")

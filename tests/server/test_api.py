@@ -300,3 +300,53 @@ def test_a_run_without_signed_entries_has_no_audit(site):
 
     assert site.http.get(f"/v1/audit/{run.id}").json()["result"] == "unsigned"
     assert site.http.get("/v1/audit/0none").status_code == 404
+
+
+def test_a_webhook_is_made_rotated_paused_and_removed(site):
+    """Only the answers that make a secret have it; deliveries are listed, and sent again."""
+    http = site.http
+    made = http.post("/v1/webhooks", json={"url": "http://127.0.0.1:1/hooks", "events": ["run.ended"]})
+    hook = made.json()["id"]
+    path = f"/v1/webhooks/{hook}"
+    rotated = http.post(f"{path}:rotate").json()["secret"]
+
+    assert (made.status_code, made.json()["secret"][:6], rotated[:6]) == (201, "whsec_", "whsec_")
+    assert rotated != made.json()["secret"]
+    assert [item["secret"] for item in http.get("/v1/webhooks").json()["items"]] == [""]
+    assert http.post(f"{path}:pause").json()["paused"] is True
+    assert http.post(f"{path}:resume").json()["paused"] is False
+    assert http.get(f"{path}/deliveries").json() == {"items": [], "next": None}
+    assert http.post(f"{path}/deliveries/msg_none:redeliver").status_code == 404
+    assert http.delete(path).status_code == 204
+    assert http.get(path).status_code == http.get(f"{path}/deliveries").status_code == 404
+
+    site.add_webhook("chat")
+    (item,) = http.get("/v1/webhooks/chat/deliveries").json()["items"]
+    assert (item["status"], item["kind"], item["due_at"]) == ("waiting", "run.ended", None)
+    assert http.post("/v1/webhooks/chat/deliveries/msg_1:redeliver").json()["due_at"]
+    assert http.get("/v1/webhooks/chat/deliveries?cursor=x").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"url": "http://hooks.example.com/"},
+        {"url": "https://10.0.0.1/"},
+        {"url": "https://[::ffff:169.254.169.254]/"},
+        {"url": "http://127.0.0.1:1/", "events": ["run.begun"]},
+        {"url": "http://127.0.0.1:1/", "signature": "v2"},
+    ],
+)
+def test_a_webhook_that_may_not_be_reached_is_refused(site, body):
+    """Inside addresses, plain http, events that nobody sends: 422, and nothing is stored."""
+    assert site.http.post("/v1/webhooks", json=body).status_code == 422
+    assert site.http.get("/v1/webhooks").json()["items"] == []
+
+
+def test_only_admins_see_webhooks(site):
+    """Where notices go is in them, and their payloads."""
+    site.as_role("viewer", "reader", "approver", "operator")
+
+    assert site.http.get("/v1/webhooks").status_code == 403
+    assert site.http.get("/webhooks").status_code == 403
+    assert "Webhooks" not in site.http.get("/").text

@@ -41,6 +41,7 @@ def send(site, path, **fields):
 def test_pages_are_whole_html(site):
     """Each page has its title, one heading, the way around and no script of its own."""
     run, failed = site.start("approval", {"a": 1}), site.start("broken")
+    site.add_webhook("chat")
     for path in (
         "/",
         "/inbox",
@@ -50,6 +51,8 @@ def test_pages_are_whole_html(site):
         "/schedules",
         "/workers",
         "/dead",
+        "/webhooks",
+        "/webhooks/chat",
         f"/runs/{run.id}",
         f"/runs/{failed.id}",
         f"/q/{run.interrupts()[0].id}",
@@ -447,3 +450,21 @@ def test_times_are_words(distance, words):
     """A reader gets the largest unit; the exact time is in the title."""
     assert rough(distance) == words
     assert ago(10**12 - distance - 10_000, 10**12).endswith(" ago")
+
+
+def test_a_webhook_is_made_with_a_form(site):
+    """Its secret is on the page that follows, and on none after it; a delivery is sent again by a button."""
+    fields = {"address": "http://127.0.0.1:1/hooks", "event": "run.ended", "graph": "echo"}
+    made = send(site, "/webhooks", name="chat", **fields)
+    later = site.http.get("/webhooks", headers=HTML).text
+
+    assert (made.status_code, "whsec_" in made.text, "whsec_" in later) == (200, True, False)
+    assert "run.ended" in later
+    assert "whsec_" in send(site, "/webhooks/chat/rotate").text
+    assert send(site, "/webhooks/chat/pause").status_code == 303
+    assert "paused" in site.http.get("/webhooks", headers=HTML).text
+    send(site, "/webhooks/chat/remove")
+    site.add_webhook("mail")
+    assert send(site, "/webhooks/mail/deliveries/msg_1").status_code == 303
+    assert "msg_1" in site.http.get("/webhooks/mail", headers=HTML).text
+    assert send(site, "/webhooks/mail/burn").status_code == 404

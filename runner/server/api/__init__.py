@@ -1,6 +1,18 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import audit, dead, events, graphs, health, jobs, questions, runs, schedules, workers
+from runner.server.api import (
+    audit,
+    dead,
+    events,
+    graphs,
+    health,
+    jobs,
+    questions,
+    runs,
+    schedules,
+    webhooks,
+    workers,
+)
 
 ROUTERS = (
     health.router,
@@ -11,6 +23,7 @@ ROUTERS = (
     audit.router,
     graphs.router,
     schedules.router,
+    webhooks.router,
     workers.router,
     dead.router,
 )

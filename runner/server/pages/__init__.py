@@ -1,6 +1,16 @@
 """The pages: a module for each, made on the server, whole without JavaScript."""
 
-from runner.server.pages import home, inbox, question, run_actions, runs, schedules, static, system
+from runner.server.pages import (
+    home,
+    inbox,
+    question,
+    run_actions,
+    runs,
+    schedules,
+    static,
+    system,
+    webhooks,
+)
 
 ROUTERS = (
     static.router,
@@ -10,5 +20,6 @@ ROUTERS = (
     runs.router,
     run_actions.router,
     schedules.router,
+    webhooks.router,
     system.router,
 )

@@ -129,6 +129,20 @@ DICTIONARY = (
         "seven days after its last result",
     ),
     Key(
+        "webhooks",
+        "hash",
+        "id of a webhook -> which notices are sent where, and the secret that signs them (JSON)",
+        "until removed",
+    ),
+    Key(
+        "webhook:d:<webhook>",
+        "hash",
+        "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many",
+        "7 days, the last 10,000 or 50 MB; until the webhook is removed",
+    ),
+    Key("webhook:q:<webhook>", "zset", "ids of deliveries by the ms at which they are sent", "until sent"),
+    Key("webhook:l:<webhook>", "zset", "ids of deliveries by the ms of their notices", "as their documents"),
+    Key(
         "early",
         "hash",
         "answers that came before their questions: # how many, their bytes and the last number; "
@@ -306,6 +320,7 @@ class Keys:
         self.frozen = f"{self.prefix}frozen"
         self.spread = f"{self.prefix}spread"
         self.schedules = f"{self.prefix}schedules"
+        self.webhooks = f"{self.prefix}webhooks"
 
     def turn(self, name: str) -> str:
         """Name a turn of one worker at something that it does for all: a text that lapses at its end."""
@@ -331,6 +346,11 @@ class Keys:
     def budget(self, name: str) -> str:
         """Name the sum of a tag in a window."""
         return f"{self.prefix}budget:{name}"
+
+    def deliveries(self, webhook_id: str) -> tuple[str, str, str]:
+        """Name the deliveries of a webhook, those that are to be sent, and their order."""
+        documents, queue, log = (f"{self.prefix}webhook:{part}:{webhook_id}" for part in "dql")
+        return documents, queue, log
 
     def moved_session(self, session_id: str) -> tuple[str, str]:
         """Name what remembers which parts of a session have come, and which have gone."""

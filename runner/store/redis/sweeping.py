@@ -70,6 +70,7 @@ DUE = {
     "archive": unarchived.end,
     "schedule": _fire("schedule"),
     "job": _fire("job"),
+    "webhook": _fire("webhook"),
 }
 
 

@@ -1,0 +1,199 @@
+"""`runner webhooks`: endpoints that are sent notices by HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.arguments import read_tags, tag_option
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.output import clock_time
+from runner.records.json_form import stamp
+
+if TYPE_CHECKING:
+    from runner.operations.webhooks import WebhookAdmin
+    from runner.records.webhooks import Delivery, WebhookView
+
+COLUMNS = ("WEBHOOK", "ADDRESS", "EVENTS", "STATE", "WAITING")
+
+DELIVERY_COLUMNS = ("DELIVERY", "EVENT", "RUN", "STATE", "ATTEMPTS", "CODE", "AT")
+
+
+@click.group()
+@common_options
+def webhooks() -> None:
+    """Send notices of questions and ended runs to endpoints, by HTTP.
+
+    Workers send them, signed as Standard Webhooks says, and again until the endpoint takes them.
+    """
+
+
+@webhooks.command("list")
+@with_context
+def list_webhooks(context: CommandContext) -> None:
+    """List the webhooks.
+
+    Without a terminal: id, address, events, state and how many deliveries wait, separated by tabs.
+    """
+    listed, output = _admin(context).list(), context.output
+    rows = [
+        (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting) for item in listed
+    ]
+    output.present(
+        {"webhooks": listed},
+        lambda: output.table(COLUMNS, rows, "No webhooks. `runner webhooks add` makes one."),
+        rows,
+    )
+
+
+def _state(webhook: WebhookView) -> str:
+    return "paused" if webhook.paused else "active"
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("url")
+@click.option(
+    "--event", "events", multiple=True, help="A kind of notice, such as interrupt.asked; repeatable."
+)
+@click.option("--graph", default="", help="Only of runs of this graph (default: of all).")
+@tag_option("Only of runs with this tag")
+@click.option(
+    "--signature",
+    type=click.Choice(["v1", "v1a"]),
+    default="v1",
+    show_default=True,
+    help="By a shared secret (HMAC), or by a key of which endpoints have the public part (Ed25519).",
+)
+@with_context
+def add(
+    context: CommandContext,
+    *,
+    webhook_id: str,
+    url: str,
+    events: tuple[str, ...],
+    graph: str,
+    tags: tuple[str, ...],
+    signature: str,
+) -> None:
+    """Make a webhook, which is sent the notices from now on.
+
+    Writes its id and what the endpoint checks signatures by: the secret, which is shown this once, or the
+    public key.
+
+    Exit codes: 0 made; 2 a value can't be used, or the address leads into a private network; 5 there is a
+    webhook of that name.
+
+    \b
+    Examples:
+      runner webhooks add chat https://chat.example.com/hooks --event interrupt.asked
+      runner webhooks add billing https://billing.example.com/runs --event run.ended --tag team=billing
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from runner.records.webhooks import Webhook
+
+    made = Webhook(webhook_id, url, list(events), graph, dict(read_tags(tags)), signature)  # type: ignore[arg-type] # click checks it
+    _write_key(context, _admin(context).add(made))
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@with_context
+def rotate(context: CommandContext, webhook_id: str) -> None:
+    """Make a new secret; for a day the old one signs beside it.
+
+    Writes the id and the new secret or public key.
+    """
+    _write_key(context, _admin(context).rotate(webhook_id))
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@with_context
+def pause(context: CommandContext, webhook_id: str) -> None:
+    """Send nothing until it is resumed.
+
+    The notices of that time are left out.
+    """
+    _write(context, _admin(context).pause(webhook_id))
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@with_context
+def resume(context: CommandContext, webhook_id: str) -> None:
+    """Send what waits, and the notices from now on."""
+    _write(context, _admin(context).resume(webhook_id))
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedWebhook:
+    """A webhook that was removed."""
+
+    id: str
+    status: str
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@with_context
+def remove(context: CommandContext, webhook_id: str) -> None:
+    """Delete a webhook and its deliveries."""
+    _admin(context).remove(webhook_id)
+    context.output.write(RemovedWebhook(webhook_id, "removed"), [("removed", webhook_id)])
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@with_context
+def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
+    """List the deliveries of the last 7 days, the newest first.
+
+    Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and what failed, separated by
+    tabs.
+    """
+    listed, output = _admin(context).deliveries(webhook_id, limit).items, context.output
+    output.present(
+        {"deliveries": listed},
+        lambda: output.table(
+            DELIVERY_COLUMNS, [(*_cells(item), clock_time(item.at)) for item in listed], "No deliveries."
+        ),
+        ((*_cells(item), stamp(item.at) or "", item.detail) for item in listed),
+    )
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("delivery_id", metavar="DELIVERY")
+@with_context
+def redeliver(context: CommandContext, webhook_id: str, delivery_id: str) -> None:
+    """Send a delivery again, now, with the id that it had."""
+    delivery = _admin(context).redeliver(webhook_id, delivery_id)
+    context.output.write(delivery, [_cells(delivery)])
+
+
+def _cells(delivery: Delivery) -> tuple[object, ...]:
+    return (
+        delivery.id,
+        delivery.kind,
+        delivery.run_id,
+        delivery.status,
+        delivery.attempts,
+        delivery.code or "",
+    )
+
+
+def _write(context: CommandContext, webhook: WebhookView) -> None:
+    context.output.write(webhook, [(webhook.id, _state(webhook))])
+
+
+def _write_key(context: CommandContext, webhook: WebhookView) -> None:
+    context.output.write(webhook, [(webhook.id, webhook.secret or webhook.public_keys[0])])
+
+
+def _admin(context: CommandContext) -> WebhookAdmin:
+    from runner.operations.webhooks import WebhookAdmin
+
+    return WebhookAdmin(context.settings)

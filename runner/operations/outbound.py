@@ -1,0 +1,151 @@
+"""Requests to addresses that people have entered: none reaches the inside of the network that sends.
+
+A URL is https. Each request resolves its name anew, wants every address to be one of the public Internet, and
+connects to an address that was checked: a name that leads elsewhere a moment later changes nothing. No
+redirect is followed. RUNNER_WEBHOOK_ALLOW names networks that may be reached beside that, also by plain http.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from urllib.parse import SplitResult, urlsplit
+
+from runner.errors import UsageError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+TIMEOUT = 10.0
+"""Seconds for a whole request, without the look-up of the name, whose limits are the system's."""
+
+READ = 65_536
+"""Bytes of an answer that are read at most; they are thrown away."""
+
+DETAIL = 500
+"""Characters of what is said about a failure."""
+
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The status of an answer; 0 where there was none, and `problem` says why."""
+
+    code: int
+    problem: str = ""
+
+
+def check(url: str, allow: Sequence[str]) -> list[str]:
+    """Return the addresses to which a URL leads now.
+
+    Raises:
+        UsageError: one of them may not be reached.
+    """
+    parts = urlsplit(url)
+    networks = [ipaddress.ip_network(network) for network in allow]
+    resolved = _resolve(str(parts.hostname), _port(parts))
+    foreign = [
+        address for address in map(_inner, resolved) if not any(address in network for network in networks)
+    ]
+    if foreign and parts.scheme != "https":
+        raise UsageError(f"the address {url!r:.200} needs https.")
+    if not all(map(_is_public, foreign)):
+        raise UsageError(
+            f"the address {url!r:.200} leads into a private network that RUNNER_WEBHOOK_ALLOW does not name."
+        )
+    return [str(address) for address in resolved]
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _resolve(host: str, port: int) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"the name {host!r:.200} can't be resolved ({error}).") from error
+    return list(dict.fromkeys(ipaddress.ip_address(place[0]) for *_, place in found))
+
+
+def _inner(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address stands for, where it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], allow: Sequence[str]) -> Answer:
+    """Send a body to a URL; nothing that can go wrong there is raised."""
+    try:
+        addresses = check(url, allow)
+        with _connected(addresses, _port(urlsplit(url))) as opened:
+            return _exchange(urlsplit(url), opened, body, headers)
+    except UsageError as error:
+        return Answer(0, str(error))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Answer(0, f"{type(error).__name__}: {error}"[:DETAIL])
+
+
+@contextmanager
+def _connected(addresses: Sequence[str], port: int) -> Iterator[socket.socket]:
+    """Connect to the first address that answers, and cut the connection when the time is over."""
+    ends = time.monotonic() + TIMEOUT
+    # A time limit of a socket is for each read: who sends a byte now and then would hold us for ever.
+    with _connect(addresses, port, ends) as opened, opened.dup() as other:
+        deadline = threading.Timer(max(0, ends - time.monotonic()), _cut, [other])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            yield opened
+        finally:
+            deadline.cancel()
+    if time.monotonic() >= ends:
+        raise TimeoutError(f"no whole answer within {TIMEOUT:g} s")  # a cut answer may look like a whole one
+
+
+def _connect(addresses: Sequence[str], port: int, ends: float) -> socket.socket:
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((address, port), max(0.1, ends - time.monotonic()))
+    return socket.create_connection((addresses[-1], port), max(0.1, ends - time.monotonic()))
+
+
+def _cut(opened: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        opened.shutdown(socket.SHUT_RDWR)
+
+
+def _exchange(parts: SplitResult, opened: socket.socket, body: bytes, headers: Mapping[str, str]) -> Answer:
+    is_tls, host = parts.scheme == "https", str(parts.hostname)
+    with _tls().wrap_socket(opened, server_hostname=host) if is_tls else opened as stream:
+        connection = http.client.HTTPConnection(host)
+        connection.sock = stream
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        fixed = {"Host": parts.netloc, "User-Agent": "celery-graph-runner", "Connection": "close"}
+        connection.request("POST", path, body, {**fixed, "Content-Type": "application/json", **headers})
+        reply = connection.getresponse()
+        reply.read(READ)
+        if 200 <= reply.status < 300:
+            return Answer(reply.status)
+        return Answer(reply.status, f"answered {reply.status} {reply.reason}"[:DETAIL])

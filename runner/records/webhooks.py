@@ -1,0 +1,232 @@
+"""Webhooks: who is sent which notices, their signatures (Standard Webhooks), and what attempts lead to.
+
+Pure: times are milliseconds since 1970 and are passed in.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from runner.errors import UsageError
+from runner.records import validation
+from runner.records.listings import checked_tags
+from runner.records.run import NOTICES
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Signature = Literal["v1", "v1a"]
+SIGNATURES = ("v1", "v1a")
+
+KINDS = frozenset({*map(str, NOTICES), "effects.frozen", "effects.thawed"})
+"""The kinds of notices, by which a webhook may choose."""
+
+OVERLAP = 24 * 3_600_000
+"""Ms for which a rotated secret still signs, beside the new one."""
+
+GONE = 410
+"""The status by which an endpoint says that it wants nothing any more."""
+
+LONGEST_URL, SECRET_BYTES = 2_000, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An endpoint that is sent notices.
+
+    `events` are their kinds, none for all; `graph` and `tags` are those of the outermost run. `secret` signs
+    (base64: the key of an HMAC, or the seed of an Ed25519 key), and until `old_until` `old_secret` does, too.
+    `reason` is why it is paused, where nobody has done that. `group` is the consumer group that reads its
+    notices, another one each time that it is resumed.
+    """
+
+    id: str
+    url: str
+    events: Sequence[str] = ()
+    graph: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    signature: Signature = "v1"
+    secret: str = ""
+    old_secret: str = ""
+    old_until: int = 0
+    paused: bool = False
+    reason: str = ""
+    group: str = ""
+    created_at: int = 0
+    v: int = 1
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, as it is stored."""
+        return asdict(self)
+
+    @property
+    def is_filtered_by_run(self) -> bool:
+        """Whether the run of a notice has to be read."""
+        return bool(self.graph or self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookView:
+    """A webhook as it is shown. `secret` is there once, when it was made or rotated, and only for "v1".
+
+    `public_keys` are those that check "v1a", the newest first. `waiting` counts deliveries that are still to
+    be sent, `dropped` those that were given up since too many waited.
+    """
+
+    id: str
+    url: str
+    events: Sequence[str]
+    graph: str
+    tags: Mapping[str, str]
+    signature: str
+    secret: str
+    public_keys: Sequence[str]
+    paused: bool
+    reason: str
+    created_at: int
+    waiting: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One notice for one webhook; `id` is the message's, the same at every attempt.
+
+    `status` is waiting, delivered or failed. `code` is the HTTP status of the last attempt, 0 where there was
+    no answer; `detail` says why it failed. `due_at` is when it is sent (again), 0 for never.
+    """
+
+    id: str
+    notice: str
+    kind: str
+    run_id: str
+    at: int
+    status: Literal["waiting", "delivered", "failed"] = "waiting"
+    due_at: int = 0
+    attempts: int = 0
+    attempted_at: int = 0
+    code: int = 0
+    detail: str = ""
+
+
+def checked(webhook: Webhook) -> Webhook:
+    """Return a webhook whose values can be used; where its address leads is checked by who sends.
+
+    Raises:
+        UsageError: one can't; the message says which and why.
+    """
+    if not webhook.id or validation.problem(webhook.id, 200) or set(webhook.id) & set("|/: "):
+        raise UsageError(
+            f"the id of a webhook is a short text without | / : and spaces, not {webhook.id!r:.80}."
+        )
+    text = webhook.url
+    if validation.problem(text, LONGEST_URL) or not (text.isascii() and text.isprintable()) or " " in text:
+        raise UsageError(f"the address of a webhook is a URL in ASCII, of {LONGEST_URL} characters at most.")
+    if not _is_usable(text):
+        raise UsageError(
+            f"the address of a webhook is such as https://example.com/hooks, without user or fragment, not "
+            f"{text!r:.80}."
+        )
+    unknown = [kind for kind in webhook.events if kind not in KINDS]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}.")
+    if webhook.signature not in SIGNATURES:
+        raise UsageError(f"signature is one of {', '.join(SIGNATURES)}, not {webhook.signature!r:.40}.")
+    checked_tags(webhook.tags)
+    return webhook
+
+
+def _is_usable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in {"https", "http"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return is_whole and parts.username is None and not parts.fragment
+
+
+def message_id(notice: str) -> str:
+    """Return the `webhook-id` of a notice: it is signed with dots around, so it has none."""
+    return f"msg_{hashlib.sha256(notice.encode()).hexdigest()[:32]}"
+
+
+def headers(webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> dict[str, str]:
+    """Return the headers by which an endpoint knows the message and who sent it.
+
+    Raises:
+        UsageError: the webhook has an Ed25519 key, and cryptography is not installed.
+    """
+    seconds = str(now // 1000)
+    signed = f"{delivery.id}.{seconds}.".encode() + body
+    secrets = [webhook.secret, *([webhook.old_secret] if now < webhook.old_until else [])]
+    signatures = [base64.b64encode(_sign(webhook.signature, secret, signed)).decode() for secret in secrets]
+    return {
+        "webhook-id": delivery.id,
+        "webhook-timestamp": seconds,
+        "webhook-signature": " ".join(f"{webhook.signature},{signature}" for signature in signatures),
+    }
+
+
+def _sign(kind: Signature, secret: str, signed: bytes) -> bytes:
+    key = base64.b64decode(secret)
+    return hmac.new(key, signed, hashlib.sha256).digest() if kind == "v1" else _private(key).sign(signed)
+
+
+def _private(seed: bytes) -> Ed25519PrivateKey:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(
+            "signatures of the kind v1a need the extra `audit`: pip install 'celery-graph-runner[audit]'."
+        ) from error
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def view(
+    webhook: Webhook, now: int, *, waiting: int = 0, dropped: int = 0, has_secret: bool = False
+) -> WebhookView:
+    """Return a webhook as it is shown; `has_secret` is for who has just made it.
+
+    Raises:
+        UsageError: it has an Ed25519 key, and cryptography is not installed.
+    """
+    keys = [webhook.secret, *([webhook.old_secret] if now < webhook.old_until else [])]
+    is_symmetric = webhook.signature == "v1"
+    return WebhookView(
+        id=webhook.id,
+        url=webhook.url,
+        events=webhook.events,
+        graph=webhook.graph,
+        tags=webhook.tags,
+        signature=webhook.signature,
+        secret=f"whsec_{webhook.secret}" if has_secret and is_symmetric else "",
+        public_keys=[] if is_symmetric else [_public(key) for key in keys],
+        paused=webhook.paused,
+        reason=webhook.reason,
+        created_at=webhook.created_at,
+        waiting=waiting,
+        dropped=dropped,
+    )
+
+
+def _public(secret: str) -> str:
+    raw = _private(base64.b64decode(secret)).public_key().public_bytes_raw()
+    return f"whpk_{base64.b64encode(raw).decode()}"
+
+
+def attempted(delivery: Delivery, code: int, detail: str, now: int, steps: Sequence[float]) -> Delivery:
+    """Return a delivery after an attempt: delivered by any 2xx, else due after the next of the steps (s)."""
+    after = replace(
+        delivery, attempts=delivery.attempts + 1, attempted_at=now, code=code, detail=detail, due_at=0
+    )
+    if 200 <= code < 300:
+        return replace(after, status="delivered")
+    if after.attempts > len(steps):
+        return replace(after, status="failed")
+    return replace(after, due_at=now + round(steps[after.attempts - 1] * 1000))

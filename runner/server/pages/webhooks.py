@@ -1,0 +1,84 @@
+"""The page of webhooks, with the deliveries of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse
+
+from runner.records.webhooks import KINDS, Webhook, WebhookView
+from runner.server.access import Administers, Person
+from runner.server.api.documents import PAGE, Cursor
+from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/webhooks")
+def webhooks(request: Request, person: Administers, served: Served) -> HTMLResponse:
+    """Show the webhooks, and a form for a new one."""
+    return _page(request, person, served)
+
+
+@router.post("/webhooks")
+def add(
+    request: Request,
+    person: Administers,
+    served: Served,
+    name: Annotated[str, Form()],
+    address: Annotated[str, Form()],
+    event: Annotated[list[str] | None, Form()] = None,
+    graph: Annotated[str, Form()] = "",
+) -> Response:
+    """Make a webhook, and show its secret this once."""
+    return _page(
+        request, person, served, made=served.webhooks.add(Webhook(name, address, event or [], graph))
+    )
+
+
+@router.get("/webhooks/{webhook_id}")
+def deliveries(
+    request: Request, webhook_id: str, person: Administers, served: Served, cursor: Cursor = None
+) -> HTMLResponse:
+    """Show the deliveries of a webhook, the newest first."""
+    served.webhooks.show(webhook_id)
+    log = served.webhooks.deliveries(webhook_id, PAGE, cursor)
+    return page(request, "deliveries.html", person, webhook_id=webhook_id, log=log)
+
+
+@router.post("/webhooks/{webhook_id}/{action}")
+def change(request: Request, webhook_id: str, action: str, person: Administers, served: Served) -> Response:
+    """Pause, resume, rotate or remove a webhook."""
+    actions = {name: getattr(served.webhooks, name) for name in ("pause", "resume", "rotate", "remove")}
+    if action not in actions:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    changed = actions[action](webhook_id)
+    if action == "rotate":
+        return _page(request, person, served, made=changed)
+    return back(request, "/webhooks")
+
+
+@router.post("/webhooks/{webhook_id}/deliveries/{delivery_id}")
+def redeliver(
+    request: Request, webhook_id: str, delivery_id: str, _: Administers, served: Served
+) -> Response:
+    """Send a delivery again."""
+    served.webhooks.redeliver(webhook_id, delivery_id)
+    return back(request, f"/webhooks/{webhook_id}")
+
+
+def _page(
+    request: Request, person: Person, served: Services, made: WebhookView | None = None
+) -> HTMLResponse:
+    return page(
+        request,
+        "webhooks.html",
+        person,
+        webhooks=served.webhooks.list(),
+        made=made,
+        kinds=sorted(KINDS),
+        graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
+    )

@@ -1,0 +1,146 @@
+"""Documents that have a timer each: of the schedules and the webhooks of a namespace, in the first partition.
+
+A sweep takes the timer and moves it by a lease; whoever took it does what it stands for. Every change
+compares the document with what was read, so that of two processes one changes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from runner.errors import ConflictError, NotFoundError
+from runner.store.addresses import places
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import NAMESPACE, Keys
+
+TRIES = 10
+"""How often a change is made again where another process came between."""
+
+
+class Document(Protocol):
+    """What is stored: a value with an id, and its JSON."""
+
+    @property
+    def id(self) -> str: ...
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, as it is stored."""
+
+
+Kind = TypeVar("Kind", bound=Document)
+
+
+class Documents(Generic[Kind]):
+    """Reads and changes documents of a kind. Every method raises StoreError when Redis can't be reached."""
+
+    kind: str
+    """What they are called in messages, and the kind of their timers."""
+
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        place, self._keys = places(urls, partitions)[0], Keys(namespace)
+        self._redis = RedisConnection(place.url, self._keys.prefix)
+
+    @property
+    def _key(self) -> str:
+        raise NotImplementedError
+
+    def _read(self, values: dict[str, Any]) -> Kind:
+        raise NotImplementedError
+
+    def _due(self, document: Kind, now: int) -> int | None:
+        """Return for when its timer is set (ms); None for no timer."""
+        raise NotImplementedError
+
+    def now(self) -> int:
+        """Return the store's time in ms."""
+        seconds, micros = self._redis.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def all(self) -> list[Kind]:
+        """List them by their ids."""
+        stored = self._redis.call("HGETALL", self._key)
+        documents = stored.values() if isinstance(stored, dict) else stored[1::2]
+        return sorted((self._read(json.loads(text)) for text in documents), key=lambda one: one.id)
+
+    def get(self, document_id: str) -> Kind:
+        """Read one.
+
+        Raises:
+            NotFoundError: there is none of that id.
+        """
+        text = self._redis.call("HGET", self._key, document_id)
+        if text is None:
+            raise NotFoundError(f"there is no {self.kind} {document_id!r:.80}.")
+        return self._read(json.loads(text))
+
+    def add(self, document: Kind) -> None:
+        """Store a new one.
+
+        Raises:
+            ConflictError: there is one of that id.
+        """
+        if not self._write(document.id, None, document):
+            raise ConflictError(f"there is a {self.kind} {document.id!r} already; nothing was changed.")
+
+    def replace(self, before: Kind, after: Kind) -> bool:
+        """Change one; False where it is not what was read any more."""
+        return self._write(before.id, before, after)
+
+    def change(self, document_id: str, change: Callable[[Kind], Kind]) -> Kind:
+        """Read one, and replace it by what `change` makes of it.
+
+        Raises:
+            NotFoundError: there is none of that id. ConflictError: others change it all the time.
+        """
+        for _ in range(TRIES):
+            before = self.get(document_id)
+            after = change(before)
+            if self._write(document_id, before, after):
+                return after
+        raise ConflictError(f"the {self.kind} {document_id!r} changes all the time; nothing was done.")
+
+    def remove(self, document_id: str) -> Kind:
+        """Delete one, and return what it was; it raises as `change` does."""
+        for _ in range(TRIES):
+            before = self.get(document_id)
+            if self._write(document_id, before, None):
+                return before
+        raise ConflictError(f"the {self.kind} {document_id!r} changes all the time; nothing was done.")
+
+    def _write(self, document_id: str, before: Kind | None, after: Kind | None) -> bool:
+        key, timer = self._key, timer_of(self.kind, document_id)
+        # Repeated after a lost reply, it finds what it has written itself.
+        same = {_text(before), _text(after)}
+        due = None if after is None else self._due(after, self.now())
+
+        def write(pipe: Any) -> bool:
+            present = pipe.hget(key, document_id) or b""
+            if present.decode() not in same:
+                return False
+            pipe.multi()
+            if after is None:
+                pipe.hdel(key, document_id)
+            else:
+                pipe.hset(key, document_id, _text(after))
+            if due is None:
+                pipe.zrem(self._keys.timers, timer)
+            else:
+                pipe.zadd(self._keys.timers, {timer: due})
+            return True
+
+        with self._redis.translated():
+            client = self._redis.client_of(key)
+            return bool(client.transaction(write, key, value_from_callable=True))
+
+
+def timer_of(kind: str, document_id: str) -> str:
+    """Name the member of the timers that stands for a document."""
+    return f"{kind}|{document_id}|"
+
+
+def _text(document: Document | None) -> str:
+    # Always the same text for the same document: it is compared.
+    return "" if document is None else json.dumps(document.document(), sort_keys=True, ensure_ascii=False)

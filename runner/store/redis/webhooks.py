@@ -1,0 +1,214 @@
+"""The webhooks of a namespace, and the deliveries of each: what is to be sent, and for a while what was.
+
+One process at a time sends for a webhook: who holds its turn, which lapses where that process dies. It takes
+the webhook's notices from a consumer group of its own and puts them among the deliveries; so an endpoint that
+does not answer keeps no notice in the stream, and nobody else's waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from runner.errors import NotFoundError, StoreError
+from runner.records.listings import Page, cursor_of, place_of
+from runner.records.webhooks import Delivery, Webhook
+from runner.store.addresses import places
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.documents import Documents
+from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.streams import NoticeReader
+
+MOST = 10_000
+"""Deliveries of one webhook that are stored at most, those that are done included."""
+
+MOST_BYTES = 50_000_000
+"""Bytes of their bodies at most."""
+
+STAY_MS = 7 * 86_400_000
+"""Ms for which a delivery is stored."""
+
+TURN_MS = 15_000
+"""Ms for which a process sends alone without saying so again: longer than one request takes."""
+
+BYTES, DROPPED = b"#bytes", b"#dropped"
+
+
+class Webhooks(Documents[Webhook]):
+    """Reads and changes webhooks and their deliveries."""
+
+    kind = "webhook"
+
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        super().__init__(urls, namespace, partitions)
+        self._namespace, self._places = namespace, places(urls, partitions)
+        keys = [Keys(namespace, place.partition) for place in self._places]
+        self._streams = [
+            (RedisConnection(place.url, own.prefix), own.notices)
+            for place, own in zip(self._places, keys, strict=True)
+        ]
+
+    @property
+    def _key(self) -> str:
+        return self._keys.webhooks
+
+    def _read(self, values: dict[str, Any]) -> Webhook:
+        return replace(Webhook(values["id"], values["url"]), **values)
+
+    def _due(self, document: Webhook, now: int) -> int | None:
+        return None if document.paused else now
+
+    def close(self) -> None:
+        """Close the connections of this thread."""
+        for server in (self._redis, *(server for server, _ in self._streams)):
+            server.release()
+
+    # Notices
+
+    def listen(self, group: str) -> None:
+        """Keep the notices that come from now on for a group."""
+        for server, stream in self._streams:
+            try:
+                server.call("XGROUP", "CREATE", stream, group, "$", "MKSTREAM")
+            except StoreError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    def leave(self, group: str) -> None:
+        """Keep no notices for a group any more; those that it has not taken are nobody's."""
+        for server, stream in self._streams:
+            if server.call("EXISTS", stream):
+                server.call("XGROUP", "DESTROY", stream, group)
+
+    def readers(self, group: str) -> list[NoticeReader]:
+        """Return who reads the notices of each partition for a group, on connections of its own."""
+        return [NoticeReader(place.url, group, self._namespace, place.partition) for place in self._places]
+
+    # Turns
+
+    def hold(self, webhook_id: str, holder: str) -> bool:
+        """Take or prolong the turn to send; False where another process has it."""
+        key = self._keys.turn(f"webhook:{webhook_id}")
+
+        def take(pipe: Any) -> bool:
+            if pipe.get(key) not in {None, holder.encode()}:
+                return False
+            pipe.multi()
+            pipe.set(key, holder, px=TURN_MS)
+            return True
+
+        with self._redis.translated():
+            return bool(self._redis.client_of(key).transaction(take, key, value_from_callable=True))
+
+    def release(self, webhook_id: str, holder: str) -> None:
+        """Leave the turn to the next process that asks."""
+        if self.hold(webhook_id, holder):
+            self._redis.call("DEL", self._keys.turn(f"webhook:{webhook_id}"))
+
+    # Deliveries
+
+    def enqueue(self, webhook_id: str, deliveries: Iterable[tuple[Delivery, bytes]]) -> int:
+        """Add deliveries, and remove what is old or too much; return how many of those still waited."""
+        documents, queue, log = self._keys.deliveries(webhook_id)
+        client = self._redis.client_of(documents)
+        with self._redis.translated():
+            for delivery, body in deliveries:
+                # One that is there came twice: its notice was not acknowledged.
+                if client.hexists(documents, delivery.id):
+                    continue
+                with client.pipeline(transaction=True) as pipe:
+                    pipe.hset(documents, delivery.id, _text(delivery, body))
+                    pipe.hincrby(documents, BYTES, len(body))
+                    pipe.zadd(queue, {delivery.id: delivery.due_at})
+                    pipe.zadd(log, {delivery.id: delivery.at})
+                    pipe.execute()
+            old: list[bytes] = client.zrangebyscore(log, "-inf", self.now() - STAY_MS, start=0, num=100)
+            dropped = sum(self._drop(webhook_id, name) for name in old)
+            while client.zcard(log) > MOST or int(client.hget(documents, BYTES) or 0) > MOST_BYTES:
+                dropped += self._drop(webhook_id, client.zrange(log, 0, 0)[0])
+            return dropped
+
+    def _drop(self, webhook_id: str, name: bytes) -> bool:
+        documents, queue, log = self._keys.deliveries(webhook_id)
+        client = self._redis.client_of(documents)
+        text = client.hget(documents, name)
+        delivery, body = _read(text) if text else (None, b"")
+        is_waiting = delivery is not None and delivery.status == "waiting"
+        with client.pipeline(transaction=True) as pipe:
+            pipe.hdel(documents, name)
+            pipe.hincrby(documents, BYTES, -len(body))
+            pipe.zrem(queue, name)
+            pipe.zrem(log, name)
+            if is_waiting:
+                pipe.hincrby(documents, DROPPED, 1)
+            pipe.execute()
+        return is_waiting
+
+    def next_delivery(self, webhook_id: str) -> tuple[Delivery, bytes] | None:
+        """Return what is due first, with its body; it may be due later."""
+        documents, queue, _ = self._keys.deliveries(webhook_id)
+        first = self._redis.call("ZRANGE", queue, 0, 0)
+        text = self._redis.call("HGET", documents, first[0]) if first else None
+        return _read(text) if text else None
+
+    def record(self, webhook_id: str, delivery: Delivery) -> None:
+        """Write what has become of a delivery; one that was removed stays so."""
+        documents, queue, _ = self._keys.deliveries(webhook_id)
+        text = self._redis.call("HGET", documents, delivery.id)
+        if text is None:
+            return
+        with self._redis.translated(), self._redis.client_of(documents).pipeline(transaction=True) as pipe:
+            pipe.hset(documents, delivery.id, _text(delivery, _read(text)[1]))
+            if delivery.due_at:
+                pipe.zadd(queue, {delivery.id: delivery.due_at})
+            else:
+                pipe.zrem(queue, delivery.id)
+            pipe.execute()
+
+    def delivery(self, webhook_id: str, delivery_id: str) -> Delivery:
+        """Read one.
+
+        Raises:
+            NotFoundError: there is none of that id.
+        """
+        text = self._redis.call("HGET", self._keys.deliveries(webhook_id)[0], delivery_id)
+        if text is None or delivery_id.startswith("#"):
+            raise NotFoundError(f"the webhook {webhook_id!r:.80} has no delivery {delivery_id!r:.80}.")
+        return _read(text)[0]
+
+    def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
+        """List the deliveries of a webhook, the newest first; `cursor` is `next` of the page before."""
+        documents, _, log = self._keys.deliveries(webhook_id)
+        start = 0
+        if cursor:
+            at, last = place_of(cursor)
+            rank = self._redis.call("ZREVRANK", log, last)
+            # One that is gone meanwhile was the oldest of all, or had others of its millisecond before it.
+            start = int(self._redis.call("ZCOUNT", log, at, "+inf")) if rank is None else int(rank) + 1
+        names = self._redis.call("ZREVRANGE", log, start, start + limit - 1)
+        texts: Sequence[bytes | None] = self._redis.call("HMGET", documents, *names) if names else []
+        items = [_read(text)[0] for text in texts if text is not None]
+        more = items and len(names) == limit
+        return Page(items, cursor_of((items[-1].at, items[-1].id)) if more else None)
+
+    def backlog(self, webhook_id: str) -> tuple[int, int]:
+        """Return how many deliveries wait, and how many were given up since too many did."""
+        documents, queue, _ = self._keys.deliveries(webhook_id)
+        waiting, dropped = self._redis.call_all(("ZCARD", queue), ("HGET", documents, DROPPED))
+        return int(waiting), int(dropped or 0)
+
+    def forget(self, webhook_id: str) -> None:
+        """Delete the deliveries of a webhook."""
+        self._redis.call("DEL", *self._keys.deliveries(webhook_id))
+
+
+def _text(delivery: Delivery, body: bytes) -> str:
+    return json.dumps({**asdict(delivery), "body": body.decode()}, ensure_ascii=False)
+
+
+def _read(text: bytes) -> tuple[Delivery, bytes]:
+    values = json.loads(text)
+    body = values.pop("body").encode()
+    return Delivery(**values), body

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+import redis
+import standardwebhooks
+
+from runner import Client
+from runner.definition.registry import Registry
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations import webhooks as module
+from runner.operations.webhooks import WebhookAdmin, WebhookSender
+from runner.records.webhooks import OVERLAP, Webhook
+from runner.settings import Settings
+from runner.store.redis import connection
+from runner.store.redis import webhooks as stored_module
+from runner.store.redis.keys import declared
+from runner.store.redis.partitions import open_store
+from runner.store.redis.webhooks import Webhooks
+from tests.endpoints import Endpoint
+from tests.graphs import ident, single
+from tests.waiting import wait_until
+
+ENDS = ["run.ended"]
+
+
+class Site:
+    """A store with two graphs whose runs end at once when a test says so, and the webhooks there."""
+
+    def __init__(self, url, **settings):
+        options = {"lease": 1, "webhook_allow": "127.0.0.0/8", "webhook_retry": "0.05,0.05"}
+        self.settings, self.registry = Settings(redis_url=url, **{**options, **settings}), Registry()
+        for name in ("g", "h"):
+            self.registry.add(name, lambda: single(ident))
+        self.bells = []
+        self.client = Client(store=open_store(self.settings), dispatcher=self, registry=self.registry)
+        self.engine = self.client.engine
+        self.engine.publish(["g", "h"])
+        self.raw = redis.Redis.from_url(url)
+        self.admin = WebhookAdmin(self.settings)
+        self.stored = self.admin.stored
+
+    def open(self):
+        return Webhooks(self.settings.redis_url)
+
+    def ring(self, doorbells):
+        self.bells.extend(doorbells)
+
+    def call(self, task, kwargs, task_id):
+        return True
+
+    def run(self, graph="g", **options):
+        """Start a run and end it."""
+        run = self.client.start(graph, None, **options)
+        while self.bells:
+            bell = self.bells.pop(0)
+            self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+        return run.id
+
+    @contextmanager
+    def served(self, *webhooks):
+        """Serve webhooks as a worker does, each in its thread."""
+        stopping = threading.Event()
+        threads = [
+            threading.Thread(target=self.sender().serve, args=(name, stopping.is_set)) for name in webhooks
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield threads
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join()
+
+    def sender(self):
+        """What one more process has."""
+        return WebhookSender(self.engine.store, self.open(), self.settings)
+
+    def deliveries(self, webhook_id, status=None):
+        return [
+            item
+            for item in self.stored.deliveries(webhook_id, 100)
+            if status is None or item.status == status
+        ]
+
+    def until(self, webhook_id, status, count=1):
+        wait_until(lambda: len(self.deliveries(webhook_id, status)) >= count, f"{count} are {status}")
+
+
+@pytest.fixture
+def site(redis_url, monkeypatch):
+    """A store without webhooks, whose threads look often, so that the tests are over soon."""
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    monkeypatch.setattr(connection, "NOTICED_WITHIN", 0.01)
+    return Site(redis_url)
+
+
+@pytest.fixture
+def endpoint():
+    """An endpoint that takes everything."""
+    with Endpoint() as endpoint:
+        yield endpoint
+
+
+def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
+    """The published library takes it; the log says so. What was before the webhook is not sent."""
+    site.run()
+    made = site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h"):
+        run_id = site.run()
+        site.until("h", "delivered")
+
+    (request,) = endpoint.requests
+    (delivery,) = site.deliveries("h")
+    message = standardwebhooks.Webhook(made.secret).verify(request.body, dict(request.headers))
+    assert (message["kind"], message["run_id"], message["detail"]) == ("run.ended", run_id, "completed")
+    assert request.headers["webhook-id"] == delivery.id
+    assert (delivery.code, delivery.attempts, delivery.run_id) == (200, 1, run_id)
+    assert all(declared(key.decode()) for key in site.raw.keys("runner:{p00}:webhook*"))
+
+
+def test_only_what_is_chosen_is_sent(site, endpoint):
+    """By the kind of the notice, and the graph and the tags of the outermost run."""
+    for name, options in {
+        "kind": {"events": ["interrupt.asked"]},
+        "graph": {"graph": "h"},
+        "tags": {"tags": {"team": "a"}},
+        "all": {"events": ENDS},
+    }.items():
+        site.admin.add(Webhook(name, endpoint.url, **options))
+    with site.served("kind", "graph", "tags", "all"):
+        first = site.run("g", tags={"team": "a", "more": "b"})
+        second = site.run("h", tags={"team": "b"})
+        site.until("all", "delivered", 2)
+        site.until("graph", "delivered")
+        site.until("tags", "delivered")
+
+    assert site.deliveries("kind") == []
+    assert {item.run_id for item in site.deliveries("graph")} == {second}
+    assert {item.run_id for item in site.deliveries("tags")} == {first}
+
+
+def test_a_refused_delivery_is_sent_again_and_then_given_up(site, endpoint):
+    """After each step; always with the same id. Sent again by a person, it has all its attempts anew."""
+    endpoint.code = 500
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h"):
+        site.run()
+        site.until("h", "failed")
+        (failed,) = site.deliveries("h")
+        assert (failed.attempts, failed.code, failed.detail[:12]) == (3, 500, "answered 500")
+
+        endpoint.code = 200
+        site.admin.redeliver("h", failed.id)
+        site.until("h", "delivered")
+
+    assert endpoint.ids() == [failed.id] * 4
+
+
+def test_a_dead_endpoint_holds_nobody_up(site, endpoint):
+    """While one does not answer, another gets all; the dead one has one request in flight."""
+    with Endpoint() as dead:
+        dead.gate.clear()
+        site.admin.add(Webhook("dead", dead.url, ENDS))
+        site.admin.add(Webhook("live", endpoint.url, ENDS))
+        with site.served("dead", "live"):
+            for _ in range(5):
+                site.run()
+            site.until("live", "delivered", 5)
+
+            wait_until(lambda: dead.requests, "the dead one was asked")
+            assert site.deliveries("dead", "delivered") == []
+            dead.gate.set()
+            site.until("dead", "delivered", 5)
+        assert (dead.most_at_once, endpoint.most_at_once) == (1, 1)
+
+
+def test_one_thread_for_all_would_be_held_up(site, endpoint, monkeypatch):
+    """The control of the test above: there no request waits for that of another webhook."""
+    one, send = threading.Lock(), WebhookSender._send_due
+
+    def one_at_a_time(self, *arguments):
+        with one:
+            send(self, *arguments)
+
+    monkeypatch.setattr(WebhookSender, "_send_due", one_at_a_time)
+    with Endpoint() as dead:
+        dead.gate.clear()
+        site.admin.add(Webhook("dead", dead.url, ENDS))
+        site.admin.add(Webhook("live", endpoint.url, ENDS))
+        site.run()
+        with site.served("dead"):
+            wait_until(lambda: dead.requests, "the dead one was asked")
+            with site.served("live"):
+                site.until("live", "waiting")
+                assert endpoint.requests == []
+                dead.gate.set()
+                site.until("live", "delivered")
+
+
+def test_one_process_serves_a_webhook(site, endpoint):
+    """Another one that finds its timer, too, leaves it at that: nothing is sent twice."""
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h", "h", "h") as threads:
+        wait_until(lambda: sum(thread.is_alive() for thread in threads) == 1, "two have ended")
+        for _ in range(5):
+            site.run()
+        site.until("h", "delivered", 5)
+
+    assert sorted(endpoint.ids()) == sorted(item.id for item in site.deliveries("h"))
+
+
+def test_without_turns_it_would_be_sent_twice(site, endpoint, monkeypatch):
+    """The control of the test above."""
+    monkeypatch.setattr(Webhooks, "hold", lambda *_: True)
+    endpoint.gate.clear()
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h", "h"):
+        site.run()
+        wait_until(lambda: endpoint.at_once == 2, "two are in flight")
+        endpoint.gate.set()
+        site.until("h", "delivered")
+
+    assert len(set(endpoint.ids())) == 1
+
+
+def test_gone_disables_a_webhook_until_it_is_resumed(site, endpoint):
+    """The delivery stays; the notices of the time between are left out."""
+    endpoint.code = 410
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h") as (thread,):
+        site.run()
+        wait_until(lambda: not thread.is_alive(), "nobody serves it any more")
+    shown = site.admin.show("h")
+    assert (shown.paused, shown.reason, shown.waiting) == (True, "the endpoint answered 410", 1)
+    assert site.raw.zscore("runner:{p00}:timers", "webhook|h|") is None
+    assert site.raw.xinfo_groups("runner:{p00}:notices") == []
+
+    site.run()
+    endpoint.code = 200
+    site.admin.resume("h")
+    with site.served("h"):
+        last = site.run()
+        site.until("h", "delivered", 2)
+
+    assert [json.loads(request.body)["run_id"] for request in endpoint.requests].count(last) == 1
+    assert len(endpoint.requests) == 3
+
+
+def test_a_paused_webhook_keeps_no_notices(site, endpoint):
+    """Its consumer group is gone, also where it was served; a removed one leaves nothing."""
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    with site.served("h") as (thread,):
+        site.run()
+        site.until("h", "delivered")
+        site.admin.pause("h")
+        wait_until(lambda: not thread.is_alive(), "nobody serves it any more")
+    assert site.raw.xinfo_groups("runner:{p00}:notices") == []
+
+    site.admin.resume("h")
+    site.admin.remove("h")
+
+    assert site.raw.xinfo_groups("runner:{p00}:notices") == []
+    assert site.raw.keys("*webhook*") == []
+    with pytest.raises(NotFoundError):
+        site.admin.pause("h")
+
+
+def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
+    """It died behind the read: the next one sends it, with the id that it would have had."""
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    (reader,) = site.stored.readers(site.stored.get("h").group)
+    site.run()
+    (notice,) = reader.read(1)
+    reader.close()
+
+    with site.served("h"):
+        site.until("h", "delivered")
+
+    assert endpoint.ids() == [module.delivery_of(notice).id]
+
+
+def test_too_many_deliveries_drop_the_oldest(site, monkeypatch, caplog):
+    """Neither their number nor their bytes grow without end; what still waited is counted and logged."""
+    monkeypatch.setattr(stored_module, "MOST", 3)
+    site.admin.add(Webhook("h", "http://127.0.0.1:1/", ENDS))
+    runs = [site.run() for _ in range(5)]
+    with site.served("h"):
+        wait_until(lambda: site.admin.show("h").dropped, "some are dropped")
+
+        assert [item.run_id for item in site.deliveries("h")] == runs[:1:-1]
+        assert site.admin.show("h").dropped == 2
+        assert "webhook.dropped: 2 deliveries to 'h'" in caplog.text
+    held = sum(len(body) for _, body in map(stored_module._read, documents(site)))
+    assert int(site.raw.hget("runner:{p00}:webhook:d:h", "#bytes")) == held
+
+    monkeypatch.setattr(stored_module, "MOST_BYTES", 0)
+    site.stored.enqueue("h", [])
+    assert site.deliveries("h") == []
+
+
+def documents(site):
+    return [
+        text
+        for name, text in site.raw.hgetall("runner:{p00}:webhook:d:h").items()
+        if not name.startswith(b"#")
+    ]
+
+
+def test_old_deliveries_go(site, endpoint, monkeypatch):
+    """After a week."""
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    site.run()
+    with site.served("h"):
+        site.until("h", "delivered")
+    monkeypatch.setattr(stored_module, "STAY_MS", -1_000)
+
+    site.stored.enqueue("h", [])
+
+    assert site.deliveries("h") == []
+    assert documents(site) == []
+
+
+def test_a_rotation_has_two_secrets_for_a_day(site, endpoint):
+    """The new one is shown once; both verify what is sent."""
+    old = site.admin.add(Webhook("h", endpoint.url, ENDS)).secret
+    new = site.admin.rotate("h").secret
+    with site.served("h"):
+        site.run()
+        site.until("h", "delivered")
+
+    (request,) = endpoint.requests
+    for secret in (old, new):
+        standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+    stored = site.stored.get("h")
+    assert site.admin.show("h").secret == ""
+    assert 0 < stored.old_until - site.stored.now() <= OVERLAP
+
+
+def test_the_log_is_read_in_pages(site):
+    """The newest first, to the end."""
+    site.admin.add(Webhook("h", "http://127.0.0.1:1/", ENDS))
+    for _ in range(3):
+        site.run()
+    with site.served("h"):
+        wait_until(lambda: len(site.deliveries("h")) == 3, "all are there")
+
+    first = site.stored.deliveries("h", 2)
+    second = site.stored.deliveries("h", 2, first.next)
+
+    assert [*first, *second] == site.deliveries("h")
+    assert second.next is None
+
+
+def test_an_address_inside_is_refused_where_it_is_entered(redis_url):
+    """And nothing is stored; so is an id that is taken, and one webhook too many."""
+    site, inside = Site(redis_url), Settings(redis_url=redis_url)
+    with pytest.raises(UsageError, match="needs https"):
+        WebhookAdmin(inside).add(Webhook("h", "http://127.0.0.1/"))
+    with pytest.raises(UsageError, match="private network"):
+        WebhookAdmin(inside).add(Webhook("h", "https://127.0.0.1/"))
+    assert site.stored.all() == []
+
+    site.admin.add(Webhook("h", "http://127.0.0.1/"))
+    with pytest.raises(ConflictError):
+        site.admin.add(Webhook("h", "http://127.0.0.1/"))
+    assert len(site.raw.xinfo_groups("runner:{p00}:notices")) == 1
+
+
+def test_a_sweep_begins_what_is_to_be_served(site, endpoint):
+    """Its timer is due at once, and again after each lease, so that a process that dies is followed."""
+    began = []
+    site.engine.fire = {"webhook": began.append}
+    site.engine.sweep()
+    assert began == []
+
+    site.admin.add(Webhook("h", endpoint.url))
+    site.engine.sweep()
+    site.engine.sweep()
+
+    assert began == ["h"]
+    assert site.raw.zscore("runner:{p00}:timers", "webhook|h|") > site.stored.now()
