@@ -25,6 +25,9 @@ DECISIONS = ("approve", "edit", "reject", "respond")
 MAX_EFFECTS = 8
 """Different effects that one question's votes may be for: more edits are refused."""
 
+MAX_EDITS = 100
+"""Edits of one question that void earlier votes: what a worker counts again has a bound."""
+
 MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
 
 HOUR, DAY = 3_600.0, 86_400.0
@@ -408,6 +411,8 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
         return Count("duplicate", tally, detail="you have voted")
     if vote.decision == "reject":
         return _reject(step, tally, vote)
+    if resets and tally.round >= MAX_EDITS:
+        return Count("forbidden", tally, detail=f"it was edited {MAX_EDITS} times")
     if resets:
         tally = Tally(round=tally.round + 1)
         step = rule.steps[0]

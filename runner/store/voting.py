@@ -55,8 +55,8 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     stored = ballots.stored_vote(ballot, counted, number, place, now)
     if selector == approvals.DELEGATED and "body" in part["lent"]:
         stored["lent"] = part["lent"]["body"]
-    if part.get("n"):
-        run.put_vote(name, part["n"], None)
+    # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
+    # their order, and without it the rounds and stages of those after it would be others.
     run.put_vote(name, number, stored)
     run.put_voter(name, key, ballots.part_of(ballot, part, stored, receipt, nonce))
     spent = dict(standing.spent)
@@ -231,7 +231,9 @@ def _withdraw(case: Case) -> Done | Receipt:
         return refusal
     if part.get("round") != tally.round:
         return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
-    if part["stage"] != tally.stage or (part["decision"] == "edit" and case.rule.edit == "resets"):
+    others = tally.effects.get(part["effect"], 0) > part["weight"]
+    built_on = part["decision"] == "edit" and (case.rule.edit == "resets" or others)
+    if part["stage"] != tally.stage or built_on:
         return case.refusal(ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back")
     tally = approvals.without(
         tally, approvals.Vote(case.key, part["decision"], part["effect"], part["weight"])

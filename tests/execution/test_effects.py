@@ -66,7 +66,7 @@ def vote(
     answer = response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
     ballot = Ballot(asked.id, voter, decision, answer, effect, asked.digest, comment, body=body)
-    receipt, reply = run.store.vote(ballot, f"{name} {asked.id}")
+    receipt, reply = run.store.vote(ballot, f"{name} {decision} {asked.id}")
     run.ring(reply.doorbells)
     run.go_on()
     return str(receipt.status)
@@ -148,6 +148,18 @@ def test_a_tool_runs_as_it_was_edited(run_graph):
     run = run_graph(till.graph, "refund 1042")
     assert vote(run, "ana", "edit", {"order": "1042", "amount": 20}) == "accepted"
     assert [paid[:2] for paid in till.paid] == [("1042", 20)]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_tool_runs_as_two_agree_who_outbid_each_other(run_graph, keys, signed):
+    """Each edit voids what was before; the worker counts all of them again, signed or not."""
+    till = Till(SIGNED if signed else TWO)
+    run = run_graph(till.graph, "refund 1042")
+    small, large = ({"order": "1042", "amount": amount} for amount in (20, 60))
+    votes = [("ana", "edit", small), ("ben", "edit", large), ("ana", "approve", large)]
+    for name, decision, response in votes:
+        vote(run, name, decision, response, signed=signed, keys=keys)
+    assert [paid[:2] for paid in till.paid] == [("1042", 60)]
 
 
 def test_the_model_hears_why_a_call_was_rejected(run_graph):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from runner.errors import UsageError
 from runner.records.approvals import (
     DECISIONS,
+    MAX_EDITS,
     MAX_EFFECTS,
     Auth,
     Principal,
@@ -286,6 +287,8 @@ def test_edits_are_bounded():
     votes = [vote(f"p{number}", "edit", f"E{number}") for number in range(MAX_EFFECTS + 1)]
 
     assert words(rule, *votes)[-1] == "forbidden"
+    outbid = [vote("ana", "edit", f"E{number}") for number in range(MAX_EDITS + 1)]
+    assert words(Rule(need=2), *outbid)[-2:] == ["counted", "forbidden"]
 
 
 def test_only_decisions_of_the_rule_are_taken():

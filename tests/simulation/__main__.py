@@ -8,7 +8,7 @@ import sys
 import time
 
 from runner.dev.embedded import embedded_store
-from tests.simulation.history import Make, drawn, play, raced, report
+from tests.simulation.history import Make, drawn, play, raced, report, voted
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import in_memory
 
@@ -16,14 +16,15 @@ PROGRESS = 100
 """Seeds between two lines that say how far it is."""
 
 
-def search(first: int, count: int, make: Make, store: str) -> int:
+def search(first: int, count: int, make: Make, store: str, *, votes: bool) -> int:
     """Play seeds until one fails; returns the exit code."""
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
-        history = raced(seed) if store == "races" else drawn(seed)
+        history = voted(seed) if votes else drawn(seed)
+        history = raced(history) if store == "races" else history
         error = play(history, make).error
         if error:
-            command = f"make simulate FROM={seed} SEEDS=1"
+            command = f"make simulate FROM={seed} SEEDS=1{' VOTES=1' if votes else ''}"
             sys.stdout.write(report(history, error, make, f"{command} STORE={store}") + "\n")
             return 1
         if number % PROGRESS == 0 or number == count:
@@ -38,14 +39,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
     parser.add_argument("--store", choices=["memory", "redis", "partitions", "races"], default="memory")
+    parser.add_argument("--votes", action="store_true", help="many questions have a rule, and people vote")
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
-        return search(chosen.first, chosen.seeds, in_memory, chosen.store)
+        return search(chosen.first, chosen.seeds, in_memory, chosen.store, votes=chosen.votes)
     with embedded_store() as server:
         partitions = 2 if chosen.store == "partitions" else 1
         make = on_redis(server.url, partitions, races=chosen.store == "races")
-        return search(chosen.first, chosen.seeds, make, chosen.store)
+        return search(chosen.first, chosen.seeds, make, chosen.store, votes=chosen.votes)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,12 @@ import greenlet
 from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
+from runner.records.freezes import Freeze
 from runner.store.interface import Claim, Reply
 
-READS = frozenset({"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children"})
+READS = frozenset(
+    {"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children", "votes", "requester"}
+)
 """Requests that change nothing: an actor stops before them, not behind them as well."""
 
 
@@ -75,6 +78,11 @@ class Wire:
         self._process, self._store = process, process.world.store
         self.lease_ms = self._store.lease_ms
         self.max_bytes, self.max_state = self._store.max_bytes, self._store.max_state
+        self.namespace, self.clock = self._store.namespace, self._store.clock
+
+    def frozen(self) -> dict[str, Freeze]:
+        """Say that nothing is frozen: how often that is looked at depends on the real time."""
+        return {}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **named: self._request(name, arguments, named)

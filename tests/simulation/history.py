@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from runner.execution.results import GraphResult
 from runner.records.run import FINAL, Status
-from tests.simulation.plans import draw
+from tests.simulation.plans import KINDS, RULED, draw
 from tests.simulation.virtual import machine
 from tests.simulation.watch import Violation, must
 from tests.simulation.world import Setting, Step, World, in_memory
@@ -31,10 +32,10 @@ class History:
     steps: tuple[Step, ...]
 
 
-def drawn(seed: int) -> History:
+def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
     """Draw a history: its graph, its cluster, its weather (which faults, how often), and what happens."""
     chance = random.Random(seed)  # noqa: S311 - repeatable, no secret
-    plan, count = draw(chance), chance.choice((1, 2, 2, 3))
+    plan, count = draw(chance, kinds), chance.choice((1, 2, 2, 3))
     setting = Setting(
         plan,
         runs=chance.choice((1, 2, 3)),
@@ -67,9 +68,16 @@ def drawn(seed: int) -> History:
     return History(seed, setting, tuple((word, chance.randrange(1000)) for word in words))
 
 
-def raced(seed: int) -> History:
-    """Draw a history in which others often come in between two calls of one request."""
-    history = drawn(seed)
+def voted(seed: int) -> History:
+    """Draw a history in which many questions have a rule, and people vote on them all the time."""
+    history, chance = drawn(seed, RULED), random.Random(seed)  # noqa: S311 - as above
+    words = ("flow", "run", *("vote",) * 5, "late_vote", *("deed",) * 2)
+    more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
+    return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
+
+
+def raced(history: History) -> History:
+    """Let others often come in between two calls of one request."""
     return replace(
         history,
         steps=tuple(("race" if word == "hurry" else word, number) for word, number in history.steps),

@@ -10,17 +10,19 @@ import hashlib
 import random
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner import Graph, GraphBuilder, RetryPolicy
+from runner.approvals import Rule
 from runner.definition.policies import Limit
 from runner.errors import DefinitionError, InterruptRaised
 from runner.records import codec
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded
 from tests.graphs import starts
+from tests.simulation.voting import RULES, SHOWN
 
 KINDS = (
     *("works",) * 4,
@@ -39,6 +41,7 @@ KINDS = (
     "is limited",
     "kills",
 )
+RULED = (*KINDS, *("is approved",) * 10, *("is approved in time",) * 4)
 CONDITIONS = ("always", "always", "always", "peeks", "never", "odd visits", "even visits")
 LIMIT = Limit("one at a time", concurrency=1)
 WHILE = 40.0
@@ -56,13 +59,13 @@ class Plan:
     policy: str = "continue"
 
 
-def draw(chance: random.Random) -> Plan:
+def draw(chance: random.Random, kinds: Sequence[str] = KINDS) -> Plan:
     """Draw a graph that can be built."""
     while True:
         size = chance.choice((1, 2, 3, 4, 4, 5, 6, 7))
         pairs = sorted({(chance.randrange(size), chance.randrange(size)) for _ in range(size + 3)})
         plan = Plan(
-            kinds=tuple(chance.choice(KINDS) for _ in range(size)),
+            kinds=tuple(chance.choice(kinds) for _ in range(size)),
             anys=frozenset(chance.sample(range(size), chance.choice((0, 0, 1)))),
             edges=tuple((low, high, chance.choice(CONDITIONS)) for low, high in pairs if low < high),
             repeats=tuple((high, low, chance.randint(2, 3)) for low, high in pairs if low >= high)[:2],
@@ -91,6 +94,7 @@ class Ledger:
         self.effects: Counter[tuple] = Counter()
         self.keys: dict[tuple, set[str]] = defaultdict(set)
         self.answerers: dict[tuple, set[str]] = defaultdict(set)
+        self.paid: dict[tuple, set[tuple[str, int]]] = defaultdict(set)
 
     def start(self, ctx: Any) -> None:
         """Note that a visit's code begins."""
@@ -107,6 +111,11 @@ class Ledger:
         self.effects[(*visit_of(ctx), key)] += 1
         self.stop("behind the effect")
         return "paid"
+
+    def refund(self, ctx: Any, amount: int) -> str:
+        """Pay back, and note under which key how much."""
+        self.paid[visit_of(ctx)].add((ctx.idempotency_key, amount))
+        return self.pay(ctx, "approved")
 
     def ask(self, ctx: Any, name: str, **options: Any) -> dict[str, Any]:
         """Ask a person, and note who answered."""
@@ -143,6 +152,21 @@ def function(kind: str, ledger: Ledger, *, reads: bool = True) -> Callable[[Any]
             raise ValueError(ctx.node_id)
         received_bytes = codec.dump_json(sorted(ctx.inputs.items())) if reads else b""
         return [ctx.node_id, ctx.visit, noted, answers, hashlib.sha256(received_bytes).hexdigest()[:8]]
+
+    return work
+
+
+def approved(rule: Rule, ledger: Ledger, **options: Any) -> Callable[[Any], Any]:
+    """Make the code of a node that does what people decide; its output says nothing of that."""
+
+    def work(ctx: Any) -> Any:
+        ledger.start(ctx)
+        noted = ctx.once("note", lambda: ledger.pay(ctx, "note"))
+        decided = ctx.interrupt("pay", "how much?", rule=rule, action=dict(SHOWN), **options)
+        if decided.approved:
+            args = decided.response if decided.decision == "edit" else SHOWN
+            ctx.once("pay", lambda: ledger.refund(ctx, args["amount"]))
+        return [ctx.node_id, ctx.visit, noted]
 
     return work
 
@@ -223,6 +247,13 @@ def add(builder: GraphBuilder, plan: Plan, number: int, ledger: Ledger) -> None:
             builder.add_node(code, name, retry=RetryPolicy(9, backoff=1, jitter=0), **join)
         case "is limited":
             builder.add_node(code, name, limits=[LIMIT], **join)
+        case "is approved":
+            builder.add_node(approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger), name, **join)
+        case "is approved in time":
+            in_time = {"expires_in": WHILE, "on_expire": {"response": "nobody came"}}
+            builder.add_node(
+                approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger, **in_time), name, **join
+            )
         case "asks early":
             names = ("one", "two")[: 1 + number % 2]
             builder.add_node(Early(ledger, names), name, resume=("all", "each")[number // 2 % 2], **join)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from runner.records.approvals import Principal
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
 from runner.store import requests
 from runner.store.interface import Reply
 from runner.store.memory.store import MemoryStore
+from tests.simulation.voting import EVERY, effect_of
 
 
 class NoFence(MemoryStore):
@@ -203,6 +205,78 @@ class WorkersTime(MemoryStore):
         actor = self.world.current if self.world else None
         return round(actor.process.clock() * 1000) if actor else clock()
 
+
+class ManyNames(MemoryStore):
+    """Who votes twice counts twice, under another name."""
+
+    def vote(self, ballot, nonce):
+        name = Principal(f"{ballot.voter.principal.sub} {ballot.idempotency_key}")
+        return super().vote(replace(ballot, voter=replace(ballot.voter, principal=name)), nonce)
+
+
+class EveryGroup(MemoryStore):
+    """Everybody is taken for a member of every group."""
+
+    def vote(self, ballot, nonce):
+        return super().vote(replace(ballot, voter=replace(ballot.voter, groups=frozenset(EVERY))), nonce)
+
+
+class AnyEffect(MemoryStore):
+    """Votes for different effects add up."""
+
+    def vote(self, ballot, nonce):
+        (question,) = self.interrupts([ballot.interrupt_id])
+        if ballot.decision == "edit" and question is not None:
+            ballot = replace(ballot, decision="approve", effect=effect_of(question, None))
+        return super().vote(ballot, nonce)
+
+
+class NoUse(MemoryStore):
+    """It is not noted that a decision is used."""
+
+    def use(self, token, use, saved):
+        reply = super().save(token, saved)
+        return Reply("used") if reply.word == "saved" else reply
+
+
+class ForgetsVoidVotes(MemoryStore):
+    """Of each person the last vote stays alone, so the worker can't count again."""
+
+    def vote(self, ballot, nonce):
+        reply = super().vote(ballot, nonce)
+        for run in self._database.runs.values():
+            for votes in run.votes.values():
+                last = {vote["by"]: number for number, vote in votes.items()}
+                for number in set(votes) - set(last.values()):
+                    del votes[number]
+        return reply
+
+
+class SleepyVote(MemoryStore):
+    """A vote decides and wakes nobody."""
+
+    def vote(self, ballot, nonce):
+        receipt, reply = super().vote(ballot, nonce)
+        for bell in reply.doorbells:
+            self._database.timers.pop(("node", bell.run_id, bell.node), None)
+        return receipt, replace(reply, doorbells=())
+
+
+class LateVotes(MemoryStore):
+    """A vote counts after the question's time, as long as no sweep came by."""
+
+    def vote(self, ballot, nonce):
+        run = self._database.runs.get(ballot.interrupt_id.partition(".")[0])
+        question = run.questions.get(ballot.interrupt_id) if run else None
+        if question is not None:
+            run.questions[question.id] = replace(question, expires_in=None)
+        reply = super().vote(ballot, nonce)
+        if question is not None:
+            run.questions[question.id] = replace(run.questions[question.id], expires_in=question.expires_in)
+        return reply
+
+
+OF_VOTES = (ManyNames, EveryGroup, AnyEffect, NoUse, ForgetsVoidVotes, SleepyVote, LateVotes)
 
 SABOTEURS = (
     NoFence,

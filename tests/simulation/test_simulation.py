@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.test_racing_answers import NO_CHECK, UncheckedScripts
 from tests.simulation import sabotage
-from tests.simulation.history import History, drawn, kind_of, play, raced, report, shortest
+from tests.simulation.history import History, drawn, kind_of, play, raced, report, shortest, voted
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import World, in_memory
 
@@ -25,14 +25,17 @@ PART = 50
 QUICK = range(1, 6)
 ON_REDIS = range(1, 101)
 RACES = range(1, 101)
+VOTED = (5, 96)
+"""Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
 REGRESSIONS = (30, 42, 120)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
 
-def holds(seed: int, make=in_memory) -> None:
-    history = drawn(seed)
+def holds(seed: int, make=in_memory, draw=drawn) -> None:
+    history = draw(seed)
     error = play(history, make).error
-    assert not error, report(history, error, make)
+    command = f"make simulate FROM={seed} SEEDS=1{' VOTES=1' if draw is voted else ''}"
+    assert not error, report(history, error, make, command)
 
 
 @pytest.mark.parametrize("seed", QUICK)
@@ -53,6 +56,20 @@ def test_many_clusters_keep_every_promise(first):
 def test_what_once_failed_holds(seed):
     """A history that showed a fault shows none."""
     holds(seed)
+
+
+@pytest.mark.parametrize("seed", VOTED)
+def test_votes_keep_every_promise(seed):
+    """What runs is what the votes come to, once, whoever votes when: and all runs end."""
+    holds(seed, draw=voted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
+def test_many_votes_keep_every_promise(first):
+    """What runs is what the votes come to, once, whoever votes when: and all runs end."""
+    for seed in range(first, first + PART):
+        holds(seed, draw=voted)
 
 
 # -- one seed, one history -----------------------------------------------------------------------------
@@ -120,8 +137,8 @@ def test_clusters_on_redis_have_the_same_histories(first, redis_url):
     same_on_redis(range(first, first + 10), redis_url)
 
 
-def holds_in_races(seed, url) -> None:
-    history, make = raced(seed), on_redis(url, races=True)
+def holds_in_races(seed, url, draw=drawn) -> None:
+    history, make = raced(draw(seed)), on_redis(url, races=True)
     error = play(history, make).error
     assert not error, report(history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races")
 
@@ -130,6 +147,14 @@ def holds_in_races(seed, url) -> None:
 def test_whoever_comes_in_between_two_calls_of_a_request_is_seen(seed, redis_url):
     """What was looked at may have changed when it is written: then it is planned again."""
     holds_in_races(seed, redis_url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", RACES[::10])
+def test_votes_that_come_in_between_are_seen(first, redis_url):
+    """As above, with votes; and what they come to is what runs."""
+    for seed in range(first, first + 10):
+        holds_in_races(seed, redis_url, voted)
 
 
 @pytest.mark.slow
@@ -148,13 +173,13 @@ def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url)
         world.store._scripts = UncheckedScripts(world.store, "commit", NO_CHECK)
         return world
 
-    errors = (play(raced(seed), unchecked).error for seed in RACES)
+    errors = (play(raced(drawn(seed)), unchecked).error for seed in RACES)
     assert any(error.partition(":")[0] in {"I1", "I2", "I3", "I9"} for error in errors)
 
 
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------
 
-CAUGHT_AT = {"SecondResult": 42, "DeafPark": 30}
+CAUGHT_AT = {"SecondResult": 42, "DeafPark": 30, "EveryGroup": 3, "ForgetsVoidVotes": 183, "LateVotes": 6}
 """Where to look first; every seed of the suite is looked at in the end."""
 
 
@@ -169,10 +194,10 @@ def without(saboteur):
     return make
 
 
-def caught(saboteur) -> tuple[History, str]:
+def caught(saboteur, draw=drawn) -> tuple[History, str]:
     """Find a seed that shows the sabotage."""
     for seed in (CAUGHT_AT.get(saboteur.__name__, 1), *range(1, SEEDS + 1)):
-        history = drawn(seed)
+        history = draw(seed)
         error = play(history, without(saboteur)).error
         if error:
             return history, error
@@ -185,6 +210,15 @@ def test_a_missing_mechanism_is_noticed(saboteur):
     _, error = caught(saboteur)
 
     assert error.partition(":")[0] in {"I1", "I2", "I3", "I4", "I5", "I6", "I8", "I9", "I11", "liveness"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saboteur", sabotage.OF_VOTES, ids=lambda store: store.__name__)
+def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
+    """Without it some seed with votes breaks a promise, or has a node held that was approved."""
+    _, error = caught(saboteur, voted)
+
+    assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
 
 
 def test_a_failing_seed_is_explained():

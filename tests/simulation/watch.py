@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.definition.model import map_of
@@ -96,6 +96,10 @@ class Watch:
             must(self.keys.setdefault(key, reply.run_id) == reply.run_id, "I1", f"{key} began two runs")
         elif name == "answer":
             self._answered(arguments[0], reply)
+        elif name == "vote" and reply[0].status is ReceiptStatus.ACCEPTED:
+            asked, key = arguments[0].interrupt_id, arguments[0].idempotency_key
+            first = self.accepted.setdefault(asked, key)
+            must(first == key, "I3", f"{asked} was decided by {first} and by {key}")
 
     def _answered(self, answers: Any, reply: tuple[Any, Reply]) -> None:
         receipts = reply[0]
@@ -236,6 +240,8 @@ class Watch:
         named = {question for node in run.nodes.values() for question in node.questions}
         for interrupt in run.questions.values():
             known = self._decided.get(interrupt.id)
+            if known is not None and known.used is None:
+                known = replace(known, used=interrupt.used)  # once it is decided, it is used
             must(known is None or known == interrupt or _reasked(known), "I3", f"{known} became {interrupt}")
             if interrupt.is_open:
                 must(interrupt.id in named, "I9", f"{interrupt.id} is open, and its node does not know")

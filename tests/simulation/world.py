@@ -23,6 +23,7 @@ from runner.testing import ManualClock
 from tests.simulation.actors import Actor, Died, Process
 from tests.simulation.plans import Ledger, Plan, answer_to, build
 from tests.simulation.virtual import Broker
+from tests.simulation.voting import Voters
 from tests.simulation.watch import Seen, Violation, Watch, inside_memory, must
 
 LEASE = 30
@@ -86,7 +87,7 @@ class World:
     def __post_init__(self) -> None:
         """Have nothing at work; `begin` makes the requests to start the runs."""
         self.ledger = Ledger(self._stop)
-        self.broker, self.watch = Broker(self), Watch(self)
+        self.broker, self.watch, self.voters = Broker(self), Watch(self), Voters(self)
         self.factories = {"plan": lambda: build(self.setting.plan, self.ledger)}
         self.workers: list[Process] = []
         self.requests: list[Request] = []
@@ -168,8 +169,9 @@ class World:
         self._send(self._ask(f"answer {who}", apply))
 
     def questions(self) -> list[Interrupt]:
-        """List the open questions, as a person sees them."""
-        open_questions = sorted(self.store.open_interrupts(limit=1000), key=lambda question: question.id)
+        """List the open questions without a rule, as a person sees them."""
+        opened = [question for question in self.store.open_interrupts(limit=1000) if not question.rule]
+        open_questions = sorted(opened, key=lambda question: question.id)
         self.known += [
             question for question in open_questions if all(question.id != other.id for other in self.known)
         ]
@@ -190,7 +192,8 @@ class World:
     def play(self, steps: Sequence[Step]) -> None:
         """Let a history happen."""
         for word, number in steps:
-            if getattr(self, f"do_{word}")(number):
+            do = getattr(self, f"do_{word}", None) or getattr(self.voters, f"do_{word}")
+            if do(number):
                 self.look()
 
     def look(self) -> None:
@@ -498,7 +501,7 @@ class World:
 
     def do_withdraw(self, number: int) -> bool:
         """A person takes a question back, to have it asked anew."""
-        questions = self.questions()
+        questions = [*self.questions(), *self.voters.asked()]
         if not questions:
             return False
         asked = questions[number % len(questions)].id
@@ -575,15 +578,16 @@ class World:
         for _ in range(ROUNDS):
             self.heal()
             questions = self.questions()
-            if not questions:
-                break
             for question in questions:
                 self._answer([question])
+            if not (self.voters.settle() or questions):
+                break
         for run_id, run in self.runs():
             must(run.record.is_final, "liveness", f"{run_id} has no question and stays {run.record.status}")
         if self.looks:
             self.watch.indexes()
             self.watch.effects()
+            self.voters.check()
         self._told()
 
     def _told(self) -> None:
@@ -597,7 +601,7 @@ class World:
                 continue
             for receipt in request.reply:
                 accepted = receipt.status is ReceiptStatus.ACCEPTED
-                mine = self.watch.accepted.get(receipt.interrupt_id) == request.name.removeprefix("answer ")
+                mine = self.watch.accepted.get(receipt.interrupt_id) == request.name.partition(" ")[2]
                 must(accepted == mine, "I3", f"{request.name} was told {receipt}")
 
     def result(self, key: str) -> GraphResult:

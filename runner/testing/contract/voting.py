@@ -10,6 +10,7 @@ from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
 from runner.records.ballots import Ballot, Deed, Use
 from runner.records.digests import Action
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
+from runner.records.judgement import Evidence, judge
 from runner.records.listings import InterruptQuery
 from runner.records.outcomes import Saved
 from runner.records.run import EventKind
@@ -223,6 +224,30 @@ class VotingContract:
         assert words == ["counted", "counted", "counted", "accepted"]
         assert (people.now.decision, people.now.response) == ("edit", edited("5"))
         assert people.now.effect == ballots.effect_of(people.question, "edit", edited("5"))
+
+    def test_votes_that_an_edit_voided_stay(self, worker: ManualWorker, store: Store) -> None:
+        """Two who outbid each other and then agree: the worker counts all of it to the same end."""
+        people = voting(worker, TWO)
+
+        words = people.words(
+            ("ana", "edit", edited("5")),
+            ("ben", "edit", edited("7")),
+            ("ana", "approve", edited("7")),
+        )
+
+        assert words == ["counted", "counted", "accepted"]
+        votes = store.votes(people.question.id)
+        assert [(vote["by"][7:], vote["round"]) for vote in votes] == [("ana", 1), ("ben", 2), ("ana", 2)]
+        assert judge(people.question, people.now, Evidence(votes)).effect == people.now.effect
+
+    def test_an_edit_that_others_want_is_not_taken_back(self, worker: ManualWorker) -> None:
+        """Where edits keep earlier votes, too: those who approved it have approved somebody's edit."""
+        people = voting(worker, replace(TWO, need=3, edit="keeps"))
+
+        assert people.words(("ana", "edit", edited("5")), ("ben", "approve", edited("5"))) == ["counted"] * 2
+        assert people.act("ana", "withdraw_vote") == "rejected"
+        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
 
     def test_an_edit_may_keep_earlier_votes(self, worker: ManualWorker) -> None:
         """With edit="keeps" the votes for what was shown still stand beside those for another call."""
