@@ -32,6 +32,9 @@ MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
 
 HOUR, DAY = 3_600.0, 86_400.0
 
+SERVICE, LOGIN, OWN_KEY = 1, 2, 3
+"""The levels above 0, at which nobody vouches for a name."""
+
 DELEGATED = "delegated"
 """What stands for the selector of a vote in the place of somebody else."""
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from runner.errors import RunnerError, UsageError
 from runner.records import codec, validation
-from runner.records.approvals import Principal, Voter
+from runner.records.approvals import OWN_KEY, Principal, Voter
 from runner.records.ballots import SKEW
 from runner.records.codec import JSON
 from runner.records.digests import canonical
@@ -37,9 +37,6 @@ LIFETIME = 300
 
 SIGNATURE = frozenset({"sig", "authenticator_data", "client_data"})
 """The members of a proof that are made from the rest."""
-
-SERVICE, LOGIN, OWN_KEY = 1, 2, 3
-"""The levels above 0, at which nobody vouches for a name."""
 
 PRESENT, VERIFIED = 1, 4
 """Flags of an authenticator: a person was there, and was recognized."""

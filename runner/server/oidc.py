@@ -102,7 +102,13 @@ class OIDC:
 
     # -- the flow ------------------------------------------------------------------------------------------
 
-    def _login(self, request: Request, next: Annotated[str, Query()] = "/") -> Response:  # noqa: A002 - its name
+    def _login(
+        self,
+        request: Request,
+        next: Annotated[str, Query()] = "/",  # noqa: A002 - its name
+        again: Annotated[bool, Query()] = False,  # noqa: FBT002 - as a query has it
+        acr: Annotated[str, Query(max_length=200)] = "",
+    ) -> Response:
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
@@ -115,6 +121,8 @@ class OIDC:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
+        if again:  # somebody who is logged in shows once more who they are
+            query |= {"prompt": "login", "max_age": "0", **({"acr_values": acr} if acr else {})}
         response = RedirectResponse(f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303)
         kept = {"state": state, "nonce": nonce, "verifier": verifier, "next": _local(next)}
         self._set(response, LOGIN, kept, "login", LOGIN_AGE)
@@ -155,7 +163,8 @@ class OIDC:
             "name": str(claims.get("name") or claims.get("email") or claims["sub"]),
             "groups": _listed(claims.get(self._groups)),
             "roles": sorted(self._roles(claims)),
-            "auth_time": login_at if isinstance(login_at, (int, float)) else claims["iat"],
+            # A token is new, and the login that it is of may be old: not known is not fresh.
+            "auth_time": login_at if isinstance(login_at, (int, float)) else None,
             "acr": claims.get("acr"),
         }
 

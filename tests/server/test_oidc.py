@@ -1,22 +1,28 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from base64 import urlsafe_b64encode
+from html import unescape
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
-from fastapi import FastAPI, Form
+from fastapi import FastAPI, Form, Request
 from fastapi.responses import RedirectResponse
 from fastapi.testclient import TestClient
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from runner.approvals import Auth, Rule
 from runner.errors import UsageError
+from runner.operations.keys import KeySet
 from runner.server import OIDC, create_app
+from runner.settings import Settings
+from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import Served
+from tests.server.conftest import Served, Site
 
 HTML = {"Accept": "text/html"}
 
@@ -26,7 +32,7 @@ class Provider:
 
     def __init__(self, url):
         self.url, self.key, self.changes = url, RSAKey.generate_key(2048, {"kid": "k1"}), {}
-        self.signer, self.codes = self.key, {}
+        self.signer, self.codes, self.asked = self.key, {}, {}
         self.app = FastAPI()
         self.app.get("/.well-known/openid-configuration")(self.metadata)
         self.app.get("/keys")(lambda: {"keys": [self.key.as_dict(private=False)]})
@@ -37,7 +43,8 @@ class Provider:
         ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
         return {"issuer": self.url, **{name: f"{self.url}/{end}" for name, end in ends.items()}}
 
-    def authorize(self, state: str, nonce: str, redirect_uri: str, code_challenge: str):
+    def authorize(self, request: Request, state: str, nonce: str, redirect_uri: str, code_challenge: str):
+        self.asked = dict(request.query_params)
         code = f"code{len(self.codes)}"
         self.codes[code] = (nonce, code_challenge)
         return RedirectResponse(f"{redirect_uri}?{urlencode({'code': code, 'state': state})}", 302)
@@ -193,3 +200,96 @@ def test_the_challenge_is_sent_and_the_issuer_is_https(people):
     assert query["code_challenge_method"] == ["S256"]
     with pytest.raises(UsageError, match="https"):
         OIDC("http://login.example", "runner")
+
+
+@pytest.fixture
+def pay(redis_url, provider, tmp_path, monkeypatch):
+    """A site with logins that signs, and a question for a fresh login of a class; who logs in decides."""
+    public, private = tmp_path / "public.json", tmp_path / "private.json"
+    KeySet(public).make("door", private, level=2)
+    monkeypatch.setenv("RUNNER_DECISION_KEYS", str(public))
+    rule = Rule(eligible=["group:finance"], auth=Auth(level=2, max_age=900, acr="gold"))
+    site = Site(
+        redis_url,
+        {"pay": lambda: wired({"ask": lambda ctx: ctx.interrupt("pay", rule=rule).decision}).build()},
+    )
+    settings = Settings(redis_url=redis_url, signing_key=str(private))
+    site.app = create_app(settings, auth=OIDC(provider.url, "runner"))
+    site.app.state.services.client = site.client
+    site.question = site.start("pay").interrupts()[0]
+    site.people = TestClient(site.app, base_url="https://runner.example", follow_redirects=False)
+    return site
+
+
+def decide(site):
+    headers = {"If-Match": f'"{site.question.digest}"'}
+    return site.people.post(
+        f"/v1/questions/{site.question.id}/votes", json={"decision": "approve"}, headers=headers
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"auth_time": 1}, "the login must be at most 900 s old"),
+        ({"auth_time": None}, "the login must be at most 900 s old"),
+        ({"acr": "silver"}, "the login must be of the class 'gold'"),
+        ({"acr": None}, "the login must be of the class 'gold'"),
+        ({"groups": []}, "not one of those"),
+        ({}, ""),
+    ],
+)
+def test_a_login_that_does_not_suffice_decides_nothing(pay, provider, changes, why):
+    """Too old, of unknown age, of another class: 403 with the reason, which the run's events have, too.
+
+    The control is the login as it should be.
+    """
+    provider.changes = changes
+    log_in(pay.people)
+
+    voted = decide(pay)
+
+    refused = [
+        event for event in pay.client.run(pay.question.run_id).events() if event.kind == "interrupt.refused"
+    ]
+    if not why:
+        assert (voted.json()["status"], refused) == ("accepted", [])
+        return
+    assert voted.status_code == 403
+    assert why in voted.json()["detail"]
+    assert [(event.data["by"].endswith("|ana"), why in event.data["detail"]) for event in refused] == [
+        (True, True)
+    ]
+
+
+def test_who_must_sign_in_again_finds_where(pay, provider):
+    """The page says so before anything is typed; the provider is asked for a new login of the class."""
+    provider.changes = {"auth_time": 1}
+    log_in(pay.people)
+    path = f"/q/{pay.question.id}"
+
+    page = pay.people.get(path, headers=HTML).text
+    (link,) = re.findall(r'data-login>.*?href="([^"]*)"', page)
+    provider.changes = {}
+    begun = pay.people.get(unescape(link))
+    done = pay.people.get(
+        httpx.get(begun.headers["location"]).headers["location"].removeprefix("https://runner.example")
+    )
+
+    asked = {name: provider.asked.get(name) for name in ("prompt", "max_age", "acr_values")}
+    assert asked == {"prompt": "login", "max_age": "0", "acr_values": "gold"}
+    assert done.headers["location"] == path
+    assert "data-login" not in pay.people.get(path, headers=HTML).text
+    assert decide(pay).json()["status"] == "accepted"
+
+
+def test_a_session_that_is_over_decides_nothing(pay):
+    """Its cookie says when it ends, whatever the browser does with it."""
+    log_in(pay.people)
+    auth = pay.app.state.auth
+    claims = auth._opened(pay.people.cookies["__Host-runner-session"], "session")
+    pay.people.cookies.clear()
+    for over, status in (1, 401), (-60, 200):
+        ended = jwt.encode({"alg": "HS256"}, {**claims, "exp": int(time.time()) - over}, auth._key)
+        pay.people.cookies.set("__Host-runner-session", ended)
+        assert decide(pay).status_code == status

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -20,10 +21,9 @@ from runner.authoring.drawing.svg import Links
 from runner.errors import UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import read_question
-from runner.records.approvals import Rule, plain_name
+from runner.records.approvals import OWN_KEY, Rule, plain_name, unsure
 from runner.records.ballots import approved, effect_of
 from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
-from runner.records.judgement import level_of
 from runner.server.access import DECIDE, SEE, Person
 from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
@@ -219,10 +219,31 @@ def _page(request: Request, served: Services, person: Person, question_id: str, 
         history=history,
         comments=[line for line in history if line.kind == "commented"],
         denials=_denials(question, snapshot) if snapshot and question.action and reads else [],
-        delegable=rule is not None and rule.delegate != "none" and not level_of(rule),
+        delegable=rule is not None and rule.delegate != "none",
+        login=_stale_login(request, rule, person, question.stage) if rule and question.is_open else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
         drawing=_drawing(request, served, question, snapshot) if snapshot else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Why a login does not suffice for a question, and where one that does begins."""
+
+    why: str
+    path: str
+
+
+def _stale_login(request: Request, rule: Rule, person: Person, stage: int) -> Login | None:
+    """Return what to do about a login that is too old for a rule, or of another class."""
+    path = getattr(request.app.state.auth, "login_path", "")
+    voter = replace(person.voter(time.time()), level=OWN_KEY)  # of the level the receipt speaks
+    why = unsure(rule, voter, stage) if path else ""
+    if not why:
+        return None
+    classes = [auth.acr for auth in (rule.auth, rule.steps[stage].auth) if auth.acr]
+    query = {"next": request.url.path.removeprefix(prefix(request)), "again": "1"}
+    return Login(why, f"{path}?{urlencode({**query, **({'acr': classes[-1]} if classes else {})})}")
 
 
 @dataclass(frozen=True, slots=True)
