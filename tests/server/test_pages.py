@@ -308,6 +308,19 @@ def test_a_step_is_shown_before_it_is_done(site):
     assert '"order": 8' in site.http.get(f"{forked}?node=look_up", headers=HTML).text.replace("&#34;", '"')
 
 
+def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
+    """The others are counted, but for the one that is shown."""
+    run = site.start("approval")
+    monkeypatch.setattr("runner.server.pages.runs.NODES", 1)
+
+    def rows(query=""):
+        text = site.http.get(f"/runs/{run.id}{query}", headers=HTML).text
+        return re.findall(r"<tr data-row.*?data-in-place>(\w+)</a>", text), "1 completed" in text
+
+    assert rows() == (["approve"], True)
+    assert rows("?node=look_up") == (["look_up"], False)
+
+
 def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     """What would become of each node of a run whose graph has changed since."""
     run = site.start("approval")

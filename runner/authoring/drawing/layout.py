@@ -90,9 +90,10 @@ def centres(rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[
     for row in rows:
         _spread(row, dict.fromkeys(row, 0.0), widths, middles)
     for sweep in range(SWEEPS * 2):
-        near = below if sweep % 2 else above
+        near, far = (below, above) if sweep % 2 else (above, below)
         for row in reversed(rows) if sweep % 2 else rows:
-            wished = {name: _middle(near.get(name, ()), middles, middles[name]) for name in row}
+            beside = {name: near.get(name, ()) or far.get(name, ()) for name in row}
+            wished = {name: _middle(beside[name], middles, middles[name]) for name in row}
             _spread(row, wished, widths, middles)
     left = min((middles[name] - widths[name] / 2 for name in middles), default=0.0)
     return {name: middle - left for name, middle in middles.items()}

@@ -151,6 +151,7 @@ def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
     yield Effect("Start at once", tuple(running_again(records)))
     yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
     yield Effect("Are copied, and not run again", tuple(_in_status(names, records, Status.COMPLETED)))
+    yield Effect("Stay failed", tuple(_in_status(names, records, Status.FAILED)))
 
 
 def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterator[str]:

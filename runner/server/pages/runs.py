@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from runner.records.run import FINAL, Status, existing
 from runner.server.access import Reads, Seen
 from runner.server.api.audit import audit_of
 from runner.server.api.documents import bare_event, without_payloads
-from runner.server.pages.node_drawer import drawer
+from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
 from runner.server.pages.run_graph import Level, Place, drawing, find, levels
@@ -29,6 +30,9 @@ from runner.store.interface import Event
 router = APIRouter(include_in_schema=False)
 
 ROWS = 50
+
+NODES = 300
+"""Rows of nodes at most: those that need attention, then the others; the graph leads to every node."""
 
 LINES = 200
 """Events of a timeline at most, the newest; the API has them all."""
@@ -97,6 +101,9 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         for node in level.run.nodes
     }
     ended = run.ended_at or now
+    paths = list(_paths(run))
+    if len(paths) > NODES:
+        paths.sort(key=lambda one: one[0] != place.node and one[1].status in QUIET)
     spent = phases(events, run.created_at, ended, lambda node: before.get(node, []))
     final = run.status in set(map(str, FINAL))
     return page(
@@ -105,7 +112,8 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         person,
         run=run,
         position=position,
-        nodes=list(_paths(run)),
+        nodes=paths[:NODES],
+        hidden_nodes=Counter(node.status for _, node in paths[NODES:]),
         drawing=drawing(served, shown, place),
         place=place,
         drawer=drawer(*chosen, person, served) if chosen is not None else None,

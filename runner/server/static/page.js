@@ -77,10 +77,11 @@
   addEventListener("offline", () => stale(true));
   addEventListener("online", () => refresh());
 
-  let loading = false, again = false;
+  let loading = false, again = false, took = 0;
   async function refresh() {
     if (loading) { again = true; return; }
     loading = true;
+    const began = performance.now();
     try {
       const reply = await fetch(main.dataset.page || location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       if (!reply.ok) throw new Error(`${reply.status}`);
@@ -100,11 +101,13 @@
       stale(true);
     } finally {
       loading = false;
-      if (again) { again = false; setTimeout(refresh, 200); }
+      took = performance.now() - began;
+      if (again) { again = false; soon(); }
     }
   }
   let due = 0;
-  const soon = () => { if (!due) due = setTimeout(() => { due = 0; refresh(); }, 150); };
+  // A page that takes long to read is read less often.
+  const soon = () => { if (!due) due = setTimeout(() => { due = 0; refresh(); }, Math.max(150, 2 * took)); };
 
   if (main.dataset.stream && window.EventSource) {
     const source = new EventSource(main.dataset.after ? `${main.dataset.stream}?after=${main.dataset.after}` : main.dataset.stream);
