@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
+from runner.definition.model import map_of
 from runner.errors import StoreError
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
@@ -56,7 +57,8 @@ def _observe(place: telemetry.RunningNode, visit: ClaimedVisit) -> Iterator[Call
         if isinstance(visit.store, SharedStore):
             word = telemetry.OUTCOMES[type(outcome)]
             elapsed = time.monotonic() - began
-            _collector(visit.store).add(increments(NODE, elapsed, graph=place.graph, outcome=word))
+            labels = {"graph": place.graph, "node": map_of(place.node) or place.node, "outcome": word}
+            _collector(visit.store).add(increments(NODE, elapsed, **labels))
             for counter, amount in spent(outcome, before).items():
                 _collector(visit.store).add(spending(counter, amount, place.graph))
 

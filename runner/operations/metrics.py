@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from runner.store.redis.server_info import Metric
+
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+"""In the value of a label."""
 
 
 def prometheus(metrics: Iterable[Metric]) -> str:
@@ -18,10 +20,11 @@ def prometheus(metrics: Iterable[Metric]) -> str:
         if family not in described:
             lines += [f"# HELP {family} {metric.help}", f"# TYPE {family} {kind}"]
         described.add(family)
-        lines.append(f"{metric.name}{_labels(metric)} {metric.value:g}")
+        whole = float(metric.value).is_integer()
+        lines.append(f"{metric.name}{_labels(metric)} {int(metric.value) if whole else metric.value}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _labels(metric: Metric) -> str:
-    labels = ",".join(f"{name}={json.dumps(value)}" for name, value in metric.labels.items())
+    labels = ",".join(f'{name}="{value.translate(ESCAPES)}"' for name, value in metric.labels.items())
     return f"{{{labels}}}" if labels else ""

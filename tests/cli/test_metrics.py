@@ -97,7 +97,7 @@ def test_a_worker_measures_its_nodes_and_their_waits(cli, waiting):
         return cli("metrics").stdout
 
     for name in (
-        'runner_node_seconds_count{graph="shop-refund",outcome="waiting"}',
+        'runner_node_seconds_count{graph="shop-refund",node="approve",outcome="waiting"}',
         "runner_queue_wait_seconds_count",
     ):
         wait_until(lambda name=name: name in measured(), name)

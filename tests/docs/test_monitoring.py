@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from runner.cli.program import runner
-from runner.store.redis.measurements import BOUNDS, increments
+from runner.store.redis.measurements import BOUNDS, increments, spending, vote
 from runner.store.redis.server_info import STATUSES, read_metrics
 from runner.store.redis.store import RedisStore
 
@@ -25,6 +25,7 @@ def written(fake_store):
     store = RedisStore(fake_store.url, push=False)
     for name in BOUNDS:
         store.measure(increments(name, 1, **LABELS))
+    store.measure({**spending("tokens", 1, "shop"), **vote("approve")})
     return {metric.name for metric in read_metrics(fake_store.url)}
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from runner.operations.keys import KeySet
 from runner.settings import Settings
+from runner.store.redis.measurements import spending
 
 
 @pytest.fixture
@@ -42,6 +44,21 @@ def test_two_of_finance_decide(site, asked):
         ("human:|ana", ""),
         ("human:|ben", "looks right"),
     ]
+
+
+def test_votes_are_counted_by_decision(site, asked):
+    """One that is refused is not; Prometheus reads all of it, also a label with a line end and quotes."""
+    site.client.engine.store.measure(spending("tokens", 1_234_567, 'the "whole"\nshop, größer \\'))
+    for name in ("ana", "zoe"):
+        finance(site, name) if name == "ana" else site.as_role("approver", name=name)
+        vote(site, asked)
+    site.as_role("viewer")
+
+    families = {part.name: part for part in text_string_to_metric_families(site.http.get("/metrics").text)}
+
+    (counted,), (spent,) = families["runner_votes"].samples, families["runner_spent"].samples
+    assert (counted.labels, counted.value) == ({"decision": "approve"}, 1)
+    assert (spent.labels["graph"], spent.value) == ('the "whole"\nshop, größer \\', 1_234_567)
 
 
 def test_who_may_not_decide_is_refused(site, asked):

@@ -20,6 +20,7 @@ NODE = "runner_node_seconds"
 QUEUE_WAIT = "runner_queue_wait_seconds"
 ANSWER = "runner_answer_seconds"
 SPENT = "runner_spent_total"
+VOTES = "runner_votes_total"
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
@@ -29,10 +30,11 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 """The upper bounds of each histogram's buckets, in seconds; the last bucket has none."""
 
 HELP = {
-    NODE: "How long nodes ran, by graph and outcome.",
+    NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
     ANSWER: "How long questions were open before they were answered.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
+    VOTES: "Votes that were counted, by decision.",
 }
 
 
@@ -41,12 +43,17 @@ def spending(counter: str, amount: float, graph: str) -> dict[str, float]:
     return {_field(SPENT, {"graph": graph, "counter": counter}, "sum"): amount}
 
 
-def spendings(fields: Mapping[bytes, bytes]) -> Iterator[tuple[float, dict[str, str]]]:
-    """Read what agents have spent: value and labels, in order."""
+def vote(decision: str) -> dict[str, float]:
+    """Return what a vote adds that was counted."""
+    return {_field(VOTES, {"decision": decision}, "sum"): 1}
+
+
+def counters(fields: Mapping[bytes, bytes]) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """Read what only grows: name, value and labels, in order."""
     read = [(json.loads(key), float(value)) for key, value in fields.items()]
     for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
-        if name == SPENT:
-            yield value, labels
+        if name in {SPENT, VOTES}:
+            yield name, value, labels
 
 
 def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:

@@ -248,5 +248,5 @@ def _histograms(first: Partition) -> Iterator[Metric]:
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for name, suffix, value, labels in measurements.histograms(fields):
         yield Metric(f"{name}{suffix}", measurements.HELP[name], value, labels, family=name)
-    for value, labels in measurements.spendings(fields):
-        yield Metric(measurements.SPENT, measurements.HELP[measurements.SPENT], value, labels)
+    for name, value, labels in measurements.counters(fields):
+        yield Metric(name, measurements.HELP[name], value, labels)

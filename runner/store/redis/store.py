@@ -23,7 +23,7 @@ from runner.records.ballots import Ballot, Deed, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
-from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, address_of
+from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
     InterruptQuery,
     Page,
@@ -455,16 +455,18 @@ class RedisStore:
 
         return self._transactions.run("keep_early", plan).word
 
-    def _measure_answers(self, questions: Sequence[Interrupt | None]) -> None:
-        """Record for how long questions were open that were just answered."""
+    def _measure_answers(self, questions: Sequence[Interrupt | None], decision: str = "") -> None:
+        """Record for how long questions were open that were just answered, and a vote that was counted."""
         now = self.clock() if self.clock else time.time_ns() // 1_000_000
         try:
             for question in questions:
                 if question is not None:
                     seconds = max(0, now - question.asked_at) / 1000
                     self.measure(measurements.increments(measurements.ANSWER, seconds))
+            if decision:
+                self.measure(measurements.vote(decision))
         except StoreError:
-            log.info("metrics.lost: the time to an answer is missing in `runner metrics`.")
+            log.info("metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`.")
 
     # Measured times
 
@@ -515,7 +517,8 @@ class RedisStore:
             own = (votes_field(name), votes_field(name, deed.voter.principal.key))
             wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
         reply = self._transactions.run(verb, plan, wants)
-        self._measure_answers(answered)
+        counted = receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+        self._measure_answers(answered, str(deed.decision) if isinstance(deed, Ballot) and counted else "")
         return receipts[0], reply
 
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:
