@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
@@ -18,16 +18,14 @@ from runner.records.jobs import JobAction, job_view
 from runner.records.json_form import document
 from runner.records.run import Status
 from runner.server import streams
-from runner.server.access import OPERATE, Person
+from runner.server.access import Operates
 from runner.server.problems import Problem, prefix
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 
 log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
-Served = Annotated[Services, Depends(services)]
-Operates = Annotated[Person, Depends(OPERATE)]
 
 MOST_RUNS = 1_000
 """Runs of one batch; where more match, a client sends the next one."""

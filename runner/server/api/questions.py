@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, Field
 
 from runner.errors import RunnerError, StoreError
@@ -13,18 +13,15 @@ from runner.operations.votes import plain_answer
 from runner.records.ballots import Choice
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.json_form import document
-from runner.server.access import DECIDE, OPERATE, SEE, Person
+from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import PAGE, Cursor, Limit, question_document
 from runner.server.deciding import Decision, act, decide
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 from runner.settings import CENTURY
 
 router = APIRouter(prefix="/v1/questions", tags=["questions"])
 
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Decides = Annotated[Person, Depends(DECIDE)]
 Word = Literal["approve", "edit", "reject", "respond"]
 
 STATUSES = {
@@ -242,7 +239,7 @@ def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
 @router.post("/{question_id}:withdraw", status_code=204, summary="Withdraw an open question")
 def withdraw(
     question_id: str,
-    _: Annotated[Person, Depends(OPERATE)],
+    _: Operates,
     served: Served,
     body: Annotated[Withdrawal, Body(default_factory=Withdrawal)],
 ) -> None:

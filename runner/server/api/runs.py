@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -18,7 +18,7 @@ from runner.records.json_form import document
 from runner.records.messages import MOST_BEHALF, key_of
 from runner.records.run import Status, existing
 from runner.server import streams
-from runner.server.access import OPERATE, SEE, Person
+from runner.server.access import Operates, Person, Seen
 from runner.server.api.documents import (
     PAGE,
     Cursor,
@@ -30,14 +30,10 @@ from runner.server.api.documents import (
 )
 from runner.server.deciding import signer, start_for
 from runner.server.problems import Problem, prefix
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
-
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Operates = Annotated[Person, Depends(OPERATE)]
 
 
 class NewRun(BaseModel):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
@@ -22,20 +22,17 @@ from runner.records.interrupts import Receipt
 from runner.records.listings import InterruptQuery, tool_of
 from runner.records.rule_words import who
 from runner.records.validation import one_line
-from runner.server.access import DECIDE, SEE, Person
+from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.deciding import Decision, decide
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
 from runner.server.problems import Problem
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 
 router = APIRouter(include_in_schema=False)
 
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Decides = Annotated[Person, Depends(DECIDE)]
 
 ROWS = 50
 

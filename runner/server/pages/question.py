@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
@@ -24,7 +24,7 @@ from runner.operations.questions import read_question
 from runner.records.approvals import OWN_KEY, Rule, plain_name, unsure
 from runner.records.ballots import approved, effect_of
 from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
-from runner.server.access import DECIDE, SEE, Person
+from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
 from runner.server.deciding import Decision, decide
@@ -32,14 +32,11 @@ from runner.server.deciding import act as deed
 from runner.server.forms import answer_of, fields_of, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem, prefix
-from runner.server.services import Services, services
+from runner.server.services import Served, Services
 from runner.store.interface import RunSnapshot
 
 router = APIRouter(include_in_schema=False)
 
-Served = Annotated[Services, Depends(services)]
-Seen = Annotated[Person, Depends(SEE)]
-Decides = Annotated[Person, Depends(DECIDE)]
 
 CLAIMED = 600
 """Seconds of a claim that is made on the page."""
