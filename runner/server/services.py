@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from runner.client import Client
+from runner.definition.model import Definition, Topology
 from runner.definition.registry import Plan, load, registry
 from runner.operations.schedules import Scheduler
 from runner.operations.webhooks import WebhookAdmin
@@ -103,6 +104,13 @@ class Services:
             load(self.settings.graphs)
             self._graphs_loaded = True
         return registry.find(graph)
+
+    def shape(self, graph: str, fingerprint: str) -> Definition | Topology | None:
+        """Return a version of a graph: as declared, where this process has it, else as it was published."""
+        plan = self.plan(graph)
+        if plan is not None and plan.topology.fingerprint == fingerprint:
+            return plan.definition
+        return self.store.topology(graph, fingerprint)
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""

@@ -28,9 +28,9 @@ def draw(definition: Definition, form: str = "text", states: Mapping[str, str] |
     return FORMATS[form](diagram(definition, None if states is None else RunShown(states)))
 
 
-def outline(topology: Topology) -> str:
-    """Draw the shape of a graph as SVG where its code is not at hand: nodes and edges, without conditions."""
-    return svg.draw(shape(topology))
+def outline(graph: Definition | Topology) -> str:
+    """Draw a graph as SVG; where its code is not at hand, without its conditions."""
+    return svg.draw(shape(graph) if isinstance(graph, Topology) else diagram(graph))
 
 
 def draw_run(graph: Definition | Topology, run: RunShown, links: Links) -> str:

@@ -283,9 +283,7 @@ def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
 def _drawing(request: Request, served: Services, question: Question, snapshot: RunSnapshot) -> Markup:
     """Draw the graph of the question's run, with the node that asks marked."""
     record = snapshot.record
-    plan = served.plan(record.graph_id)
-    fits = plan is not None and plan.topology.fingerprint == record.fingerprint
-    graph = plan.definition if plan and fits else served.store.topology(record.graph_id, record.fingerprint)
+    graph = served.shape(record.graph_id, record.fingerprint)
     if graph is None:
         return Markup("")
 

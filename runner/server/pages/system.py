@@ -12,7 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from runner.authoring.drawing import draw, outline
+from runner.authoring.drawing import outline
+from runner.definition.model import Definition
 from runner.errors import NotFoundError
 from runner.execution.functions import task_schema
 from runner.operations.dead import replay
@@ -92,14 +93,10 @@ def _graph(
     sent: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
-    fingerprint, plan = served.graphs().get(name), served.plan(name)
+    fingerprint = served.graphs().get(name)
     if fingerprint is None:
         raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
-    if plan is not None and plan.topology.fingerprint == fingerprint:
-        drawing = draw(plan.definition, "svg")
-    else:
-        topology = served.store.topology(name, fingerprint)
-        drawing = outline(topology) if topology else ""
+    shape = served.shape(name, fingerprint)
     return page(
         request,
         "graph.html",
@@ -107,8 +104,8 @@ def _graph(
         422 if problems else 200,
         graph=name,
         fingerprint=fingerprint,
-        drawing=Markup(drawing),  # noqa: S704 - our own, escaped
-        has_code=plan is not None,
+        drawing=Markup(outline(shape) if shape else ""),  # noqa: S704 - our own, escaped
+        has_code=isinstance(shape, Definition),
         is_refused=problems is not None,
         fields=marked(fields_of(_task_schema(served, name), sent), problems or {}),
         start_key=secrets.token_hex(16),
