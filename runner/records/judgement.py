@@ -164,6 +164,9 @@ def _unsigned(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Cou
         yield count
 
 
+NOBODY = (-1, "")
+
+
 def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes as their proofs have them; what is stored beside a proof must follow from it."""
     keys = evidence.keys()
@@ -173,7 +176,7 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         original=ballots.approved(stored),
     )
     tally, rounds, seen = Tally(), dict[str, int](), set[str]()
-    replaced = dict[str, int]()  # in which round somebody has voted in one's place
+    replaced = dict[str, tuple[int, str]]()  # in which round somebody has voted in one's place, and who
     edited = 0
     for stated in evidence.votes:
         proved = _proved(stated["body"], stored, keys)
@@ -190,7 +193,7 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
             facts,
             escalated=_escalated(rule, stored, proved),
             voted_in=rounds.get(key),
-            gave=replaced.get(key) == round_,
+            gave=replaced.get(key, NOBODY)[0] == round_,
             lent=None,
         )
         lender = ""
@@ -200,8 +203,10 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
             lending = replace(facts, escalated=_escalated(rule, stored, word), lent=None, gave=False)
             why = _not_lent(rule, stated["lent"], word.groups, voter)
             why = why or approvals.barred(rule, word.voter(), lending, tally.stage)
-            if why or round_ in {replaced.get(lender), rounds.get(lender)}:
+            taken, by = replaced.get(lender, NOBODY)
+            if rounds.get(lender) == round_ or (taken == round_ and by != key):
                 why = why or "their vote counts already"
+            if why:
                 raise ApprovalMismatch(f"a vote on {stored.name!r} is none in the place of {lender}: {why}.")
         effect = ballots.effect_of(stored, body["decision"], response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
@@ -210,7 +215,7 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         tally, used = count.tally, approvals.used_selector(rule, voter, facts, stage)
         if vote.weight:
             rounds[vote.principal] = tally.round
-            replaced[lender] = tally.round
+            replaced[lender] = tally.round, key
         if tally.round != round_:
             edited, stage = proved.issued, 0
         if count.word in {"counted", "accepted"}:

@@ -26,6 +26,8 @@ from runner.records.messages import vote_body
 from runner.records.run import Status
 from runner.store.redis.store import RedisStore
 from tests.execution.test_effects import DOOR, LOGIN, Till, keys
+from tests.graphs import single
+from tests.waiting import wait_until
 
 __all__ = ["keys"]
 
@@ -262,3 +264,39 @@ def test_nothing_written_makes_the_approved_call(redis_url, keys):
     shop.go_on()
     assert [paid[:2] for paid in shop.till.paid] == [EXACT]
     assert graph_result(shop.store, shop.store.read(run_id)).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("said", "written", "end"),
+    [
+        (None, None, ([], Status.FAILED)),
+        (None, {"response": "pay"}, ([], Status.NEEDS_MIGRATION)),
+        ({"response": "skip"}, {"response": "pay"}, ([], Status.NEEDS_MIGRATION)),
+        ({"response": "skip"}, None, (["skip"], Status.COMPLETED)),
+    ],
+)
+def test_silence_means_what_the_code_says(redis_url, keys, said, written, end):
+    """An answer that time gives is signed by nobody: it is the code's, whatever is written to the question.
+
+    The first and the last are the controls: silence rejects, or is the answer that the code names.
+    """
+    shop = Shop(redis_url, Rule(auth=Auth(level=2)), signed=True)
+    done: list[object] = []
+
+    def ask(ctx) -> None:
+        options = {"rule": shop.till.refund.approval, "expires_in": 0.001, "on_expire": said}
+        done.append(ctx.interrupt("refund", **options).response)
+
+    shop.till.graph = single(ask)
+    run_id, question = shop.begin()
+    intruder = Intruder(shop.raw, run_id, question, random.Random(1))  # noqa: S311 - it draws nothing
+    if written:
+        intruder._json("i:" + intruder.name, lambda asked: asked.update(on_expire=written))
+
+    def ended() -> bool:
+        shop.engine.sweep()
+        shop.go_on()
+        return shop.store.read(run_id).record.status not in {Status.INTERRUPTED, Status.RUNNING}
+
+    wait_until(ended, "the question expires")
+    assert (done, shop.store.read(run_id).record.status) == end
