@@ -85,6 +85,7 @@ around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interr
 around(RedisStore, "vote", "vote", lambda _, ballot, *__: ballot.interrupt_id)
 around(RedisStore, "votes", "votes", lambda _, interrupt_id: interrupt_id)
 around(RedisStore, "use", "use", of_token)
+around(RedisStore, "spend", "spend", lambda _, run_id, *__: run_id, always)
 around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
 around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
