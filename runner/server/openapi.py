@@ -25,6 +25,7 @@ from runner.records.jobs import JobView, RunOfJob
 from runner.records.json_form import TIME, as_written
 from runner.records.listings import RunSummary
 from runner.records.schedules import Schedule
+from runner.records.webhooks import Delivery, WebhookView
 from runner.server.problems import MEDIA_TYPE
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter
@@ -90,6 +91,14 @@ ANSWERS: dict[str, Any] = {
     "post /v1/schedules/{schedule_id}:pause": Schedule,
     "post /v1/schedules/{schedule_id}:resume": Schedule,
     "post /v1/schedules/{schedule_id}:backfill": Listing(BackfilledRun),
+    "get /v1/webhooks": Listing(WebhookView),
+    "post /v1/webhooks": WebhookView,
+    "get /v1/webhooks/{webhook_id}": WebhookView,
+    "post /v1/webhooks/{webhook_id}:pause": WebhookView,
+    "post /v1/webhooks/{webhook_id}:resume": WebhookView,
+    "post /v1/webhooks/{webhook_id}:rotate": WebhookView,
+    "get /v1/webhooks/{webhook_id}/deliveries": Listing(Delivery),
+    "post /v1/webhooks/{webhook_id}/deliveries/{delivery_id}:redeliver": Delivery,
     "get /v1/workers": Listing(WorkerView),
     "get /v1/dead": Listing(DeadLetter),
     "get /v1/dead/{letter_id}": DeadLetter,

@@ -51,6 +51,8 @@ def stored(site):
     run, broken = site.start("refund", requester="cora"), site.start("broken")
     question, schedule = run.interrupts()[0], f"s{next(numbers)}"
     site.http.post("/v1/schedules", json={"id": schedule, "graph": "echo", "interval": 60})
+    webhook = {"id": f"w{next(numbers)}", "url": "https://1.1.1.1/"}
+    site.http.post("/v1/webhooks", json=webhook)
     job = begin(site.app.state.services.jobs, "cancel", "why", "ana", [run.id])
     return {
         "run_id": [run.id, broken.id],
@@ -58,6 +60,7 @@ def stored(site):
         "name": ["echo"],
         "job_id": [job.job_id],
         "schedule_id": [schedule],
+        "webhook_id": [webhook["id"]],
         "letter_id": ["message:1-0"],
         "graph": ["echo"],
         "node": ["refund", "fail"],
