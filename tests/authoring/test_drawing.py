@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -217,6 +218,8 @@ def test_a_run_shows_the_way_that_it_took():
     assert edges["stock to send"] == "edge"
     assert "✓ completed, visit 2" in drawn
     assert '<a href="?node=approve">' in drawn
+    marked = draw_run(shop().definition, RunShown({}), replace(LINKS, marked="approve"))
+    assert '<g class="node marked" data-node="approve"' in marked
 
 
 def test_a_graph_inside_is_opened_in_place():

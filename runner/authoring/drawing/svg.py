@@ -61,10 +61,14 @@ EDGES = {
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The addresses that a node and the sign that opens it lead to, by the node's path."""
+    """The addresses that a node and the sign that opens it lead to, by the node's path.
+
+    `marked` is the path of the node that is looked at.
+    """
 
     node: Callable[[str], str]
     toggle: Callable[[str], str]
+    marked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +235,13 @@ def _box(box: Box, frame: Frame, inside: Drawing | None, path: str, links: Links
     dash = ' stroke-dasharray="4 3"' if box.state in {"pending", "skipped", "cancelled"} else ""
     thick = 2.5 if box.state in {"failed", "waiting", "held"} else 1.2
     name = path + box.id
-    yield f'<g class="node" data-node="{_attribute(name)}" data-state="{_attribute(box.state)}">'
+    is_marked = links is not None and links.marked == name
+    kind = "node marked" if is_marked else "node"
+    yield f'<g class="{kind}" data-node="{_attribute(name)}" data-state="{_attribute(box.state)}">'
     is_link = links is not None and box.kind != "group"
     if links is not None and is_link:
-        yield f'<a href="{_attribute(links.node(name))}">'
+        current = ' aria-current="true"' if is_marked else ""
+        yield f'<a href="{_attribute(links.node(name))}"{current}>'
     yield (
         f'<rect x="{frame.x:.1f}" y="{top:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'

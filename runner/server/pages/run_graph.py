@@ -116,7 +116,7 @@ def drawing(served: Services, shown: list[Level], place: Place) -> Markup:
         return Markup("")
     is_small = not isinstance(graph, Definition) or _size(graph) <= SMALL
     opened = Opened(place, by_default=is_small)
-    links = Links(place.at, lambda node: place.toggled(node, is_open=node in opened))
+    links = Links(place.at, lambda node: place.toggled(node, is_open=node in opened), place.node)
     states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
     text = draw_run(graph, RunShown(states, dict(_progress(shown)), opened), links)
     return Markup(text)  # noqa: S704 - our own, escaped

@@ -150,12 +150,15 @@
     box.parentElement.hidden = false;
     box.checked = memory.get("runner-follow") === "on";
     const busy = all(document, ".graph [data-state=running]").at(-1) ?? all(document, ".graph [data-state=waiting]").at(-1);
-    if (!box.checked || !busy) return;
-    const graph = busy.closest(".graph"), frame = graph.getBoundingClientRect(), node = busy.getBoundingClientRect();
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (box.checked && busy) centre(busy, calm ? "auto" : "smooth");
+  }
+  function centre(item, behavior) {
+    const graph = item.closest(".graph"), frame = graph.getBoundingClientRect(), node = item.getBoundingClientRect();
     graph.scrollTo({
       left: graph.scrollLeft + node.left - frame.left - (frame.width - node.width) / 2,
       top: graph.scrollTop + node.top - frame.top - (frame.height - node.height) / 2,
-      behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+      behavior,
     });
   }
   document.addEventListener("change", (event) => {
@@ -171,6 +174,11 @@
   });
   addEventListener("popstate", () => refresh());
   localize(document);
+  // A graph that is larger than its frame begins with the node that is looked at, else with its first one.
+  for (const graph of document.querySelectorAll(".graph")) {
+    const first = graph.querySelector(".marked") ?? graph.querySelector(".node");
+    if (first) centre(first, "auto");
+  }
   shown();
 
   // -- JSON that is typed ------------------------------------------------------------------------------
