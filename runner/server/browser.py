@@ -18,7 +18,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.access import Person
+from runner.server.access import Person, caller
 from runner.server.auth import same
 from runner.server.problems import Problem
 
@@ -34,6 +34,9 @@ HEADERS = {
     # Nothing to other sites. With "no-referrer" browsers write "Origin: null" into the forms of this one.
     "referrer-policy": "same-origin",
 }
+
+OF_UNKNOWN = 65_536
+"""Bytes of a body that are read before it is known who calls."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -64,7 +67,10 @@ class SecurityHeaders:
 
 
 class BodyLimit:
-    """Refuses bodies of requests that are larger than what could be stored, before they are in memory."""
+    """Refuses bodies of requests that are larger than what could be stored, before they are in memory.
+
+    The body is read before a route asks who calls; so of a caller whom nobody knows only a little is read.
+    """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         """`most` is in bytes."""
@@ -80,9 +86,21 @@ class BodyLimit:
             read += len(message.get("body", b""))
             if read > self._most:
                 raise HTTPException(413, f"The body has more than {self._most:,} bytes; nothing was done.")
+            if read > OF_UNKNOWN:
+                await _check_known(Request(scope))
             return message
 
         await self._app(scope, bounded if scope["type"] == "http" else receive, send)
+
+
+async def _check_known(request: Request) -> None:
+    # FastAPI answers 400 to whatever else is raised while it reads a body.
+    try:
+        person = await caller(request)
+    except Problem as problem:
+        raise HTTPException(problem.status, problem.detail) from problem
+    if person is None:
+        raise HTTPException(401, "Log in to send this much.")
 
 
 class FormTokens:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from runner.cli.doctor import PASS, Check, examine, read_facts
 from runner.client import Client
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import Plan, load, registry
@@ -25,6 +28,9 @@ from runner.store.redis.partitions import open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import NoticeTail
 
+FINDINGS_AGE = 10.0
+"""Seconds for which what the doctor found is shown."""
+
 
 class Services:
     """Opened when first used, so that an application can be made while the store is away."""
@@ -32,6 +38,8 @@ class Services:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._graphs_loaded = False
+        self._findings: tuple[float, object, list[Check]] = (0.0, None, [])
+        self._lock = threading.Lock()
 
     @cached_property
     def client(self) -> Client:
@@ -116,6 +124,18 @@ class Services:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""
         published = sorted(self.store.graphs().items())
         return {name: fingerprint for name, fingerprint in published if INSIDE not in name}
+
+    def findings(self, frozen: object) -> list[Check]:
+        """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.
+
+        Also where something else is `frozen` than at the last look: a freeze is one of its findings.
+        """
+        with self._lock:
+            until, seen, findings = self._findings
+            if time.monotonic() >= until or seen != frozen:
+                findings = [check for check in examine(read_facts(self.settings)) if check.result != PASS]
+                self._findings = time.monotonic() + FINDINGS_AGE, frozen, findings
+            return findings
 
     @cached_property
     def archive(self) -> Archive | None:

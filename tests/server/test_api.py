@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from runner.operations.audit_files import own_key
 from runner.operations.jobs import begin, carry_on
 from runner.operations.sealing import Sealing, terms
+from runner.records.size_limits import MAX_RESULT
 from runner.server.app import MARGIN
+from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
 from tests.graphs import wired
 from tests.server.conftest import echo
@@ -292,6 +296,26 @@ def test_a_huge_body_is_refused(site, whole):
     assert post(most).status_code == 413
     assert not site.client.runs()
     assert post(1_000).status_code == 201
+
+
+@pytest.mark.parametrize(("known", "most"), [(False, OF_UNKNOWN), (True, MAX_RESULT + MARGIN)])
+def test_little_is_read_of_who_is_not_known(site, known, most):
+    """A body that does not end is refused soon; the control, of somebody known, when it is too large."""
+    site.person = site.person if known else None
+    chunk, reads, statuses = b"x" * 10_000, [], []
+    scope = {"type": "http", "method": "POST", "path": "/v1/runs", "query_string": b"", "headers": []}
+
+    async def receive():
+        reads.append(chunk)
+        return {"type": "http.request", "body": chunk, "more_body": True}
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    asyncio.run(site.app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send))
+
+    assert statuses[0] == (413 if known else 401)
+    assert 0 <= len(reads) * len(chunk) - most <= len(chunk)
 
 
 def test_a_run_without_signed_entries_has_no_audit(site):

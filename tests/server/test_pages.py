@@ -75,6 +75,15 @@ def test_the_page_of_a_frozen_run_says_so(site):
     assert not any("fraud" in site.http.get(path, headers=HTML).text for path in pages)
 
 
+def test_the_doctor_looks_once_in_some_seconds(site):
+    """However many people open the first page; a freeze is seen at once."""
+    served = site.app.state.services
+    first = served.findings({})
+
+    assert served.findings({}) is first
+    assert served.findings({"all": 1}) is not first
+
+
 def test_an_answer_is_sent_with_a_form(site):
     """Without JavaScript: open the question, choose, send; the run goes on, and the page says so."""
     run = site.start("approval")

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from runner.cli.doctor import PASS, examine, read_facts
 from runner.operations.exports import question_of
 from runner.records.approvals import DAY
 from runner.records.listings import InterruptQuery
@@ -29,7 +28,7 @@ def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     settings = served.settings
     metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
-    oldest = served.client.interrupts(limit=1)
+    oldest, frozen = served.client.interrupts(limit=1), served.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = served.store.open_interrupts(day, MOST_ENDING)
     waits = _sum(metrics, f"{QUEUE_WAIT}_count")
@@ -45,9 +44,9 @@ def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
         slots=int(_sum(metrics, "runner_slots")),
         busy=int(_sum(metrics, "runner_slots_busy")),
         waited=1000 * _sum(metrics, f"{QUEUE_WAIT}_sum") / waits if waits else None,
-        freezes=list(served.store.frozen().values()),
+        freezes=list(frozen.values()),
         letters=int(_sum(metrics, "runner_dead_letters")),
-        checks=[check for check in examine(read_facts(settings)) if check.result != PASS],
+        checks=served.findings(frozen),
     )
 
 
