@@ -7,6 +7,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import redis
 from fastapi.testclient import TestClient
 
 from bench.fill import Filler
@@ -14,10 +15,12 @@ from bench.graphs import build
 from bench.grid import Grid, number
 from runner import NodeContext
 from runner.approvals import DAY, Action, Principal, Rule
+from runner.execution import ids
 from runner.records.listings import InterruptQuery
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings
+from runner.store.redis.keys import Keys
 from runner.testing.plugin import private_store
 
 POOLS = False
@@ -25,6 +28,9 @@ POOLS = False
 LEVELS = [1_000, 10_000, 100_000]
 
 LOOKS = 5
+
+TEMPLATES = 1_000
+"""Questions that nodes ask, one after the other; more are copies of these in Redis."""
 
 RARE = 100
 """Of so many questions one has a rule with a call, and another one names a person."""
@@ -69,13 +75,28 @@ class Inbox:
         self.filler = Filler(url, {"questions": lambda: build({"ask": ask}, [])})
         person = Person(Principal("ana"), frozenset(GRANTS), frozenset({"finance"}))
         self.asked = 0
+        self.keys, self.redis = Keys(), redis.Redis.from_url(url)
         self.http = TestClient(create_app(Settings(redis_url=url), auth=lambda _: person))
 
     def fill(self, level: int) -> None:
-        """Ask until there are so many."""
-        for place in range(self.asked, level):
-            self.filler.start("questions", place, tags={"number": str(place % 1_000)})
-        self.asked = level
+        """Ask until there are so many; beyond the first ones each is a copy of one of them, with its lists."""
+        for place in range(self.asked, min(level, TEMPLATES)):
+            self.filler.start("questions", place, tags={"number": str(place)})
+        self.asked = max(self.asked, min(level, TEMPLATES))
+        lists = {key: self.redis.zrange(key, 0, -1, withscores=True) for key in self.redis.keys("*:open:*")}
+        templates = sorted({entry.partition(b".")[0] for entries in lists.values() for entry, _ in entries})
+        while self.asked < level:
+            copies = {run: ids.run_id().encode() for run in templates[:TEMPLATES]}
+            with self.redis.pipeline(transaction=False) as pipe:
+                for run, copied in copies.items():
+                    pipe.copy(self.keys.run(run.decode()), self.keys.run(copied.decode()))
+                for key, entries in lists.items():
+                    parts = [(entry.partition(b"."), score) for entry, score in entries]
+                    own = {copies[run] + b"." + rest: at for (run, _, rest), at in parts if run in copies}
+                    if own:
+                        pipe.zadd(key, own)
+                pipe.execute()
+            self.asked += len(copies)
 
     def look(self, query: str) -> tuple[float, int]:
         """Read a page; return the ms that it took, and its bytes compressed."""
