@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +26,7 @@ POOLS = False
 
 LEVELS = [1_000, 10_000, 100_000]
 
-LOOKS = 5
+LOOKS = 9
 
 TEMPLATES = 1_000
 """Questions that nodes ask, one after the other; more are copies of these in Redis."""
@@ -79,7 +78,7 @@ class Inbox:
         self.http = TestClient(create_app(Settings(redis_url=url), auth=lambda _: person))
 
     def fill(self, level: int) -> None:
-        """Ask until there are so many; beyond the first ones each is a copy of one of them, with its lists."""
+        """Ask until there are so many; beyond the first ones each is a copy of one, with its lists."""
         for place in range(self.asked, min(level, TEMPLATES)):
             self.filler.start("questions", place, tags={"number": str(place)})
         self.asked = max(self.asked, min(level, TEMPLATES))
@@ -99,7 +98,7 @@ class Inbox:
             self.asked += len(copies)
 
     def look(self, query: str) -> tuple[float, int]:
-        """Read a page; return the ms that it took, and its bytes compressed."""
+        """Read a page; return the least ms that it took, and its bytes compressed."""
         times = []
         for _ in range(LOOKS):
             began = perf_counter()
@@ -107,7 +106,7 @@ class Inbox:
             times.append((perf_counter() - began) * 1000)
             if reply.status_code != 200:
                 raise RuntimeError(f"{query}: {reply.text}")
-        return median(times), len(gzip.compress(reply.content))
+        return min(times), len(gzip.compress(reply.content))
 
 
 def run(_pool: str, _rounds: int, sizes: list[int]) -> dict[str, Any]:
@@ -148,7 +147,8 @@ def grids(_pool: str, figures: dict[str, Any]) -> list[Grid]:
     ]
     columns = ["the inbox, 50 a page", *(f"ms of {int(level):,}" for level in levels), "KB compressed"]
     note = (
-        "The whole page on the server, rendered; medians. One question of a hundred has a rule for finance "
-        "and a call, another names who looks, half expire. A search looks at 1,000 questions a page at most."
+        "The whole page on the server, rendered; the least of nine looks. One question of a hundred has a "
+        "rule for finance and a call, another names who looks, half expire. A search looks at 1,000 "
+        "questions a page at most, and says so. Beyond 1,000 the questions are copies, made in Redis."
     )
     return [Grid("A page of the inbox", columns, rows, note)]

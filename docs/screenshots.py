@@ -224,6 +224,8 @@ class Shop:
             "cancel": f"/runs/{shown}/plan/cancel",
             "audit": f"/runs/{shown}/audit",
             "question": f"/q/{question.id}",
+            "together": f"/inbox/together?q={question.id}",
+            "search": "/inbox?tab=groups&risk=high&text=carrier",
             "failed": f"/runs/{failed.run_id}",
             "deliveries": "/webhooks/chat",
             "missing": "/runs/0none",
