@@ -581,7 +581,10 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
 def _requester(question: QuestionView) -> str:
     from runner.records.rule_words import person
 
-    return f"started by {one_line(person(question.requester))}\n" if question.requester else ""
+    if not question.requester:
+        return ""
+    names = [one_line(person(key)) for key in (question.requester, *question.on_behalf_of)]
+    return f"started by {names[0]}" + (f" for {', '.join(names[1:])}" if names[1:] else "") + "\n"
 
 
 def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:

@@ -172,7 +172,7 @@ def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[
     outcome: dict[str, JSON] = {
         "graph": _text(run.graph_id),
         "root": run.root if run.root != run.run_id else "",
-        "on_behalf_of": ", ".join(requester.get("on_behalf_of", ())),
+        "on_behalf_of": [*requester.get("on_behalf_of", ())] or None,
     }
     return entry(STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome)
 

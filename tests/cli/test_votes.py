@@ -61,10 +61,13 @@ def test_a_list_says_how_the_votes_stand(runner, people):
 
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
-    text = drawn(_show_whole, read_question(store, replace(people.now, requester="human:|cora")))
+    text = drawn(
+        _show_whole,
+        read_question(store, replace(people.now, requester="human:|cora", on_behalf_of=["human:|dan"])),
+    )
 
-    assert "started by cora\n" in text
-    assert "two of group finance; not cora who asked for it nor agents; one rejection ends it" in text
+    assert "started by cora for dan\n" in text
+    assert "two of group finance; not cora who asked for it, dan for whom that was nor agents;" in text
     assert "high risk" in text
     assert "the tool refund will run with" in text
     assert '"amount": "10"' in text

@@ -184,10 +184,12 @@ def test_a_run_names_who_asked_for_it(make):
     """The first entry has the requester as its actor, and so has that of a child run."""
     store = make("all")
     worker = ManualWorker(store)
-    run_id = worker.start(shape("a"), requester={"principal": "human:|cora"})
+    asked = {"principal": "human:|cora", "on_behalf_of": ["human:|dan"]}
+    run_id = worker.start(shape("a"), requester=asked)
     worker.start(shape("x"), parent=worker.claim(run_id, "a").token)
 
-    assert [entry.get("actor") for entry in entries(store)] == ["human:|cora"] * 2
+    assert [entry["actor"] for entry in entries(store)] == ["human:|cora"] * 2
+    assert [entry["outcome"]["on_behalf_of"] for entry in entries(store)] == [["human:|dan"]] * 2
 
 
 def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
