@@ -606,7 +606,7 @@ def _freezes(facts: Facts) -> Iterator[Check]:
     for freeze in facts.freezes:
         since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
         option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
-        yield Check(WARN, "freeze", since, f"When it may go on: runner thaw {option} --reason …")
+        yield Check(WARN, "freeze", since, f"Run `runner thaw {option} --reason …` when it may go on.")
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (

@@ -8,6 +8,7 @@ import hashlib
 import json
 
 import pytest
+import redis
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -224,3 +225,39 @@ def test_statements_are_verified_by_hand(audit):
     assert audit.verify(lines) == (0, 0, "all 2 statements hold")
     forged = [line.replace(line[30:40], line[31:41]) for line in lines]
     assert audit.verify(forged)[0] == 1
+
+
+def measured(audit) -> list[int]:
+    """What the metrics say: entries not sealed, not signed, whether it fails, and what is frozen."""
+    lines = dict(line.split() for line in audit.runner("metrics").stdout.splitlines() if line[0] != "#")
+    names = ("audit_unsealed", "audit_unsigned", "audit_failing", "frozen")
+    return [int(float(lines[f"runner_{name}"])) for name in names]
+
+
+def test_metrics_say_how_the_audit_stands(audit):
+    """What waits for a seal, and nothing once an export has sealed and signed it; a freeze is an entry."""
+    unsealed, *rest = measured(audit)
+    assert (unsealed > 0, rest) == (True, [0, 0, 0])
+    audit.export()
+    assert measured(audit) == [0, 0, 0, 0]
+    audit.runner("freeze", "--all", "--reason", "fraud")
+    assert measured(audit) == [1, 0, 0, 1]
+
+
+def test_a_tree_that_lost_entries_is_given_up_with_a_reason(audit, redis_url):
+    """Nothing is signed until somebody begins a new tree; its file holds beside the old checkpoints."""
+    audit.export()
+    with redis.Redis.from_url(redis_url) as client:
+        client.xtrim("runner:{p00}:audit", maxlen=3, approximate=False)
+        client.delete("runner:{p00}:audit:head", "runner:{p00}:audit:leaves")
+    refused = audit.audit("export", "--output", "audit.jsonl")
+    assert (refused.exit_code, "has lost some" in refused.stderr) == (2, True)
+    assert measured(audit)[2] == 1
+    assert audit.audit("restart").exit_code == 2
+
+    assert audit.audit("restart", "--reason", "a restored backup").stdout.strip() == "runner/p00/1"
+    lines = audit.export()
+    assert measured(audit) == [0, 0, 0, 0]
+    assert audit.verify(lines, "--checkpoint", "checkpoints")[0] == 0
+    noted = [json.loads(line) for line in lines if '"restarted"' in line]
+    assert (len(noted), "backup" in str(noted)) == (1, False)

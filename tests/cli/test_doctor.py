@@ -9,6 +9,7 @@ import pytest
 from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine, signing_problem
 from runner.cli.output import without_password
 from runner.operations.keys import KeySet
+from runner.records.freezes import Freeze
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
 from tests.waiting import wait_until
@@ -115,6 +116,7 @@ CASES = [
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
     ("keys", WARN, replace(WELL, signing="no such file")),
+    ("freeze", WARN, replace(WELL, freezes=[Freeze("tool:refund", "fraud", "ana", NOW - 1_000)])),
 ]
 
 
