@@ -234,10 +234,14 @@ class Ticker:
         self._thread: threading.Thread | None = None
         self._position: Position = ()
 
+    def now(self) -> Position:
+        """Return the position behind all that has happened; it waits for the store."""
+        return self._tail().end()
+
     def begin(self, subscriber: Subscriber) -> Position:
         """Pass on what happens from now, and return the position of now. It waits for the store."""
         with self._lock:
-            self._position = self._position or self._tail().end()
+            self._position = self._position or self.now()
             self._listeners.add(subscriber)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name="runner-ticker", daemon=True)

@@ -207,7 +207,7 @@ def test_without_a_store_nothing_but_health_answers(site):
     http = type(site.http)(app, raise_server_exceptions=False)
 
     assert http.get("/healthz").status_code == 200
-    for path in ("/readyz", "/v1/runs", "/v1/questions", "/metrics"):
+    for path in ("/readyz", "/v1/runs", "/v1/questions", "/v1/events", "/v1/jobs/x", "/metrics"):
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
         assert "Traceback" not in reply.text

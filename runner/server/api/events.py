@@ -54,5 +54,6 @@ def events(
         root = served.store.peek(run.root) if run is not None and run.root != run.run_id else run
         return root is not None and root.graph_id == graph
 
+    served.ticker.now()  # 503 where the store is away: a stream that has begun can't say so
     lines = streams.ticker_stream(request, served.ticker, last_event_id or after, snapshot, wanted)
     return streams.Stream(lines, served.hub, person)
