@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import contextmanager
 
 import pytest
-import redis
 import standardwebhooks
 
-from runner import Client
-from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations import webhooks as module
 from runner.operations.webhooks import WebhookAdmin, WebhookSender
@@ -18,77 +14,12 @@ from runner.settings import Settings
 from runner.store.redis import connection
 from runner.store.redis import webhooks as stored_module
 from runner.store.redis.keys import declared
-from runner.store.redis.partitions import open_store
 from runner.store.redis.webhooks import Webhooks
 from tests.endpoints import Endpoint
-from tests.graphs import ident, single
 from tests.waiting import wait_until
+from tests.webhooks import Site
 
 ENDS = ["run.ended"]
-
-
-class Site:
-    """A store with two graphs whose runs end at once when a test says so, and the webhooks there."""
-
-    def __init__(self, url, **settings):
-        options = {"lease": 1, "webhook_allow": "127.0.0.0/8", "webhook_retry": "0.05,0.05"}
-        self.settings, self.registry = Settings(redis_url=url, **{**options, **settings}), Registry()
-        for name in ("g", "h"):
-            self.registry.add(name, lambda: single(ident))
-        self.bells = []
-        self.client = Client(store=open_store(self.settings), dispatcher=self, registry=self.registry)
-        self.engine = self.client.engine
-        self.engine.publish(["g", "h"])
-        self.raw = redis.Redis.from_url(url)
-        self.admin = WebhookAdmin(self.settings)
-        self.stored = self.admin.stored
-
-    def open(self):
-        return Webhooks(self.settings.redis_url)
-
-    def ring(self, doorbells):
-        self.bells.extend(doorbells)
-
-    def call(self, task, kwargs, task_id):
-        return True
-
-    def run(self, graph="g", **options):
-        """Start a run and end it."""
-        run = self.client.start(graph, None, **options)
-        while self.bells:
-            bell = self.bells.pop(0)
-            self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
-        return run.id
-
-    @contextmanager
-    def served(self, *webhooks):
-        """Serve webhooks as a worker does, each in its thread."""
-        stopping = threading.Event()
-        threads = [
-            threading.Thread(target=self.sender().serve, args=(name, stopping.is_set)) for name in webhooks
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield threads
-        finally:
-            stopping.set()
-            for thread in threads:
-                thread.join()
-
-    def sender(self):
-        """What one more process has."""
-        return WebhookSender(self.engine.store, self.open(), self.settings)
-
-    def deliveries(self, webhook_id, status=None):
-        return [
-            item
-            for item in self.stored.deliveries(webhook_id, 100)
-            if status is None or item.status == status
-        ]
-
-    def until(self, webhook_id, status, count=1):
-        wait_until(lambda: len(self.deliveries(webhook_id, status)) >= count, f"{count} are {status}")
 
 
 @pytest.fixture

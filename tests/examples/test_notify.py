@@ -1,0 +1,138 @@
+"""The endpoints of `examples.notify`, behind a webhook whose notices are sent as workers send them."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+
+import pytest
+
+from examples.notify.__main__ import by_mail, by_slack
+from examples.notify.endpoint import handler_for
+from examples.notify.slack import LONGEST, message
+from runner.approvals import Action, Rule
+from runner.operations import webhooks as module
+from runner.records.webhooks import Webhook
+from runner.store.redis import connection
+from tests.endpoints import Endpoint
+from tests.graphs import wired
+from tests.webhooks import Site
+
+PAGES = "https://runner.example/ops/"
+
+
+def ask(ctx):
+    call = Action("shop", "function", "pay_back", {"order": 7, "to": "<!channel> & co"})
+    ctx.interrupt("refund", rule=Rule(eligible=["ana@example.com", "group:finance"]), action=call)
+
+
+@pytest.fixture
+def site(redis_url, monkeypatch):
+    """A store with a graph that asks for an approval."""
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    monkeypatch.setattr(connection, "NOTICED_WITHIN", 0.01)
+    return Site(redis_url, {"g": lambda: wired({"ask": ask}).build()})
+
+
+@contextmanager
+def listening(site, tell):
+    """Have an endpoint of the example behind a webhook of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), None)
+    made = site.admin.add(Webhook("h", f"http://127.0.0.1:{server.server_port}/"))
+    server.RequestHandlerClass = handler_for(made.secret, tell)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        with site.served("h"):
+            yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_slack_gets_the_call_and_a_button_to_the_page(site):
+    """Nothing in the call mentions anybody; the button opens the question; a repeat posts nothing."""
+    with Endpoint() as slack, listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})):
+        run_id = site.run()
+        site.until("h", "delivered")
+        (question,) = site.client.interrupts(run=run_id)
+        (delivery,) = site.deliveries("h")
+        site.admin.redeliver("h", delivery.id)
+        site.until("h", "delivered")
+
+    (request,) = slack.requests
+    header, call, actions = json.loads(request.body)["blocks"]
+    (button,) = actions["elements"]
+    assert header["text"]["text"] == "Please decide: refund"
+    assert '"to": "&lt;!channel&gt; &amp; co"' in call["text"]["text"]
+    assert button["url"] == f"https://runner.example/ops/q/{question.id}"
+
+
+def test_what_slack_refuses_comes_again(site):
+    """The endpoint answers 502, so the runner tries again."""
+    with Endpoint(500) as slack, listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})):
+        site.run()
+        site.until("h", "failed")
+
+    assert len(slack.requests) == 3
+    assert site.deliveries("h")[0].code == 502
+
+
+def test_a_notice_of_somebody_else_is_refused(site):
+    """Signed by another secret it reaches nobody: 401."""
+    told = []
+    with listening(site, told.append) as server:
+        server.RequestHandlerClass = handler_for("whsec_" + "A" * 44, told.append)
+        site.run()
+        site.until("h", "failed")
+
+    assert (told, site.deliveries("h")[0].code) == ([], 401)
+
+
+def test_a_long_call_says_where_the_rest_is():
+    """Slack takes 3,000 characters, and the page has them all."""
+    question = {"id": "q", "name": "n", "reason": "x" * LONGEST}
+    blocks = message({"kind": "interrupt.reminded", "question": question}, PAGES)["blocks"]
+
+    assert blocks[0]["text"]["text"] == "Still open: n"
+    assert "see the page" in blocks[1]["text"]["text"]
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """As much of SMTP as one message needs."""
+
+    def handle(self):
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go on\r\n")
+                lines = iter(self.rfile.readline, b".\r\n")
+                self.server.mails.append(b"".join(lines).decode())
+            self.wfile.write(b"221 bye\r\n" if line.upper().startswith(b"QUIT") else b"250 fine\r\n")
+            if line.upper().startswith(b"QUIT"):
+                return
+
+
+def test_a_mail_goes_to_those_who_may_decide(site):
+    """With the call and the address of the page; a subject is one line."""
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        server.mails = []
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        host = f"127.0.0.1:{server.server_address[1]}"
+        values = {"MAIL_HOST": host, "MAIL_FROM": "runner@example.com", "MAIL_TO": "ops@example.com"}
+        with listening(site, by_mail({**values, "RUNNER_PAGES": PAGES})):
+            run_id = site.run()
+            site.until("h", "delivered")
+        server.shutdown()
+        thread.join()
+
+    (mail,) = server.mails
+    (question,) = site.client.interrupts(run=run_id)
+    assert "Subject: Please decide: refund" in mail
+    assert "To: " in mail
+    assert f"https://runner.example/ops/q/{question.id}" in mail.replace("=\r\n", "")
