@@ -21,6 +21,7 @@ from bench import (
     inbox,
     memory,
     nodes,
+    pages,
     partitions,
     results,
     sizes,
@@ -41,6 +42,7 @@ PARTS: dict[str, ModuleType] = {
     "sizes": sizes,
     "waiting": waiting,
     "inbox": inbox,
+    "pages": pages,
     "partitions": partitions,
 }
 ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")

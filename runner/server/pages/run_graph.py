@@ -15,7 +15,7 @@ from runner.authoring.drawing.svg import Links
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import PATH, inner
 from runner.operations.views import NodeView, RunView
-from runner.records.run import NodeRecord
+from runner.records.run import NodeRecord, RunRecord
 from runner.server.services import Services
 from runner.store.interface import RunSnapshot
 
@@ -52,13 +52,19 @@ class Level:
 def levels(served: Services, run: RunView, path: str = "") -> Iterator[Level]:
     """Read a run and those inside it; one that has expired from the store has no snapshot."""
     snapshot = None if run.archived else served.store.read(run.run_id)
-    record = snapshot.record if snapshot is not None else None
-    topology = served.store.topology(record.graph_id, record.fingerprint) if record is not None else None
-    yield Level(path, run, snapshot, topology)
+    yield Level(path, run, snapshot, _shape(served, snapshot.record) if snapshot is not None else None)
     for node in run.nodes:
         for child in (node, *node.items):
             if child.run is not None:
                 yield from levels(served, child.run, f"{path}{child.id}{PATH}")
+
+
+def _shape(served: Services, record: RunRecord) -> Topology | None:
+    """Return the shape that a run's graph had: that of the code if it is the same, else the stored one."""
+    plan = served.plan(record.graph_id)
+    if plan is not None and plan.topology.fingerprint == record.fingerprint:
+        return plan.topology
+    return served.store.topology(record.graph_id, record.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +114,7 @@ def drawing(served: Services, shown: list[Level], place: Place) -> Markup:
     """Draw a run from its code, or from its shape in the store."""
     outer = shown[0]
     plan = served.plan(outer.run.graph)
-    fits = outer.snapshot is None or (
-        plan is not None and plan.topology.fingerprint == outer.snapshot.record.fingerprint
-    )
+    fits = plan is not None and (outer.snapshot is None or plan.topology is outer.topology)
     graph = plan.definition if plan is not None and fits else outer.topology
     if graph is None:
         return Markup("")
