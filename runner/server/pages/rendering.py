@@ -53,6 +53,8 @@ STATES = {
     "completed": "✓",
     "accepted": "✓",
     "alive": "✓",
+    "active": "✓",
+    "delivered": "✓",
     "answered": "✓",
     "failed": "✕",
     "gone": "✕",
