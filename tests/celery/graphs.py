@@ -10,6 +10,7 @@ import redis
 from celery import current_task
 
 from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
+from runner.approvals import Rule
 from runner.testing import ScriptedModel
 from tests.celery.shapes import drawn, each_of, repeated
 
@@ -77,6 +78,12 @@ def question():
     builder = GraphBuilder()
     builder.add_node(ask, "node.with.dots")
     return builder.build()
+
+
+@graph("ruled")
+def ruled():
+    """A question that two people decide."""
+    return build("ab", a=lambda ctx: ctx.interrupt("pay?", rule=Rule(need=2)).response, b=gather)
 
 
 @graph("expiring")

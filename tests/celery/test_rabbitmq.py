@@ -114,6 +114,30 @@ def test_an_answer_is_a_plain_message_on_a_queue(site, rabbit, channel):
     assert run.wait(60).results["node.with.dots"].output == {"go": True}
 
 
+def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
+    """Two people decide by AMQP and JSON; a comment and a vote that is doubled have their receipts, too."""
+    ready(site, rabbit)
+    run = site.client.start("ruled", "go")
+    (question,) = run.wait(60).interrupts
+    replies, message = replies_to(channel), {"v": 2, "interrupt_id": question.id}
+    vote = {**message, "decision": "respond", "response": 7}
+
+    told = []
+    for number, sent in enumerate(
+        (
+            {**message, "deed": "comment", "comment": "why?", "by": "ana"},
+            {**vote, "by": "ana"},
+            {**vote, "by": "ana"},
+            {**vote, "by": "ben"},
+        )
+    ):
+        publish(channel, "runner.responses", sent, reply_to=replies, message_id=f"v{number}")
+        told.append(json.loads(take(channel, replies).body)["status"])
+
+    assert told == ["accepted", "counted", "duplicate", "accepted"]
+    assert run.wait(60).results["a"].output == 7
+
+
 @pytest.mark.parametrize("by", ["header", "field"])
 def test_the_run_of_a_message_continues_its_sender_s_trace(site, rabbit, channel, by):
     """The span of the sender is in a header, as OpenTelemetry writes it, or in the body."""
