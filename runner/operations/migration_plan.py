@@ -342,7 +342,8 @@ class MigrationPlanner:
         record = replace(self.continued(node, name, replayed.stamp), via=replayed.via, edges="")
         self.kept[name] = record
         renamed = node != name and any(question.is_open for question in self.visit_questions(node))
-        word = CONTINUES if node in self.held else (ASKED_AGAIN if renamed else WAITS)
+        void = node != name and any(map(_is_void, self.visit_questions(node)))
+        word = CONTINUES if node in self.held and not void else (ASKED_AGAIN if renamed or void else WAITS)
         reason = "a graph inside" if record.child else ""
         self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason))
         return record
@@ -414,6 +415,14 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
     return replace(new, digest=digest(new))
 
 
+def _is_void(question: Interrupt) -> bool:
+    """Whether a question of a renamed node was decided for its old name: by a rule, for that very node."""
+    return question.rule is not None and question.status in {
+        InterruptStatus.ANSWERED,
+        InterruptStatus.EXPIRED,
+    }
+
+
 def last_visit(snapshot: RunSnapshot, name: str) -> int:
     """Return the last visit of which something is stored under an id; a node that starts must come after."""
     visits = [question.visit for question in _asked_under(snapshot, name)]
@@ -480,8 +489,9 @@ def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interr
     """List the closed questions of renamed nodes that continue, and those that replace open ones.
 
     An open one is withdrawn under its old id: those who know that id must learn the new one. Withdrawn ones
-    go along, so that what the node asks next takes an id that meant nothing before. A node that gets its old
-    name back has its questions under their old ids, with what they asked.
+    go along, so that what the node asks next takes an id that meant nothing before; so does, as withdrawn,
+    what was decided by a rule: its votes are for the node of the old name, and it is asked again. A node
+    that gets its old name back has its questions under their old ids, with what they asked.
     """
     decided, replacements = [], []
     for node, record in planner.snapshot.nodes.items():
@@ -498,8 +508,21 @@ def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interr
                 planner.withdrawn.append((node, question.visit, question.id))
                 replacements.append(as_asked(new))
             else:
-                decided.append((question.id, new))
+                decided.append((question.id, _undecided(new) if _is_void(question) else new))
     return decided, replacements
+
+
+def _undecided(question: Interrupt) -> Interrupt:
+    return replace(
+        question,
+        status=InterruptStatus.WITHDRAWN,
+        response=None,
+        responder=None,
+        idempotency_key=None,
+        decision="",
+        effect="",
+        used=None,
+    )
 
 
 def renamed_nodes(planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]) -> list[Renamed]:

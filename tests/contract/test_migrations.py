@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from runner import Agent, Graph, GraphBuilder, Status, ToolContext, tool
+from runner.approvals import Rule
 from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
@@ -427,6 +428,50 @@ def test_a_renamed_agent_goes_on_in_its_conversation(opened):
     messages = run.store.read(run.run_id).messages
     assert list(messages) == ["approval"]
     assert len(messages["approval"]) == 4
+
+
+def gated():
+    """Make an agent whose tool is called once it is approved."""
+
+    @tool(approval=Rule())
+    def approve() -> str:
+        """Do what was approved."""
+        return "done"
+
+    use = {"toolUse": {"name": "approve", "toolUseId": "t1", "input": {}}}
+    return Agent("approver", ScriptedModel([[use], "done"]), [approve])
+
+
+def asks_by_rule(ctx):
+    return ctx.interrupt("approve", rule=Rule()).response
+
+
+@pytest.mark.parametrize("node", [asks_by_rule, gated], ids=["function", "agent"])
+def test_what_was_decided_for_a_node_of_another_name_is_asked_again(opened, node):
+    """Votes are for the very node that asked: they are not taken along, and nothing is held for ever."""
+    made = node() if node is gated else node
+    decision = ("approve", None) if node is gated else ("respond", "yes")
+    run = Deployed(opened, graph(nodes={**NODES, "b": made}))
+    client = Client(store=run.store, dispatcher=run)
+
+    def vote(question_id: str) -> str:
+        word, response = decision
+        return client.vote(question_id, word, by="ana", response=response).status
+
+    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": made, "c": got}))
+    assert vote(run.asked[0].id) == "accepted"
+    assert run.finish().status is Status.NEEDS_MIGRATION
+
+    (outcome,) = run.migrate({"b": "approval"}).nodes
+
+    assert outcome.becomes == "is asked under its new name"
+    (again,) = run.finish().interrupts
+    assert (again.node_id, again.name, again.is_open) == ("approval", "approve", True)
+    assert vote(run.asked[0].id) == "duplicate"
+    assert vote(again.id) == "accepted"
+    result = run.finish()
+    assert result.status is Status.COMPLETED
+    assert result.results["c"].output == {"approval": "done" if node is gated else "yes"}
 
 
 def items(**options) -> Graph:

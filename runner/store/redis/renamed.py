@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runner.records.interrupts import Interrupt, as_asked
+from runner.records.interrupts import Interrupt, InterruptStatus, as_asked
 from runner.records.migration import Migration, Renamed
 from runner.store.encoding import dump, map_record
 from runner.store.redis.draft import Draft
@@ -84,5 +84,7 @@ def move_question(draft: Draft, root: str, run_id: str, moved: tuple[str, Interr
     _, asked_at, expires, *_ = asked.partition(b"{")[0].decode().split()
     text, fields = question_document(as_asked(question)), question_fields(question.id)
     draft.grow(root, len(text) - len(document(draft, key, question.id)))
+    if question.status is InterruptStatus.WITHDRAWN and not decided.startswith(b"withdrawn"):
+        decided = f"withdrawn {question.answered_at} 0 ".encode()
     draft.put(key, fields[0], f"\1{number} {asked_at} {expires} ".encode() + text)
     draft.put(key, fields[1], decided)
