@@ -56,6 +56,7 @@ SEVERITIES = {
     "entry-waits": Severity.HINT,
     "map-without-bound": Severity.HINT,
     "decision-unchecked": Severity.HINT,
+    "rule-of-the-store": Severity.HINT,
 }
 """By the code of a problem, which is stable."""
 
@@ -393,6 +394,21 @@ def _unchecked_decisions(plan: Plan) -> Iterator[Finding]:
         yield "decision-unchecked", edge.target, message, advice
 
 
+def _believed_rules(plan: Plan) -> Iterator[Finding]:
+    """Report functions that check a decision by the rule that is stored with it."""
+    for node, spec in plan.definition.nodes.items():
+        for owner, function in _functions(spec.executor):
+            for call in _calls_of(function, "approved"):
+                if {keyword.arg for keyword in call.keywords} & {"rule", None}:
+                    continue  # None is **options, which may hold it
+                message = (
+                    f"ctx.approved({_name(call)!r}){owner} names no rule, so that of the stored question "
+                    "counts: whoever can write to the store can lower it."
+                )
+                advice = "Pass rule=, the same as to the interrupt() that asked."
+                yield "rule-of-the-store", node, message, advice
+
+
 def _ruled(executor: object) -> Iterator[ast.Call]:
     for _, function in _functions(executor):
         for call in _questions(function):
@@ -422,10 +438,14 @@ def _of_tools(tools: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any
 
 
 def _questions(function: Callable[..., Any]) -> Iterator[ast.Call]:
+    return _calls_of(function, "interrupt")
+
+
+def _calls_of(function: Callable[..., Any], name: str) -> Iterator[ast.Call]:
     code = sources.tree(function)
     for part in ast.walk(code) if code is not None else ():
         match part:
-            case ast.Call(func=ast.Attribute(attr="interrupt")):
+            case ast.Call(func=ast.Attribute(attr=called)) if called == name:
                 yield part
 
 
@@ -444,4 +464,5 @@ RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _without_effect,
     _unchecked_answers,
     _unchecked_decisions,
+    _believed_rules,
 )

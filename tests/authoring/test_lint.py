@@ -308,10 +308,15 @@ def checks(ctx):
     return ctx.approved("refund", {"order": ctx.task}, rule=Approved(need=2)).decision
 
 
+def believes(ctx):
+    return ctx.approved("refund", {"order": ctx.task}).decision
+
+
 @pytest.mark.parametrize(
     ("behind", "options", "expected"),
     [
         (ident, {}, [("hint", "decision-unchecked", "pay")]),
+        (believes, {}, [("hint", "rule-of-the-store", "pay")]),
         (checks, {}, []),
         (ident, {"approval": Approved()}, []),
     ],
