@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -93,14 +93,21 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
 
 def mismatch(schema: Mapping[str, Any], value: Any) -> str:
     """Describe how a plain JSON value violates a schema; "" when it is valid."""
+    place, message = violation(schema, value)
+    if place is None:
+        return message and f"the question's schema can't be used: {message}"
+    where = "".join(f"[{part!r}]" for part in place)
+    return f"the answer{where} does not fit the question's schema: {message}"
+
+
+def violation(schema: Mapping[str, Any], value: Any) -> tuple[Sequence[str | int] | None, str]:
+    """Return where a plain JSON value first violates a schema, and how.
+
+    The place is None where it does not, or where the schema can't be used, with the reason.
+    """
     validator, reason = _compiled(codec.dump_json(schema))
-    if validator is None:
-        return f"the question's schema can't be used: {reason}"
-    violation = next(validator.iter_errors(value), None)
-    if violation is None:
-        return ""
-    where = "".join(f"[{part!r}]" for part in violation.instance_path)
-    return f"the answer{where} does not fit the question's schema: {violation.message}"
+    first = None if validator is None else next(validator.iter_errors(value), None)
+    return (None, reason) if first is None else (first.instance_path, first.message)
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -57,7 +57,7 @@ def problem_of(error: BaseException) -> Problem:
         case Problem():
             return error
         case RequestValidationError():
-            places = [{"pointer": _pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()]
+            places = [{"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()]
             detail = "; ".join(f"{place['pointer'] or 'body'}: {place['detail']}" for place in places)
             return Problem(422, detail, errors=places)
         case HTTPException():
@@ -71,7 +71,7 @@ def problem_of(error: BaseException) -> Problem:
     return Problem(500, "The server failed. Nothing more is known here; its log has the error.")
 
 
-def _pointer(place: tuple[int | str, ...]) -> str:
+def pointer(place: Iterable[int | str]) -> str:
     """Return where in the request something is wrong: `/body/task`, `/query/limit`."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in place)
 

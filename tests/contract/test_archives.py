@@ -172,6 +172,7 @@ def test_filters_are_those_of_the_store(archive, made):
         RunQuery(graph="two"),
         RunQuery(tags={"a": "1"}),
         RunQuery(tags={"a": "1", "b": "2"}),
+        RunQuery(text="2"),
         RunQuery(since=start + 5 * HOUR, until=start + 9 * HOUR),
         RunQuery(Status.COMPLETED, "one", {"a": "2"}, start, start + 20 * HOUR),
         RunQuery(Status.EXECUTING),

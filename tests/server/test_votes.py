@@ -88,6 +88,25 @@ def test_a_vote_names_what_was_shown(site, asked):
     assert site.http.get(f"/v1/questions/{asked.id}").json()["votes"] == []
 
 
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"decision": "respond", "response": {"ok": "maybe"}}, "/body/response/ok"),
+        ({"decision": "respond", "response": {}}, "/body/response"),
+        ({"decision": "approve"}, "/body/decision"),
+        ({"decision": "perhaps"}, "/body/decision"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_pointed_at(site, body, pointer):
+    """In the body as it was sent; nothing is counted."""
+    question = site.start("approval").interrupts()[0]
+
+    reply = vote(site, question, **body)
+
+    assert (reply.status_code, [error["pointer"] for error in reply.json()["errors"]]) == (422, [pointer])
+    assert site.client.interrupt(question.id).is_open
+
+
 @pytest.mark.parametrize("graph", ["refund", "approval"])
 def test_a_key_stands_for_one_vote(site, graph):
     """The same vote again gets its receipt again, another one under its key is refused."""

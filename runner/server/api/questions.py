@@ -13,10 +13,11 @@ from runner.operations.votes import plain_answer
 from runner.records.ballots import Choice
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.json_form import document
+from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import PAGE, Cursor, Limit, question_document
 from runner.server.deciding import Decision, act, decide
-from runner.server.problems import Problem
+from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
 
@@ -113,10 +114,23 @@ def vote(
     """
     digest = _matched(served, question_id, if_match)
     decided = Decision(body.decision, body.response, digest, body.comment, idempotency_key, body.proof)
-    told = _answered(decide(served, person, question_id, decided))
+    receipt = decide(served, person, question_id, decided)
+    if receipt.status is ReceiptStatus.REJECTED:
+        place = {"pointer": _place(served, question_id, decided), "detail": receipt.detail}
+        raise Problem(422, receipt.detail, errors=[place], receipt=document(receipt))
+    told = _answered(receipt)
     if idempotency_key is not None:
         _check_same(served, person, question_id, decided)
     return told
+
+
+def _place(served: Services, question_id: str, decided: Decision) -> str:
+    """Return what is wrong in the body of a vote that can't be counted."""
+    if decided.decision not in {"respond", "edit"}:
+        return "/body/decision"
+    schema = served.client.interrupt(question_id).response_schema
+    place = violation(schema, decided.response)[0] if schema and decided.decision == "respond" else ()
+    return pointer(("body", "response", *(place or ())))
 
 
 def _check_same(served: Services, person: Person, question_id: str, decided: Decision) -> None:
