@@ -37,8 +37,16 @@ class Freezes:
             log.info("freeze.unread: %s What was read last counts.", error)
 
     def of(self, graph: str, tool: str = "") -> Freeze | None:
-        """Return what stops a node of a graph, or a call of a tool there."""
-        return freezes.frozen(self.known, graph, tool)
+        """Return what stops a node of a graph, or a call of a tool there.
+
+        What is said to stop something is read again: after a thaw the doorbell rings at once, and who
+        still believed in the freeze would let it pass.
+        """
+        freeze = freezes.frozen(self.known, graph, tool)
+        if freeze is not None:
+            self.refresh()
+            freeze = freezes.frozen(self._known, graph, tool)
+        return freeze
 
     @property
     def known(self) -> Mapping[str, Freeze]:

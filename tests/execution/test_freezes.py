@@ -137,6 +137,20 @@ def test_nodes_of_a_frozen_graph_are_not_claimed(site, scope):
     assert read_run(site.store, run_id).frozen == ""
 
 
+def test_a_thaw_counts_at_once(site, monkeypatch):
+    """A process that has looked just before it does not let the doorbell pass that the thaw rings."""
+    other = site.another()
+    freezing.freeze(site.engine, "graph:pay", "fraud")
+    other.freezes.refresh()
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 3600.0)
+    site.engine.start("pay", "go")
+    assert site.deliver(other) == ["frozen"]
+
+    freezing.thaw(site.engine, "graph:pay", "all is well")
+    site.engine.sweep()
+    assert site.deliver(other) == ["settled"]
+
+
 def test_other_graphs_go_on(site):
     """A freeze of one graph holds for no other."""
     freezing.freeze(site.engine, "graph:ask", "fraud")
