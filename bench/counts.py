@@ -23,13 +23,15 @@ from rich.console import Console
 from bench.graphs import AGENTS, FACTORIES, chain, fan, lattice, mapped, noop
 from bench.grid import Grid
 from runner import Agent, GraphBuilder, NodeContext, tool
+from runner.approvals import Principal, Rule
 from runner.celery.application import make_app
 from runner.celery.doorbells import make_template
 from runner.client import SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_answers, apply_choice
+from runner.records.ballots import Choice
 from runner.records.interrupts import Answer
 from runner.settings import Settings
 from runner.store.redis.connection import CLIENTS, OPTIONS
@@ -113,10 +115,22 @@ def _graphs(width: int) -> Registry:
     registry.add("fan", lambda: fan(width))
     registry.add("lattice", lambda: lattice(9))
     registry.add("waiting", FACTORIES["waiting"])
+    registry.add("voting", _voting)
     registry.add("loop", _loop)
     registry.add("map", lambda: mapped(AGENTS))
     registry.add("agent", _agent)
     return registry
+
+
+def _voting() -> Any:
+    def ask(ctx: NodeContext) -> str:
+        action = {"order": 1042, "amount": 120}
+        decision: str = ctx.interrupt("refund", "late", rule=Rule(need=2), action=action).decision
+        return decision
+
+    builder = GraphBuilder()
+    builder.add_node(ask, "ask")
+    return builder.build()
 
 
 def _loop() -> Any:
@@ -158,6 +172,7 @@ class Story:
         for _ in range(2):
             self._chain()
             self._wait()
+            self._vote()
             self._joins()
             self._shapes()
         return self.table
@@ -177,6 +192,7 @@ class Story:
 
     @contextmanager
     def _counted(self, step: str) -> Iterator[None]:
+        self._engine.freezes.refresh()  # so that no step has this look, which comes every few seconds
         keys, before = self._server.dbsize(), self._calls()
         TALLY.reset()
         yield
@@ -222,6 +238,19 @@ class Story:
         with self._counted("the node goes on"):
             self._deliver(run, "ask", resumes)
         self._deliver(run, "b")
+
+    def _vote(self) -> None:
+        run = self._engine.start("voting", "task")
+        with self._counted("a node that asks by a rule"):
+            self._deliver(run, "ask")
+        (asked,) = self._store.open_interrupts(limit=1).items
+        for name, step in (("ana", "a vote that is counted"), ("ben", "a vote that decides")):
+            choice = Choice(asked.id, "approve", Principal(name), digest=asked.digest)
+            with self._counted(step):
+                apply_choice(self._engine, choice)
+        resumes = self._store.read(run).nodes["ask"].attempt
+        with self._counted("the node goes on, by a decision"):
+            self._deliver(run, "ask", resumes)
 
     def _joins(self) -> None:
         run = self._engine.start("fan", "task")

@@ -53,6 +53,15 @@ def test_each_step_costs_what_was_accepted():
     )
 
 
+def test_a_vote_is_no_dearer_than_an_answer():
+    """In what Redis does for it; the vote that decides is a vote and an answer, for less than both."""
+    calls = {step: row["commands"] + row["inside"] for step, row in counts.accepted().items()}
+    answer, vote = calls["an answer"], calls["a vote that is counted"]
+
+    assert vote <= 1.2 * answer
+    assert calls["a vote that decides"] < answer + vote
+
+
 def test_the_page_shows_what_was_accepted():
     """The counts on the page of benchmarks are those that the tests compare with."""
     page = (ROOT / report.PAGE).read_text()

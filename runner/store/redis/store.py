@@ -458,13 +458,15 @@ class RedisStore:
     def _measure_answers(self, questions: Sequence[Interrupt | None], decision: str = "") -> None:
         """Record for how long questions were open that were just answered, and a vote that was counted."""
         now = self.clock() if self.clock else time.time_ns() // 1_000_000
+        measured = dict(measurements.vote(decision)) if decision else {}
+        for question in questions:
+            if question is not None:
+                seconds = max(0, now - question.asked_at) / 1000
+                for field, number in measurements.increments(measurements.ANSWER, seconds).items():
+                    measured[field] = measured.get(field, 0) + number
         try:
-            for question in questions:
-                if question is not None:
-                    seconds = max(0, now - question.asked_at) / 1000
-                    self.measure(measurements.increments(measurements.ANSWER, seconds))
-            if decision:
-                self.measure(measurements.vote(decision))
+            if measured:
+                self.measure(measured)
         except StoreError:
             log.info("metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`.")
 
