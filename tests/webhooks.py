@@ -35,7 +35,7 @@ class Site:
         self.stored = self.admin.stored
 
     def open(self):
-        return Webhooks(self.settings.redis_url)
+        return Webhooks(self.settings.redis_url, partitions=self.settings.partitions)
 
     def ring(self, doorbells):
         self.bells.extend(doorbells)

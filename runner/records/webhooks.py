@@ -140,6 +140,7 @@ def checked(webhook: Webhook) -> Webhook:
         raise UsageError(f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}.")
     if webhook.signature not in SIGNATURES:
         raise UsageError(f"signature is one of {', '.join(SIGNATURES)}, not {webhook.signature!r:.40}.")
+    validation.checked(webhook.graph, "the graph of a webhook")
     checked_tags(webhook.tags)
     return webhook
 
