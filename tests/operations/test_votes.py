@@ -602,3 +602,22 @@ def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
     assert words == ["forbidden", "counted", "counted"]
     (vote,) = team.bench.store.votes(team.question)
     assert vote["body"] == signed
+
+
+@pytest.mark.parametrize("door", ["client", "message"])
+def test_a_door_says_when_it_has_shown_the_question(door: str) -> None:
+    """A service of one's own states it with the vote, signed where it signs; the run's events have it."""
+    asked = asking()
+    if door == "client":
+        asked.vote("ana", shown_at=1_700_000_000_000)
+    else:
+        body = vote_body(asked.question, "approve", "ana", shown_at=1_700_000_000_000)
+        judge_answer(asked.bench.engine, sent(body))
+    asked.vote("ben")
+
+    voted = [
+        event.data
+        for event in asked.client.run(asked.bench.run_id).events()
+        if event.kind == "interrupt.voted"
+    ]
+    assert [data.get("shown_at") for data in voted] == [1_700_000_000_000, None]
