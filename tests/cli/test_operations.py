@@ -8,9 +8,12 @@ import json
 import jsonschema_rs
 import pytest
 
+from runner import Client
 from runner.cli.schemas import schema
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
+from runner.operations.jobs import begin, carry_on
+from runner.store.redis.jobs import Jobs
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
@@ -148,3 +151,16 @@ def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
     assert "OLD=NEW" in odd.stderr
     assert [odd.exit_code, neither.exit_code, call("00none").exit_code] == [2, 2, 4]
     assert [twice.exit_code, nowhere.exit_code] == [2, 4]
+
+
+@pytest.mark.slow
+def test_a_worker_carries_on_a_job_that_a_server_has_left(shop_url, waiting):
+    """Its next sweep does the rest, and keeps the results of what was done."""
+    jobs, client = Jobs(shop_url), Client(shop_url)
+    job_id = begin(jobs, "cancel", "an incident", "ana", ["0none", waiting[0]]).job_id
+    carry_on(client.engine, jobs, job_id, 1)
+
+    wait_until(lambda: jobs.get(job_id).ended_at, "a worker has carried on the job")
+
+    assert jobs.get(job_id).results[waiting[0]] == "cancelled"
+    assert client.run(waiting[0]).status == "cancelled"
