@@ -47,7 +47,7 @@ class Audited:
         self.call("keys", "new", "door", "--level", "1", "--private", door)
         self.public = folder / "audit.pub"
         self.public.write_text(self.call("audit", "key", str(folder / "audit.json")).stdout)
-        self.anchor = folder / "checkpoints"
+        self.anchor, self.kept = folder / "checkpoints", folder / "kept"
         self.signing = {"RUNNER_SIGNING_KEY": door}
 
     @property
@@ -86,12 +86,14 @@ class Audited:
         return all(head.size == head.anchored > 0 and log.unsealed(head) == (0, 0) for log, head in heads)
 
     def export(self, name: str, *words: str):
+        """Export what is signed; keep the checkpoints of before, for an export is an entry, too."""
         path = self.folder / name
+        self.kept.write_bytes(self.anchor.read_bytes())
         self.call("audit", "export", "--output", str(path), *words)
         return path
 
     def verify(self, path, code: int = 0) -> list[str]:
-        words = ("audit", "verify", str(path), "--key", str(self.public), "--checkpoint", str(self.anchor))
+        words = ("audit", "verify", str(path), "--key", str(self.public), "--checkpoint", str(self.kept))
         return self.call(*words, code=code).stdout.rstrip("\n").split("\t")
 
 
