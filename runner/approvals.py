@@ -6,7 +6,7 @@ from runner.operations.directory import Directory
 from runner.records.approvals import DAY, HOUR, Approval, Auth, Principal, Rule
 from runner.records.calendars import Calendar
 from runner.records.digests import Action
-from runner.records.messages import deed_body, start_body, vote_body
+from runner.records.messages import operation_body, start_body, vote_body
 
 __all__ = [
     "DAY",
@@ -20,7 +20,7 @@ __all__ = [
     "Rule",
     "SigningKey",
     "add_calendar",
-    "deed_body",
+    "operation_body",
     "start_body",
     "vote_body",
 ]

@@ -19,13 +19,13 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import Sign, apply_deed, inherited, principal_of, proven, requester_of
+from runner.operations.votes import Sign, apply_operation, inherited, principal_of, proven, requester_of
 from runner.records import codec
 from runner.records.approvals import Principal, Voter
 from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
-from runner.records.messages import deed_body, key_of, start_body, vote_body
+from runner.records.messages import key_of, operation_body, start_body, vote_body
 from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
@@ -529,7 +529,7 @@ class Client:
         """Take back one's own vote on a question that is still open; then one may vote again.
 
         A vote on which others have built stays: one of a stage that was met, or an edit that voided others.
-        `proof` here and below is the signature of `approvals.deed_body`, as with `vote`.
+        `proof` here and below is the signature of `approvals.operation_body`, as with `vote`.
 
         Raises:
             UsageError: `by` is no principal.
@@ -596,13 +596,15 @@ class Client:
     def _do(
         self,
         interrupt_id: str,
-        deed: str,
+        operation: str,
         by: Principal | str,
         proof: Mapping[str, object] | None,
         **options: Any,
     ) -> Receipt:
-        body = proven(self.engine, deed_body(interrupt_id, deed, by, **options), principal_of(by), proof)
-        return apply_deed(self.engine, body, Voter(principal_of(by)))
+        body = proven(
+            self.engine, operation_body(interrupt_id, operation, by, **options), principal_of(by), proof
+        )
+        return apply_operation(self.engine, body, Voter(principal_of(by)))
 
     def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.

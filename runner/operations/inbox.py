@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from runner.errors import NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers, apply_choice
-from runner.operations.votes import apply_deed, requester_of
+from runner.operations.votes import apply_operation, requester_of
 from runner.records import messages, size_limits
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
 from runner.records.messages import (
-    DeedMessage,
+    OperationMessage,
     ReceiptMessage,
     RequestMessage,
     VoteMessage,
@@ -75,9 +75,9 @@ def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -
         message, body = read_answer(_body(sent, size_limits.MAX_MESSAGE))
         if isinstance(message, VoteMessage):
             receipt = apply_choice(engine, message.choice(sent.key, body))
-        elif isinstance(message, DeedMessage):
+        elif isinstance(message, OperationMessage):
             signed = {name: part for name, part in body.items() if name != "reply_to"}
-            receipt = apply_deed(engine, signed, key=sent.key)
+            receipt = apply_operation(engine, signed, key=sent.key)
         else:
             receipt = apply_answers(engine, [message.answer(sent.key)])[0]
     except UsageError as error:

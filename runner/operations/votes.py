@@ -18,7 +18,7 @@ from runner.operations import freezing
 from runner.operations.directory import looked_up
 from runner.records import ballots, codec, size_limits, validation
 from runner.records.approvals import DECISIONS, Principal, Rule, Voter, plain_name
-from runner.records.ballots import Ballot, Choice, Deed
+from runner.records.ballots import Ballot, Choice, Operation
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.judgement import level_of
@@ -76,20 +76,25 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     return freezing.noted(engine, [receipt])[0]
 
 
-def apply_deed(
+def apply_operation(
     engine: Engine, body: Mapping[str, JSON], by: Voter | None = None, key: str | None = None
 ) -> Receipt:
     """Do what somebody wants with a question with a rule, besides voting.
 
-    `body` is the message, see `messages.deed_body`. `by` is who the door itself says that it is of; `key` is
-    for a message without an idempotency key.
+    `body` is the message, see `messages.operation_body`. `by` is who the door itself says that it is of;
+    `key` is for a message without an idempotency key.
 
     Raises:
         UsageError: a name is no principal, the time or the comment can't be used.
         DirectoryError: who they are can't be looked up now; nothing was done.
     """
     sent: Mapping[str, Any] = body
-    name, kind, comment, ttl = sent["interrupt_id"], sent["deed"], sent.get("comment", ""), sent.get("ttl", 0)
+    name, kind, comment, ttl = (
+        sent["interrupt_id"],
+        sent["operation"],
+        sent.get("comment", ""),
+        sent.get("ttl", 0),
+    )
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:
         raise UsageError("a comment has some text.")
@@ -106,8 +111,10 @@ def apply_deed(
         by, body = sender_of(engine, by, body, level_of(rule))
         answered = answerers(engine, rule, question)
     marks = {"idempotency_key": sent.get("idempotency_key") or key, "shown_at": sent.get("shown_at", 0)}
-    deed = Deed(name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks)
-    receipt, reply = engine.store.act(deed, ids.nonce())
+    operation = Operation(
+        name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks
+    )
+    receipt, reply = engine.store.act(operation, ids.nonce())
     engine.ring(reply)
     return receipt
 

@@ -15,7 +15,7 @@ from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus,
 SKEW = 60
 """Seconds that the clocks of a door, a store and a worker may differ."""
 
-DEEDS = ("claim", "release", "delegate", "comment", "withdraw_vote")
+OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
 """What people do to a question besides voting."""
 
 MOST_SIGNATURES = 64
@@ -91,11 +91,11 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Operation:
     """What somebody wants with a question besides voting: see `store/voting.py`.
 
-    `kind` is one of `DEEDS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms. `body` is
-    the message as it was signed.
+    `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
+    `body` is the message as it was signed.
     """
 
     interrupt_id: str
@@ -168,34 +168,41 @@ def decision_of(question: Interrupt, count: Count) -> str:
 
 
 def facts(
-    question: Interrupt, deed: Ballot | Deed, standing: Standing, part: Mapping[str, Any], now: int
+    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any], now: int
 ) -> Facts:
     """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
-    key = deed.voter.principal.key
+    key = operation.voter.principal.key
     return Facts(
         requesters=(question.requester, *question.on_behalf_of),
-        answered=deed.answered,
+        answered=operation.answered,
         escalated=escalated(question, now),
-        lent=lent(question, deed, standing, part),
+        lent=lent(question, operation, standing, part),
         gave=key in standing.lent.values(),
         original=approved(question),
         voted_in=part.get("round"),
     )
 
 
-def lent(question: Interrupt, deed: Ballot | Deed, standing: Standing, part: Mapping[str, Any]) -> int | None:
+def lent(
+    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any]
+) -> int | None:
     """Return the stage in which somebody may vote in the place of another; None where nowhere."""
-    loan, by = part.get("lent"), standing.lent.get(deed.voter.principal.key)
+    loan, by = part.get("lent"), standing.lent.get(operation.voter.principal.key)
     if loan is None or loan["by"] != by or question.rule is None:
         return None
-    may = approvals.may_stand_in(question.rule["delegate"], loan["groups"], deed.voter)
+    may = approvals.may_stand_in(question.rule["delegate"], loan["groups"], operation.voter)
     return int(loan["stage"]) if may else None
 
 
-def loan(deed: Deed, stage: int) -> dict[str, JSON]:
+def loan(operation: Operation, stage: int) -> dict[str, JSON]:
     """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
-    signed: dict[str, JSON] = {"body": dict(deed.body)} if deed.body.get("proof") else {}
-    return {"by": deed.voter.principal.key, "groups": sorted(deed.voter.groups), "stage": stage, **signed}
+    signed: dict[str, JSON] = {"body": dict(operation.body)} if operation.body.get("proof") else {}
+    return {
+        "by": operation.voter.principal.key,
+        "groups": sorted(operation.voter.groups),
+        "stage": stage,
+        **signed,
+    }
 
 
 def escalated(question: Interrupt, now: int) -> list[str]:
@@ -206,15 +213,15 @@ def escalated(question: Interrupt, now: int) -> list[str]:
 
 
 def receipt(
-    deed: Ballot | Deed,
+    operation: Ballot | Operation,
     status: ReceiptStatus,
     detail: str = "",
     numbers: Sequence[int] = (),
 ) -> Receipt:
-    """Write what became of a vote or a deed; the numbers are have, need and against."""
-    address = address_of(deed.interrupt_id)
+    """Write what became of a vote or an operation; the numbers are have, need and against."""
+    address = address_of(operation.interrupt_id)
     run_id = address.run_id if address else None
-    return Receipt(status, deed.interrupt_id, run_id, detail, *numbers)
+    return Receipt(status, operation.interrupt_id, run_id, detail, *numbers)
 
 
 def counted(ballot: Ballot, count: Count) -> Receipt:
@@ -223,9 +230,9 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
-def jti_of(deed: Ballot | Deed) -> JSON:
+def jti_of(operation: Ballot | Operation) -> JSON:
     """Return the id of the signature, which counts once; None where it has none."""
-    proof = deed.body.get("proof")
+    proof = operation.body.get("proof")
     return proof.get("jti") if isinstance(proof, dict) else None
 
 
@@ -235,29 +242,29 @@ def signatures(part: Mapping[str, Any], now: int) -> dict[str, JSON]:
     return {jti: exp for jti, exp in kept.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
-def spent(deed: Ballot | Deed, part: Mapping[str, Any], now: int) -> Receipt | None:
+def spent(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
     kept = signatures(part, now)
-    if jti_of(deed) in kept:
-        return receipt(deed, ReceiptStatus.DUPLICATE, "this signature has counted")
+    if jti_of(operation) in kept:
+        return receipt(operation, ReceiptStatus.DUPLICATE, "this signature has counted")
     if len(kept) >= MOST_SIGNATURES:
         detail = f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
-        return receipt(deed, ReceiptStatus.FORBIDDEN, detail)
+        return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
     return None
 
 
-def signed_in(deed: Ballot | Deed, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+def signed_in(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
     """Return somebody's part with the signature of what is done now."""
-    kept, jti = signatures(part, now), jti_of(deed)
+    kept, jti = signatures(part, now), jti_of(operation)
     if isinstance(jti, str):
-        kept[jti] = deed.body["proof"]["exp"]
+        kept[jti] = operation.body["proof"]["exp"]
     rest = {name: value for name, value in part.items() if name != "jtis"}
     return {**rest, **({"jtis": kept} if kept else {})}
 
 
-def marks(deed: Deed, nonce: str) -> list[JSON]:
-    """Return by what a repeat of a deed is known."""
-    return [nonce, deed.idempotency_key, jti_of(deed)]
+def marks(operation: Operation, nonce: str) -> list[JSON]:
+    """Return by what a repeat of an operation is known."""
+    return [nonce, operation.idempotency_key, jti_of(operation)]
 
 
 def part_of(
@@ -291,7 +298,7 @@ METHODS = ("asserted", "service", "login", "signature")
 """How it is known who decides, by level; a passkey's signature is "webauthn"."""
 
 
-def identity(ballot: Ballot | Deed) -> dict[str, JSON]:
+def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
     """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
     data: dict[str, JSON] = {"by": voter.principal.key, "level": voter.level, "method": METHODS[voter.level]}

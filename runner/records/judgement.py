@@ -237,7 +237,7 @@ def _proved(body: Mapping[str, Any], stored: Interrupt, keys: Mapping[str, Key])
 
 def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
     """Return why a message of one in these groups lets a voter not vote in their place; "" where it does."""
-    if (body.get("deed"), body.get("to")) != ("delegate", voter.principal.key):
+    if (body.get("operation"), body.get("to")) != ("delegate", voter.principal.key):
         return "they have said something else"
     may = approvals.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"

@@ -135,12 +135,12 @@ class VoteMessage(Message):
         )
 
 
-class DeedMessage(Message):
+class OperationMessage(Message):
     """What somebody does to a question besides voting, sent where answers go."""
 
     v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
     interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
-    deed: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
+    operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
     by: str = Field(
         min_length=1, max_length=MAX_TEXT, description="who does it: `kind:issuer|subject`, or a name"
     )
@@ -221,9 +221,9 @@ def vote_body(
     return body | {name: part for name, part in optional.items() if part is not None}
 
 
-def deed_body(
+def operation_body(
     interrupt_id: str,
-    deed: str,
+    operation: str,
     by: Principal | str,
     *,
     to: Principal | str | None = None,
@@ -233,8 +233,8 @@ def deed_body(
 ) -> dict[str, JSON]:
     """Return the message of what somebody does to a question besides voting, as it is signed.
 
-    `deed` is "claim" (`ttl` seconds), "release", "delegate" (`to` somebody), "comment" or "withdraw_vote".
-    `shown_at` (ms) is when they were shown the question.
+    `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` somebody), "comment" or
+    "withdraw_vote". `shown_at` (ms) is when they were shown the question.
 
     Raises:
         UsageError: a name is no principal.
@@ -245,7 +245,7 @@ def deed_body(
         "comment": comment or None,
         "shown_at": shown_at or None,
     }
-    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "deed": deed, "by": key_of(by)}
+    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "operation": operation, "by": key_of(by)}
     return body | {name: part for name, part in optional.items() if part is not None}
 
 
@@ -314,7 +314,7 @@ def read(kind: type[Known], body: bytes) -> Known:
     return _validated(kind, _loaded(body))
 
 
-def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | DeedMessage, Mapping[str, JSON]]:
+def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | OperationMessage, Mapping[str, JSON]]:
     """Read what is sent about a question; return it with all that was sent.
 
     Raises:
@@ -322,7 +322,9 @@ def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | DeedMessage,
     """
     sent = _loaded(body)
     if _version(sent) == 2:
-        return (_validated(DeedMessage, sent) if "deed" in sent else _validated(VoteMessage, sent)), sent
+        return (
+            _validated(OperationMessage, sent) if "operation" in sent else _validated(VoteMessage, sent)
+        ), sent
     return _validated(AnswerMessage, sent), sent
 
 
@@ -382,7 +384,7 @@ def schemas() -> dict[str, str]:
     kinds: dict[str, type[Message]] = {
         "answer": AnswerMessage,
         "answer-2": VoteMessage,
-        "deed-2": DeedMessage,
+        "operation-2": OperationMessage,
         "start": StartMessage,
         "start-2": RequestMessage,
         "receipt": ReceiptMessage,

@@ -14,13 +14,13 @@ from typing import Any
 from runner.client import Run
 from runner.execution.decision_keys import SigningKey
 from runner.operations.answers import apply_choice
-from runner.operations.votes import apply_deed
+from runner.operations.votes import apply_operation
 from runner.records import codec
 from runner.records.approvals import Voter
 from runner.records.ballots import Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Receipt
-from runner.records.messages import deed_body, start_body, vote_body
+from runner.records.messages import operation_body, start_body, vote_body
 from runner.server.access import Person
 from runner.server.services import Services
 
@@ -72,9 +72,9 @@ def decide(served: Services, person: Person, question_id: str, decided: Decision
 
 def act(served: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
     """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
-    body = _signed(served, person, deed_body(question_id, kind, person.principal, **options))
+    body = _signed(served, person, operation_body(question_id, kind, person.principal, **options))
     voter = Voter(person.principal, person.groups, person.roles)
-    return apply_deed(served.client.engine, body, voter)
+    return apply_operation(served.client.engine, body, voter)
 
 
 def start_for(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runner.definition.model import Topology
-from runner.records.ballots import Ballot, Deed, Standing, Use
+from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
@@ -309,7 +309,7 @@ class Store(Bounded, Protocol):
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         """Count one vote on a question with a rule; the one that meets the rule answers the question."""
 
-    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
         """Do what somebody wants with a question with a rule, besides voting."""
 
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:

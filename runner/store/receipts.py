@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from runner.records import ballots
 from runner.records.approvals import plain_name
-from runner.records.ballots import Ballot, Deed
+from runner.records.ballots import Ballot, Operation
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
 CRASHED: Final[dict[str, Any]] = {
@@ -95,14 +95,14 @@ def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
 
 
-def repeated(deed: Deed, part: Mapping[str, Any], nonce: str) -> Receipt | None:
-    """Return the receipt that a deed has had already; None for a new one. `part` is the person's."""
-    status, *marks = part.get("deed", [""])
-    same = any(new and new == old for new, old in zip(ballots.marks(deed, nonce), marks, strict=False))
-    return ballots.receipt(deed, ReceiptStatus(status)) if same else None
+def repeated(operation: Operation, part: Mapping[str, Any], nonce: str) -> Receipt | None:
+    """Return the receipt that an operation has had already; None for a new one. `part` is the person's."""
+    status, *marks = part.get("operation", [""])
+    same = any(new and new == old for new, old in zip(ballots.marks(operation, nonce), marks, strict=False))
+    return ballots.receipt(operation, ReceiptStatus(status)) if same else None
 
 
-def late(ballot: Ballot | Deed, question: Interrupt, now: int) -> Receipt | None:
+def late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt | None:
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:

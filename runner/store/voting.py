@@ -12,7 +12,7 @@ from typing import Any
 from runner import scheduler
 from runner.records import approvals, ballots
 from runner.records.approvals import Facts, Rule
-from runner.records.ballots import Ballot, Deed, Standing
+from runner.records.ballots import Ballot, Operation, Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
@@ -81,18 +81,18 @@ def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str, now: int) -
     return make(book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads)
 
 
-def _unknown(deed: Ballot | Deed, question: Interrupt | None) -> Receipt:
+def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
     detail = "no such question was asked" if question is None else "the question has no rule"
-    return ballots.receipt(deed, ReceiptStatus.UNKNOWN, detail)
+    return ballots.receipt(operation, ReceiptStatus.UNKNOWN, detail)
 
 
-def _refuse(book: Book[Kept], run: Kept, deed: Ballot | Deed, receipt: Receipt) -> Reply:
-    """Record that a vote or a deed was forbidden; one that came twice leaves nothing."""
+def _refuse(book: Book[Kept], run: Kept, operation: Ballot | Operation, receipt: Receipt) -> Reply:
+    """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused")
-    choice = deed.decision if isinstance(deed, Ballot) else deed.kind
-    data = {**ballots.identity(deed), "decision": choice, "detail": receipt.detail}
-    return note(book, run, EventKind.INTERRUPT_REFUSED, deed.interrupt_id, data)
+    choice = operation.decision if isinstance(operation, Ballot) else operation.kind
+    data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
+    return note(book, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
 
 
 # What people do besides voting. None of it decides anything.
@@ -104,7 +104,7 @@ class Case:
 
     rule: Rule
     facts: Facts
-    deed: Deed
+    operation: Operation
     standing: Standing
     part: Mapping[str, Any]
     now: int
@@ -112,26 +112,26 @@ class Case:
     @property
     def key(self) -> str:
         """Who wants it."""
-        return self.deed.voter.principal.key
+        return self.operation.voter.principal.key
 
     def barred(self) -> Receipt | None:
         """Refuse one who may not vote."""
-        why = approvals.barred(self.rule, self.deed.voter, self.facts, self.standing.tally.stage)
+        why = approvals.barred(self.rule, self.operation.voter, self.facts, self.standing.tally.stage)
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def unsure(self) -> Receipt | None:
         """Refuse one of whom it is not sure enough who they are."""
-        why = approvals.unsure(self.rule, self.deed.voter, self.standing.tally.stage)
+        why = approvals.unsure(self.rule, self.operation.voter, self.standing.tally.stage)
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
         """Write why it is not done."""
-        return ballots.receipt(self.deed, status, detail)
+        return ballots.receipt(self.operation, status, detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a deed changes: the standing, the person's part, a vote that goes; `data` is for its event.
+    """What an operation changes: the standing, the person's part, a vote that goes; `data` is for its event.
 
     `loan` is for the part of who may vote in the person's place.
     """
@@ -144,32 +144,40 @@ class Done:
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 
 
-def act(book: Book[Kept], deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
     """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
-    name, key, now = deed.interrupt_id, deed.voter.principal.key, book.clock()
+    name, key, now = operation.interrupt_id, operation.voter.principal.key, book.clock()
     run = asking(book, name)
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
-        return _unknown(deed, question), Reply("unknown")
+        return _unknown(operation, question), Reply("unknown")
     standing, part = run.standing(name), run.voter(name, key)
-    earlier = repeated(deed, part, nonce) or late(deed, question, now) or ballots.spent(deed, part, now)
+    earlier = (
+        repeated(operation, part, nonce)
+        or late(operation, question, now)
+        or ballots.spent(operation, part, now)
+    )
     if earlier is not None:
         return earlier, Reply("refused")
-    facts = ballots.facts(question, deed, standing, part, now)
-    done = _DEEDS[deed.kind](Case(Rule.thawed(question.rule), facts, deed, standing, part, now))
+    facts = ballots.facts(question, operation, standing, part, now)
+    done = _OPERATIONS[operation.kind](
+        Case(Rule.thawed(question.rule), facts, operation, standing, part, now)
+    )
     if isinstance(done, Receipt):
-        return done, _refuse(book, run, deed, done)
+        return done, _refuse(book, run, operation, done)
     if done.gone:
         run.put_vote(name, done.gone, None)
-    if done.loan is not None and deed.to is not None:
-        other = deed.to.principal.key
+    if done.loan is not None and operation.to is not None:
+        other = operation.to.principal.key
         run.assign(name, approvals.plain_name(other))
         run.put_voter(name, other, {**run.voter(name, other), "lent": done.loan})
-    part = ballots.signed_in(deed, part if done.part is None else done.part, now)
-    receipt = ballots.receipt(deed, done.status)
-    run.put_voter(name, key, {**part, "deed": [str(done.status), *ballots.marks(deed, nonce)]})
+    part = ballots.signed_in(operation, part if done.part is None else done.part, now)
+    receipt = ballots.receipt(operation, done.status)
+    run.put_voter(name, key, {**part, "operation": [str(done.status), *ballots.marks(operation, nonce)]})
     run.put_standing(name, done.standing)
-    return receipt, note(book, run, EVENTS[deed.kind], name, {**ballots.identity(deed), **done.data})
+    return receipt, note(
+        book, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
+    )
 
 
 def _claim(case: Case) -> Done | Receipt:
@@ -179,7 +187,7 @@ def _claim(case: Case) -> Done | Receipt:
         return refusal
     if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
         return case.refusal(ReceiptStatus.DUPLICATE, f"claimed by {approvals.plain_name(standing.claim)}")
-    until = case.now + case.deed.ttl
+    until = case.now + case.operation.ttl
     return Done(replace(standing, claim=case.key, claimed_until=until), {"until": until})
 
 
@@ -195,12 +203,12 @@ def _comment(case: Case) -> Done | Receipt:
     """Note what somebody says who may vote, or who asked for the run."""
     refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
     comments = case.standing.comments + 1
-    return refusal or Done(replace(case.standing, comments=comments), {"comment": case.deed.comment})
+    return refusal or Done(replace(case.standing, comments=comments), {"comment": case.operation.comment})
 
 
 def _delegate(case: Case) -> Done | Receipt:
     """Let somebody else vote in one's place; to oneself it takes that back."""
-    rule, to, lent = case.rule, case.deed.to, dict(case.standing.lent)
+    rule, to, lent = case.rule, case.operation.to, dict(case.standing.lent)
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
@@ -214,13 +222,15 @@ def _delegate(case: Case) -> Done | Receipt:
             del lent[other]
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent), {"to": case.key})
-    proves = case.deed.body.get("proof") is not None  # then the other's groups are those of their own proof
-    if not proves and not approvals.may_stand_in(rule.delegate, case.deed.voter.groups, to):
+    proves = (
+        case.operation.body.get("proof") is not None
+    )  # then the other's groups are those of their own proof
+    if not proves and not approvals.may_stand_in(rule.delegate, case.operation.voter.groups, to):
         return case.refusal(ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place")
     if to.principal.key in lent or len(lent) >= MOST_LENT:
         return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
     lent[to.principal.key] = case.key
-    loan = ballots.loan(case.deed, case.standing.tally.stage)
+    loan = ballots.loan(case.operation, case.standing.tally.stage)
     return Done(replace(case.standing, lent=lent), {"to": to.principal.key}, loan=loan)
 
 
@@ -255,7 +265,7 @@ EVENTS = {
     "comment": EventKind.INTERRUPT_COMMENTED,
 }
 
-_DEEDS: Mapping[str, Callable[[Case], Done | Receipt]] = {
+_OPERATIONS: Mapping[str, Callable[[Case], Done | Receipt]] = {
     "withdraw_vote": _withdraw,
     "delegate": _delegate,
     "claim": _claim,

@@ -254,7 +254,7 @@ def test_celery_programs_vote_by_name(threads, stranger):
 
     told = []
     for sent in (
-        {**message, "deed": "claim", "ttl": 60, "by": "ana"},
+        {**message, "operation": "claim", "ttl": 60, "by": "ana"},
         {**vote, "by": "ana"},
         {**vote, "by": "ana", "response": 8},
         {**vote, "by": "ben"},

@@ -125,7 +125,7 @@ def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
     told = []
     for number, sent in enumerate(
         (
-            {**message, "deed": "comment", "comment": "why?", "by": "ana"},
+            {**message, "operation": "comment", "comment": "why?", "by": "ana"},
             {**vote, "by": "ana"},
             {**vote, "by": "ana"},
             {**vote, "by": "ben"},

@@ -213,7 +213,7 @@ def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
 
 
 def test_who_was_shown_the_question_is_audited_with_what_they_did(make):
-    """A door that says when it showed the question leaves an entry before that of the deed or the vote."""
+    """A door that says when it showed the question leaves an entry before that of what was done."""
     store = make()
     worker = ManualWorker(store)
     people = voting(worker, RULE)

@@ -18,10 +18,10 @@ from runner.operations import recovery
 from runner.operations.questions import read_question
 from runner.records import audit_entries, ballots, interrupts
 from runner.records.approvals import Voter
-from runner.records.ballots import Ballot, Deed
+from runner.records.ballots import Ballot, Operation
 from runner.records.json_form import document
 from runner.records.judgement import response_of
-from runner.records.messages import deed_body
+from runner.records.messages import operation_body
 from runner.records.proofs import encoded, verify
 from runner.records.run import EventKind
 from runner.testing import ScriptedModel
@@ -736,14 +736,14 @@ def test_a_signed_delegation_counts_at_the_effect(run_graph, keys):
         run = run_graph(till.graph, "refund 1042")
         asked = run.interrupts[0].id
         body = DOOR.sign(
-            deed_body(asked, "delegate", f"human:{LOGIN}|ana", to=f"human:{LOGIN}|eve"),
+            operation_body(asked, "delegate", f"human:{LOGIN}|ana", to=f"human:{LOGIN}|eve"),
             login={"groups": list(groups)},
             now=run.store.clock() / 1000,
         )
         # The second time a store that somebody writes to says that ana was eligible.
         ana = Voter(Principal("ana", LOGIN), frozenset({"finance"}), level=2)
         eve = Voter(Principal("eve", LOGIN))
-        receipt, _ = run.store.act(Deed(asked, "delegate", ana, eve, body=body), "n")
+        receipt, _ = run.store.act(Operation(asked, "delegate", ana, eve, body=body), "n")
         assert receipt.status == "accepted"
         assert vote(run, "eve", signed=True, keys=keys, groups=()) == "counted"
         assert vote(run, "ben", signed=True, keys=keys) == "accepted"

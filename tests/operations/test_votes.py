@@ -17,7 +17,7 @@ from runner.approvals import (
     Principal,
     Rule,
     SigningKey,
-    deed_body,
+    operation_body,
     start_body,
     vote_body,
 )
@@ -411,7 +411,7 @@ def public(tmp_path):
     return str(path)
 
 
-def deed(team: Asking, body: dict[str, Any], number: int = 1) -> str:
+def operation(team: Asking, body: dict[str, Any], number: int = 1) -> str:
     """Send what somebody does to a question as a message; name what became of it."""
     verdict = judge_answer(team.bench.engine, sent(body, number))
     return str(verdict.receipt.status) if verdict.receipt else verdict.disposition
@@ -424,13 +424,13 @@ def test_messages_may_do_what_people_do_besides_voting():
 
     assert team.vote("ben") == "counted"
     words = [
-        deed(team, {**body, "deed": "comment", "comment": "why?"}),
-        deed(team, {**body, "deed": "comment", "comment": "why?"}),
-        deed(team, {**body, "deed": "claim", "ttl": 60}, 2),
-        deed(team, {**body, "deed": "release", "reply_to": "runner:replies:1"}, 3),
-        deed(team, {**body, "deed": "withdraw_vote", "by": "ben"}, 4),
-        deed(team, {**body, "deed": "delegate", "to": "eve"}, 5),
-        deed(team, {**body, "deed": "release", "by": "cid"}, 6),
+        operation(team, {**body, "operation": "comment", "comment": "why?"}),
+        operation(team, {**body, "operation": "comment", "comment": "why?"}),
+        operation(team, {**body, "operation": "claim", "ttl": 60}, 2),
+        operation(team, {**body, "operation": "release", "reply_to": "runner:replies:1"}, 3),
+        operation(team, {**body, "operation": "withdraw_vote", "by": "ben"}, 4),
+        operation(team, {**body, "operation": "delegate", "to": "eve"}, 5),
+        operation(team, {**body, "operation": "release", "by": "cid"}, 6),
     ]
 
     assert words == ["accepted"] * 4 + ["withdrawn_vote", "accepted", "forbidden"]
@@ -442,40 +442,40 @@ def test_messages_may_do_what_people_do_besides_voting():
 @pytest.mark.parametrize(
     "change",
     [
-        {"deed": "eat"},
+        {"operation": "eat"},
         {"ttl": 0},
         {"ttl": True},
-        {"deed": "comment"},
-        {"deed": "delegate"},
+        {"operation": "comment"},
+        {"operation": "delegate"},
         {"decision": "approve"},
     ],
 )
-def test_malformed_deeds_are_dead(change):
+def test_malformed_operations_are_dead(change):
     """A message that asks for nothing that can be done is not applied."""
     team = asking()
-    body = {"v": 2, "interrupt_id": team.question, "by": "ana", "deed": "claim", "ttl": 60, **change}
+    body = {"v": 2, "interrupt_id": team.question, "by": "ana", "operation": "claim", "ttl": 60, **change}
 
-    assert deed(team, body) == "dead"
+    assert operation(team, body) == "dead"
 
 
-def test_a_rule_that_asks_for_identity_takes_signed_deeds_alone(public):
+def test_a_rule_that_asks_for_identity_takes_signed_operations_alone(public):
     """Whatever is done above level 0 is signed and counts once; what is not leaves its trace."""
     team = asking(Rule(eligible=["ana", "ben"], need=2, delegate="anyone", auth=Auth(level=1)))
     team.client.engine.decision_keys = team.bench.engine.decision_keys = DecisionKeys(public)
     question, digest = team.question, team.client.interrupt(team.question).digest
-    deeds = {"claim": {"ttl": 60.0}, "comment": {"comment": "why?"}, "release": {}, "withdraw_vote": {}}
+    operations = {"claim": {"ttl": 60.0}, "comment": {"comment": "why?"}, "release": {}, "withdraw_vote": {}}
 
     def vote(who: str) -> dict[str, Any]:
         return DOOR.sign(vote_body(question, "approve", who, digest=digest))
 
     first = vote("ana")
-    assert deed(team, first) == "counted"
+    assert operation(team, first) == "counted"
     words = []
-    for number, (kind, more) in enumerate([*deeds.items(), ("delegate", {"to": "eve"})]):
-        body = deed_body(question, kind, "ana", **more)
+    for number, (kind, more) in enumerate([*operations.items(), ("delegate", {"to": "eve"})]):
+        body = operation_body(question, kind, "ana", **more)
         signed = DOOR.sign(body)
         sends = body, {**signed, "comment": "other"}, signed, signed
-        words.append([deed(team, send, 10 * number + place) for place, send in enumerate(sends, 2)])
+        words.append([operation(team, send, 10 * number + place) for place, send in enumerate(sends, 2)])
     assert [refused for refused, *_ in words] == ["forbidden"] * 5
     assert [changed for _, changed, *_ in words] == ["forbidden"] * 5
     assert [[done, again] for *_, done, again in words] == [
@@ -483,11 +483,11 @@ def test_a_rule_that_asks_for_identity_takes_signed_deeds_alone(public):
         ["withdrawn_vote"] * 2,
         ["accepted"] * 2,
     ]
-    assert deed(team, first, 90) == "duplicate"  # it was taken back, and counts no more
+    assert operation(team, first, 90) == "duplicate"  # it was taken back, and counts no more
     events = team.bench.store.events(team.bench.run_id)
     refused = [event.data["decision"] for event in events if event.kind == "interrupt.refused"]
-    assert refused == [kind for kind in [*deeds, "delegate"] for _ in range(2)]
-    assert [deed(team, vote(who), 91 + place) for place, who in enumerate(("eve", "ben"))] == [
+    assert refused == [kind for kind in [*operations, "delegate"] for _ in range(2)]
+    assert [operation(team, vote(who), 91 + place) for place, who in enumerate(("eve", "ben"))] == [
         "counted",
         "accepted",
     ]

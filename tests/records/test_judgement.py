@@ -19,7 +19,7 @@ from runner.records.ballots import Ballot
 from runner.records.digests import Action
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, preimages
 from runner.records.judgement import Evidence, is_stale, judge, response_of
-from runner.records.messages import deed_body
+from runner.records.messages import operation_body
 from runner.records.proofs import encoded, read_keys, run_name, sign, verify
 
 NOW = 1_790_000_000
@@ -71,9 +71,9 @@ def asked(rule: Rule = RULE, action: Action | None = CALL, **more: object) -> In
 LENT = replace(RULE, delegate="anyone")
 
 
-def word(question: str, name: str, to: str, groups=("finance",), deed: str = "delegate") -> dict:
+def word(question: str, name: str, to: str, groups=("finance",), operation: str = "delegate") -> dict:
     """What somebody signs who lets another vote."""
-    body = deed_body(question, deed, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}")
+    body = operation_body(question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}")
     return sign(
         body,
         DOOR,
@@ -395,7 +395,7 @@ def test_a_vote_may_be_in_the_place_of_another():
     eve, ben = votes
     for lent, why in (
         (word(stored.id, "ana", "fay"), "something else"),
-        (word(stored.id, "ana", "eve", deed="comment"), "something else"),
+        (word(stored.id, "ana", "eve", operation="comment"), "something else"),
         (word(stored.id, "ana", "eve", groups=()), "not one of those"),
         (word(stored.id, "rob", "eve"), "asked for this"),
         (word("00other.pay.1.x", "ana", "eve"), "another question"),

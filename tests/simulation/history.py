@@ -71,7 +71,7 @@ def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
 def voted(seed: int) -> History:
     """Draw a history in which many questions have a rule, and people vote on them all the time."""
     history, chance = drawn(seed, RULED), random.Random(seed)  # noqa: S311 - as above
-    words = ("flow", "run", *("vote",) * 5, "late_vote", *("deed",) * 2)
+    words = ("flow", "run", *("vote",) * 5, "late_vote", *("operation",) * 2)
     more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
     return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.approvals import Principal, Rule
 from runner.operations.answers import apply_choice
-from runner.operations.votes import apply_deed
+from runner.operations.votes import apply_operation
 from runner.records import ballots
 from runner.records.approvals import Voter, selector
 from runner.records.ballots import Choice
@@ -42,7 +42,7 @@ CHOICES = (
     ("edit", AMOUNTS[1]),
     ("reject", None),
 )
-DEEDS = ("withdraw_vote", "withdraw_vote", "delegate", "delegate", "claim", "release", "comment")
+OPERATIONS = ("withdraw_vote", "withdraw_vote", "delegate", "delegate", "claim", "release", "comment")
 
 
 def voter_of(name: str) -> Voter:
@@ -80,18 +80,25 @@ class Voters:
             self._vote(known[number % len(known)], list(GROUPS)[number % 4], "approve", None)
         return bool(known)
 
-    def do_deed(self, number: int) -> bool:
+    def do_operation(self, number: int) -> bool:
         """Somebody takes a vote back, delegates, claims, releases or comments."""
         asked = self.asked()
         if not asked:
             return False
-        question, kind = asked[number % len(asked)], DEEDS[number // 4 % len(DEEDS)]
+        question, kind = asked[number % len(asked)], OPERATIONS[number // 4 % len(OPERATIONS)]
         by, to = list(GROUPS)[number % 4], list(GROUPS)[number // 28 % 4]
-        body = {"interrupt_id": question.id, "deed": kind, "by": by, "to": to, "ttl": 60, "comment": "so"}
+        body = {
+            "interrupt_id": question.id,
+            "operation": kind,
+            "by": by,
+            "to": to,
+            "ttl": 60,
+            "comment": "so",
+        }
         key = f"d{len(self._world.requests)}"
 
         def act(process: Any) -> Receipt:
-            return apply_deed(process.engine, body, voter_of(by), key)
+            return apply_operation(process.engine, body, voter_of(by), key)
 
         self._send(kind, act)
         return True

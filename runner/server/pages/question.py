@@ -28,7 +28,7 @@ from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
 from runner.server.deciding import Decision, decide
-from runner.server.deciding import act as deed
+from runner.server.deciding import act as operation
 from runner.server.forms import answer_of, fields_of, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem, prefix
@@ -115,7 +115,7 @@ def act(
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     shown_at = shown_at_of(request, person, shown, digest)
-    receipt = deed(served, person, question_id, action, shown_at=shown_at, **options[action])
+    receipt = operation(served, person, question_id, action, shown_at=shown_at, **options[action])
     if receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.WITHDRAWN_VOTE}:
         return back(request, f"/q/{quote(question_id)}")
     return _page(request, served, person, question_id, Shown(receipt, status=409))

@@ -14,7 +14,7 @@ from runner import scheduler
 from runner.definition.model import Topology, shape_name
 from runner.records import audit_entries, ballots, budgets
 from runner.records.audit_entries import Mode
-from runner.records.ballots import Ballot, Deed, Standing, Use
+from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
@@ -203,9 +203,9 @@ class MemoryStore:
             self._changed.notify_all()
             return receipt, reply
 
-    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
+    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
         with self._changed:
-            receipt, reply = voting.act(self._database, deed, nonce)
+            receipt, reply = voting.act(self._database, operation, nonce)
             self._changed.notify_all()
             return receipt, reply
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.records.ballots import Ballot, Deed, Standing, Use
+from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
@@ -315,9 +315,9 @@ class PartitionedStore:
         partition = self._of(token.run_id)
         return self._rung(partition, partition.use(token, use, saved))
 
-    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
-        partition = self._of_question(deed.interrupt_id)
-        receipt, reply = partition.act(deed, nonce)
+    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
+        partition = self._of_question(operation.interrupt_id)
+        receipt, reply = partition.act(operation, nonce)
         return receipt, self._rung(partition, reply)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
 from runner.records import ballots, budgets
 from runner.records.audit_entries import Mode
-from runner.records.ballots import Ballot, Deed, Standing, Use
+from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.freezes import Freeze
@@ -498,11 +498,13 @@ class RedisStore:
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         return self._on_question("vote", ballot, functools.partial(voting.vote, ballot=ballot, nonce=nonce))
 
-    def act(self, deed: Deed, nonce: str) -> tuple[Receipt, Reply]:
-        return self._on_question(deed.kind, deed, functools.partial(voting.act, deed=deed, nonce=nonce))
+    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
+        return self._on_question(
+            operation.kind, operation, functools.partial(voting.act, operation=operation, nonce=nonce)
+        )
 
     def _on_question(
-        self, verb: str, deed: Ballot | Deed, do: Callable[[Transaction], tuple[Receipt, Reply]]
+        self, verb: str, operation: Ballot | Operation, do: Callable[[Transaction], tuple[Receipt, Reply]]
     ) -> tuple[Receipt, Reply]:
         """Do what one person wants with a question with a rule."""
         receipts: list[Receipt] = []
@@ -513,14 +515,16 @@ class RedisStore:
             receipts[:], answered[:] = [receipt], step.draft.answered
             return reply
 
-        name, wants = deed.interrupt_id, list[tuple[str, str]]()
+        name, wants = operation.interrupt_id, list[tuple[str, str]]()
         address = address_of(name)
         if address is not None:
-            own = (votes_field(name), votes_field(name, deed.voter.principal.key))
+            own = (votes_field(name), votes_field(name, operation.voter.principal.key))
             wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
         reply = self._transactions.run(verb, plan, wants)
         counted = receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-        self._measure_answers(answered, str(deed.decision) if isinstance(deed, Ballot) and counted else "")
+        self._measure_answers(
+            answered, str(operation.decision) if isinstance(operation, Ballot) and counted else ""
+        )
         return receipts[0], reply
 
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:

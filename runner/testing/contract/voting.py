@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.records import ballots
 from runner.records.approvals import Auth, Decision, Principal, Rule, Voter
-from runner.records.ballots import Ballot, Deed, Use
+from runner.records.ballots import Ballot, Operation, Use
 from runner.records.digests import Action
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.judgement import Evidence, judge
@@ -63,8 +63,8 @@ class Voting:
         """Do what one does besides voting; name what became of it."""
         voter = Voter(Principal(who), frozenset(groups), level=level)
         other = Voter(Principal(to), frozenset(others)) if to else None
-        deed = Deed(self.question.id, kind, voter, other, **options)
-        receipt, self.reply = self.store.act(deed, nonce or self.worker.nonce())
+        operation = Operation(self.question.id, kind, voter, other, **options)
+        receipt, self.reply = self.store.act(operation, nonce or self.worker.nonce())
         return str(receipt.status)
 
     def words(self, *votes: tuple[Any, ...]) -> list[str]:
