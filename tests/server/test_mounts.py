@@ -128,9 +128,9 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
         assert (missing.status_code, f'href="{prefix}/' in missing.text) == (404, True)
 
         token = re.search(r'name="form_token" value="([^"]+)"', page_of(http, f"/q/{question}"))[1]
-        form = {"form_token": token, "graph": "echo", "task": "1"}
-        foreign = http.post("/runs", data=form, headers={**HTML, "Origin": "https://evil.example"})
-        sent = http.post("/runs", data=form, headers={**HTML, "Origin": url})
+        form = {"form_token": token, "task": "1"}
+        foreign = http.post("/graphs/echo", data=form, headers={**HTML, "Origin": "https://evil.example"})
+        sent = http.post("/graphs/echo", data=form, headers={**HTML, "Origin": url})
         assert (foreign.status_code, sent.status_code) == (403, 303)
         assert sent.headers["location"].startswith(f"{prefix}/runs/")
 
