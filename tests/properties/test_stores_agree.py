@@ -808,7 +808,9 @@ def comparable(value):
     if isinstance(value, tuple):
         return [comparable(part) for part in value]
     if hasattr(value, "doorbells"):
-        return replace(value, doorbells=list(value.doorbells), fired=list(value.fired))
+        # In which order a store rings for several nodes at once is its own choice.
+        bells = sorted(value.doorbells, key=lambda bell: (bell.run_id, bell.node, bell.visit))
+        return replace(value, doorbells=bells, fired=list(value.fired))
     if isinstance(value, Claim):
         return replace(
             value, inputs=list(value.inputs), answers=list(value.answers), messages=list(value.messages)

@@ -105,10 +105,14 @@ class Broker:
         self.calls: list[tuple[str, str]] = []
 
     def ring(self, doorbells: list[Doorbell]) -> None:
-        """Publish; an actor stops before it, and may find the broker gone."""
+        """Publish; an actor stops before it, and may find the broker gone.
+
+        In which order a store rings for several nodes at once is its own choice.
+        """
         actor = self._world.current
         if actor is not None and actor.stop("before publish") == "cut":
             raise StoreError("the broker can't be reached.")
+        doorbells = sorted(doorbells, key=lambda bell: (bell.run_id, bell.node, bell.visit))
         self.queue += doorbells
         self.sent += doorbells
 

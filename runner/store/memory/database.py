@@ -31,6 +31,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+TAKEN = sys.maxsize
+"""The time of a timer that a sweep has taken and not come to."""
+
+
 class Database:
     """Runs, shapes of graphs, timers, limits, notices and dead letters."""
 
@@ -121,16 +125,22 @@ class Database:
         self.timers.pop((kind, run_id, key), None)
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
-        """Remove the timers that are due and return them, the oldest first."""
+        """Return the timers that are due, the oldest first; `take_timer` then removes one."""
         now = self.clock()
         if now < self._earliest:
             return []
         ordered = sorted((ms, "|".join(timer), timer) for timer, ms in self.timers.items() if ms <= now)
         due = [timer for _, _, timer in ordered[:limit]]
-        for timer in due:
-            del self.timers[timer]
-        self._earliest = min(self.timers.values(), default=sys.maxsize)
+        self.timers |= dict.fromkeys(due, TAKEN)
+        self._earliest = min(self.timers.values(), default=TAKEN)
         return due
+
+    def take_timer(self, kind: TimerKind, run_id: str, key: str) -> bool:
+        """Remove a timer that is due, unless one before it in the sweep has set it anew or dropped it."""
+        if self.timers.get((kind, run_id, key)) != TAKEN:
+            return False
+        del self.timers[kind, run_id, key]
+        return True
 
     def remove(self, run_id: str) -> None:
         """Remove a run; the runs inside it are left to `remove_orphans`."""

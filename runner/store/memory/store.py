@@ -314,8 +314,10 @@ class MemoryStore:
         with self._changed:
             due = self._database.due(limit)
             doorbells: list[Doorbell] = []
-            for kind, run_id, key in due:
-                doorbells += self._apply(run_id, scheduler.due, kind, key).doorbells
+            for timer in due:
+                if self._database.take_timer(*timer):
+                    kind, run_id, key = timer
+                    doorbells += self._apply(run_id, scheduler.due, kind, key).doorbells
             self._database.remove_orphans(limit)
             return Reply(str(len(due)), doorbells)
 
