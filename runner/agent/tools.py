@@ -381,7 +381,7 @@ class Signature:
         text = next((extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name))
         # Of several Fields the last one wins in pydantic, so what the user declares goes before this.
         own = pydantic.Field(alias=name, description=text)
-        annotation: Any = Annotated.__class_getitem__((plain, own, *extras))  # type: ignore[attr-defined] # of variables
+        annotation: Any = Annotated[plain, own, *extras]
         return annotation if parameter.default is parameter.empty else (annotation, parameter.default)
 
     @property
