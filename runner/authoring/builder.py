@@ -441,6 +441,8 @@ def _positive(value: float, name: str) -> float:
 
 def _is_condition(condition: object) -> bool:
     """Return whether a condition can be called with the state; a coroutine would always count as true."""
+    if isinstance(condition, type):
+        return False
     try:
         signature = inspect.signature(condition)  # type: ignore[arg-type]
         extra = {"invocation_state": None} if "invocation_state" in signature.parameters else {}

@@ -46,10 +46,18 @@ def _lambda(lines: list[str], first: int, code: types.CodeType) -> ast.Lambda | 
     candidates = [node for node in _parsed(text, (ast.Lambda,)) if isinstance(node, ast.Lambda)]
     # The first instruction belongs to no expression, and has no column.
     positions = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+    if (
+        not positions
+    ):  # Python 3.12 gives a constant none; one of several that are equal is as good as another
+        return next((node for node in candidates if _returns(node.body, code.co_consts[-1])), None)
     for node in candidates:
-        if positions and (node.body.lineno + start, node.body.col_offset + indent) == min(positions):
+        if (node.body.lineno + start, node.body.col_offset + indent) == min(positions):
             return node
     return candidates[0] if len(candidates) == 1 else None
+
+
+def _returns(body: ast.expr, value: object) -> bool:
+    return isinstance(body, ast.Constant) and repr(body.value) == repr(value)
 
 
 def _statement(lines: list[str], first: int) -> tuple[str, int]:
