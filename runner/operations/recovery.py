@@ -43,7 +43,7 @@ from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
 
 TRIES = 20
-"""How often a retry is planned again because the run changed after it was read."""
+"""How often a retry or a fork is planned again because the run changed after it was read."""
 
 BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
 
@@ -397,11 +397,19 @@ def fork(
     partition = int(run_id[: ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
     new_id = ids.run_id(partition, run_name(requester))
     options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester)
-    reply = engine.store.fork(plan_fork(engine.store, run_id, node, visit, options))
-    if reply.word != "forked":
-        raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
-    engine.ring(reply)
+    engine.ring(write_fork(engine.store, run_id, node, visit, options))
     return new_id
+
+
+def write_fork(store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions) -> Reply:
+    """Plan a fork and write it; return the reply with its doorbells. Raises as `fork`."""
+    for _ in range(TRIES):
+        reply = store.fork(plan_fork(store, run_id, node, visit, options))
+        if reply.word == "forked":
+            return reply
+        if reply.word != "moved":
+            raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
+    raise ConflictError(f"run {run_id} kept changing while it was to be forked; try again.")
 
 
 def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions) -> Fork:
@@ -436,6 +444,7 @@ def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: 
         _kept_memories(snapshot, results, records),
         (node, first.visit) if options.edited else None,
         options.input,
+        snapshot.reopened,
     )
 
 
@@ -501,8 +510,15 @@ def _is_item(key: VisitKey, records: Records) -> bool:
 
 
 def _kept_memories(snapshot: RunSnapshot, visits: Mapping[VisitKey, int], records: Records) -> list[str]:
-    """List the completed nodes all of whose visits are kept: their memory is of no other visit."""
+    """List the completed nodes all of whose visits are kept, up to the present one: their memory is of no
+    other visit.
+    """
     partly = {key[0] for key in snapshot.entries if key not in visits}
+    partly |= {
+        name
+        for name, record in records.nodes.items()
+        if record.visit != snapshot.nodes.get(name, NodeRecord()).visit
+    }
     names = dict.fromkeys(name for name, _ in visits)
     return [name for name in names if name not in partly and records.nodes[name].status is Status.COMPLETED]
 

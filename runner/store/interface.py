@@ -167,7 +167,7 @@ class Fork:
 
     `results` are the (node, visit) whose results are copied, with their place in the order (below 0; 0:
     none); nodes in `remembers` also keep their documents. The task of `visit`, if there is one, is `input`
-    (packed).
+    (packed). `reopened` is that of the snapshot from which the fork was planned.
     """
 
     start: Start
@@ -177,6 +177,7 @@ class Fork:
     remembers: Sequence[str] = ()
     visit: tuple[str, int] | None = None
     input: JSON = None
+    reopened: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,8 @@ class Event:
 class RunSnapshot:
     """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event.
 
-    `size` is in bytes, with all runs inside it; 0 for one inside another, and in memory.
+    `reopened` is the nonce of its last retry or migration. `size` is in bytes, with all runs inside it; 0 for
+    one inside another, and in memory.
     """
 
     record: RunRecord
@@ -213,6 +215,7 @@ class RunSnapshot:
     messages: Mapping[str, Sequence[JSON]] = field(default_factory=dict)
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
     events: int = 0
+    reopened: str = ""
     size: int = 0
 
 
@@ -350,7 +353,11 @@ class Store(Bounded, Protocol):
         """Stop a run: "cancelled", "already" (it is stopping or has ended) or "unknown"."""
 
     def fork(self, fork: Fork) -> Reply:
-        """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph"."""
+        """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph".
+
+        "moved" when the other was retried or migrated since it was read, or a node that it remembers of has
+        begun another visit.
+        """
 
     def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
         """Reopen ended runs, a parent before its children: "reopened" all, "moved" or "unknown" none."""

@@ -25,7 +25,7 @@ from runner.store import event_payloads
 from runner.store.encoding import replied
 from runner.store.interface import Doorbell, Fork, Reply, Settlement, Start, Token
 from runner.store.receipts import by_visit, receipts_for
-from runner.store.walk import Book, Kept, apply
+from runner.store.walk import Book, Kept, KeptRun, apply
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 """The statuses in which a run can be migrated."""
@@ -276,10 +276,19 @@ def fork(book: Book[Kept], fork: Fork) -> Reply:
     fingerprint = start.fingerprint or ""
     if not book.has_shape(start.graph_id, fingerprint):
         return Reply("unknown_graph")
+    if not _as_planned(source, fork):
+        return Reply("moved")
     run = _begin(book, start, fingerprint)
     reply = make(book, start.run_id, scheduler.fork, fork.records, fork.source)
     run.copy_results(source, fork)
     return Reply(reply.word, reply.doorbells, start.run_id)
+
+
+def _as_planned(source: KeptRun, fork: Fork) -> bool:
+    """Whether a run still has what its fork takes over, as it was read."""
+    visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
+    memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
+    return source.reopened == fork.reopened and visits and memories
 
 
 def migrate(book: Book[Kept], runs: Sequence[Migration], nonce: str) -> Reply:

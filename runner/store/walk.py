@@ -112,6 +112,9 @@ class KeptRun(View, Protocol):
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
         """Remove what other records will replace, and the results that no longer count."""
 
+    def has_entry(self, visit: VisitKey) -> bool:
+        """Whether a visit has left an entry."""
+
     def copy_results(self, source: Self, fork: Fork) -> None:
         """Take over results and documents of the run that this one is a fork of."""
 

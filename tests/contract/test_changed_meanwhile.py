@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
 from runner.testing.contract.delegation import of_map
@@ -54,3 +55,18 @@ def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
 
     assert store.start(start, "n1").run_id == start.run_id
     assert store.children(parent) == [start.run_id]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_fork_takes_nothing_that_a_retry_removes_meanwhile(store, other, clock, meanwhile):
+    """A retry comes between the fork's look and its commit: there is no fork. Without it there is one."""
+    worker = ManualWorker(other, clock)
+    run_id = worker.start(shape("a>c b>c c>z", policy="continue"))
+    worker.fail(worker.token(run_id, "a"))
+    worker.run(run_id, "b", "c", "z")
+    planned = plan_fork(store, run_id, "z", None, ForkOptions("00new"))
+    if meanwhile:
+        before_a_commit(store, lambda: write_retry(other, run_id))
+
+    assert store.fork(planned).word == ("moved" if meanwhile else "forked")
+    assert (store.peek("00new") is None) == meanwhile

@@ -500,16 +500,20 @@ class Agreement(RuleBasedStateMachine):
         if questions:
             self.both("withdraw", self.pick(data, list(questions)).id, "}", reask=reask)
 
-    @rule(data=st.data(), edited=st.booleans())
-    def fork(self, data, edited):
+    @rule(data=st.data(), edited=st.booleans(), late=st.booleans())
+    def fork(self, data, edited, late):
         if self.runs:
             source, new = self.pick(data, self.runs), f"00run{len(self.runs) + len(self.gone)}"
             node = data.draw(st.sampled_from(sorted(self.shape_of(source).nodes)))
             try:
                 begin = ForkOptions(new, {"n": "1"}, edited, "other")
                 forked = plan_fork(self.memory, source, node, None, begin)
+                late = late and self.memory.peek(source).is_final
+                retried = plan_retry(self.memory, source) if late else []
             except RunnerError:
                 return
+            if retried:
+                self.both("rewrite", retried, self.nonce())
             if self.both("fork", forked).word == "forked":
                 self.runs.append(new)
 

@@ -322,6 +322,7 @@ class StoredRun:
             messages=_copies(self.messages),
             maps=dict(self.maps),
             events=len(self.events),
+            reopened=self.reopened,
         )
 
     def summary(self) -> RunSummary:
@@ -338,6 +339,9 @@ class StoredRun:
         )
 
     # Forks and migrations
+
+    def has_entry(self, visit: VisitKey) -> bool:
+        return visit in self.entries
 
     def copy_results(self, source: StoredRun, fork: Fork) -> None:
         for visit, place in sorted(fork.results.items(), key=lambda item: item[1]):

@@ -313,6 +313,9 @@ class DraftedRun:
         for node in forgets:
             draft.grow(self.record.root, -kept.forget(draft, key, node))
 
+    def has_entry(self, visit: VisitKey) -> bool:
+        return self.draft.peek(self.key, "x:{}.{}".format(*visit)) is not None
+
     def copy_results(self, source: DraftedRun, fork: Fork) -> None:
         draft, run_id = self.draft, self.record.run_id
         size = forked.copy_results(draft, source.key, run_id, fork.results)

@@ -791,6 +791,7 @@ class RedisStore:
                 if name.startswith(b"m:")
             },
             events=int(fields[b"run"].split(b" ")[6]),
+            reopened=fields.get(b"again", b"").decode(),
             size=int(fields.get(b"size", 0)),
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from runner.definition.model import MapSpec
 from runner.errors import UsageError
-from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_retry
+from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_fork, write_retry
 from runner.store.interface import Reply, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
 
@@ -266,3 +266,38 @@ class RecoveryContract:
         self.fork(store, run_id, "b")
 
         assert worker.read(new_id(run_id)).messages == {"a": ["one", "two"]}
+
+    def test_a_fork_beside_a_retry_is_planned_again(self, worker: ManualWorker, store: Store) -> None:
+        """A retry that undoes a result refuses a fork planned with it; without a retry the fork has it."""
+        run_id = worker.start(shape("a>c b>c c>z", policy="continue"))
+        worker.fail(worker.token(run_id, "a"))
+        worker.run(run_id, "b", "c", "z")
+        new, control = new_id(run_id), f"{run_id[:2]}control"
+        planned, other = (plan_fork(store, run_id, "z", None, ForkOptions(name)) for name in (new, control))
+        assert store.fork(other).word == "forked"
+        assert list(worker.claim(control, "z").inputs) == [("c", 1, "c")]
+        write_retry(store, run_id)
+
+        assert (store.fork(planned).word, store.peek(new)) == ("moved", None)
+
+        with pytest.raises(UsageError, match="'z' has not run yet"):
+            write_fork(store, run_id, "z", None, ForkOptions(new))
+        assert rung(write_fork(store, run_id, "b", None, ForkOptions(new))) == ["a.1.1", "b.1.1"]
+
+    def test_a_fork_has_the_memory_of_the_visits_that_it_has(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A node that has begun another visit, before or after the plan, leaves no memory of it to a fork."""
+        run_id = worker.start(shape("a>b b>a b>c a>d", any_join=["c"]))
+        token = worker.token(run_id, "a")
+        store.save(token, saved(1, "first"))
+        worker.settle(token, "a")
+        worker.run(run_id, "d")
+        planned = plan_fork(store, run_id, "d", None, ForkOptions(new_id(run_id)))
+        assert planned.remembers == ["a"]
+        worker.settle(worker.token(run_id, "b"), "b", "10")
+        store.save(worker.token(run_id, "a", 2), saved(2, "second"))
+
+        assert store.fork(planned).word == "moved"
+        assert self.fork(store, run_id, "d").word == "forked"
+        assert worker.read(new_id(run_id)).messages == {}
