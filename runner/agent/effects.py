@@ -32,7 +32,15 @@ from runner.agent.machine.protocol import (
 )
 from runner.agent.machine.state import AgentState, ModelReply, add_usage
 from runner.agent.machine.tool_calls import error_result
-from runner.agent.models.port import AgentMetadata, Assembly, is_overflow, is_throttled, own_ids, prepared
+from runner.agent.models.port import (
+    AgentMetadata,
+    Assembly,
+    call_name,
+    is_overflow,
+    is_throttled,
+    own_ids,
+    prepared,
+)
 from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
 from runner.errors import (
     ApprovalMismatch,
@@ -310,8 +318,7 @@ class ToolExecution:
     @property
     def idempotency_key(self) -> str:
         """The same text at every start of this attempt."""
-        retry = f".{self.command.attempt}" if self.command.attempt > 1 else ""
-        return f"{self.checkpointer.idempotency_key}.{self.id}{retry}"
+        return f"{self.checkpointer.idempotency_key}/{call_name(self.id, self.command.attempt)}"
 
     def stream(self, data: Any) -> None:
         """Emit what the tool yields while it works."""
@@ -412,7 +419,7 @@ class ToolExecution:
                 )
 
     async def _run(self) -> ToolOutcome:
-        scope = f"tool:{self.id}"
+        scope = f"tool:{call_name(self.id, 1)}"
         asker = Asker(self.checkpointer.address, scope, self.command.attempt, self.questions, repeat=True)
         started = time.monotonic()
         outcome: ToolOutcome

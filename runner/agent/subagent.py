@@ -12,6 +12,7 @@ from runner.agent.drive import Drive, Ending
 from runner.agent.effects import SubagentEvent, ToolExecution, ToolOutcome
 from runner.agent.machine.protocol import ApprovalUsed, SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
 from runner.agent.machine.state import SubagentState, open_questions
+from runner.agent.models.port import call_name
 from runner.errors import UsageError
 from runner.records import codec, failures
 from runner.records.ballots import Use
@@ -101,12 +102,11 @@ class SubagentCheckpointer:
 
     def __init__(self, execution: ToolExecution, messages: list[JSON]) -> None:
         """Store inside the tool call of the caller, which has stored these messages."""
-        caller, attempt = execution.checkpointer, execution.command.attempt
-        call = execution.id if attempt == 1 else f"{execution.id}:{attempt}"
+        caller, call = execution.checkpointer, call_name(execution.id, execution.command.attempt)
         self.address = replace(caller.address, within=f"{caller.address.within}tool:{call}/")
         self.answers = execution.questions
         self.invocation_state = caller.invocation_state
-        self.idempotency_key = f"{caller.idempotency_key}.{call}"
+        self.idempotency_key = f"{caller.idempotency_key}/{call}"
         self.check = caller.check
         self.check_now, self.check_effect = caller.check_now, caller.check_effect
         self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags

@@ -654,7 +654,7 @@ def test_what_a_subagent_asks_is_a_question_of_the_node() -> None:
     assert node.names == ["two"]
     outcome = done(node.resume(two="B"))
     assert node.results[0]["content"] == [{"text": "helped"}]
-    assert ran == ["run.node.1.h1.d1"] * 3
+    assert ran == ["run.node.1/h1/d1"] * 3
     assert outcome.usage["totalTokens"] == 60
 
 

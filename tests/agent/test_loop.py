@@ -541,7 +541,7 @@ def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry(
     node.run()
     node.resume(ask_a=1)
     done(node.resume(ask_a=2))
-    assert ledger.keys == ["run.node.1.t1"] * 2 + ["run.node.1.t1.2"] * 2
+    assert ledger.keys == ["run.node.1/t1"] * 2 + ["run.node.1/t1:2"] * 2
 
 
 def test_a_lost_lease_stops_before_the_next_call() -> None:

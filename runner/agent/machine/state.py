@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import pydantic
 
+from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.codec import JSON
@@ -292,6 +293,9 @@ def from_document(document: dict[str, JSON]) -> AgentState:
     """Read stored data.
 
     Raises:
-        CorruptDocument: it is not what this version stores.
+        CorruptDocument: it is not what this version stores, or two of its calls have one id.
     """
-    return codec.decode(AgentState, codec.dump_json(document))
+    state = codec.decode(AgentState, codec.dump_json(document))
+    if len({call.id for call in state.calls}) < len(state.calls):
+        raise CorruptDocument("two calls of a stored agent have one id, so nothing was called.")
+    return state

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from runner.records import codec
 from runner.records.codec import JSON
@@ -220,18 +221,28 @@ def _parsed(text: str) -> JSON:
 
 
 def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, Any]:
-    """Make the id of every tool use unique in its conversation.
+    """Make the id of every tool use unique in its conversation; `used` gets them all.
 
     Some providers number the calls of each reply from the start; an id used twice would tie two calls to
-    one answer.
+    one answer. What is appended may be an id as well, as models write them: so it grows until it is free.
     """
     content = []
     for position, block in enumerate(message["content"]):
         if "toolUse" not in block:
             content.append(block)
             continue
-        key = str(block["toolUse"].get("toolUseId") or f"tooluse_{index}_{position}")
-        unique = key if key not in used else f"{key}_{index}_{position}"
+        unique = str(block["toolUse"].get("toolUseId") or f"tooluse_{index}_{position}")
+        while unique in used:
+            unique = f"{unique}_{index}_{position}"
         used.add(unique)
         content.append({"toolUse": {**block["toolUse"], "toolUseId": unique}})
     return {**message, "content": content}
+
+
+def call_name(key: str, attempt: int) -> str:
+    """Name one attempt of a call in keys and in the ids of questions, as no other call of its agent is named.
+
+    A model may write any text as an id: what separates names there is escaped in it.
+    """
+    name = quote(key, safe="").replace(".", "%2E")
+    return name if attempt == 1 else f"{name}:{attempt}"
