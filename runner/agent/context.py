@@ -71,7 +71,7 @@ class ToolContext:
     """What a tool knows of its call. `attempt` counts retries, not resumes.
 
     `idempotency_key` is the same text at every start of this attempt, after a crash and after an
-    answer: give it to services that take one.
+    answer: give it to services that take one. As in a node, it follows from the idempotency key of the start.
     """
 
     def __init__(

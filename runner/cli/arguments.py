@@ -19,8 +19,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner.cli.exits import CommandError, Exit
-from runner.records.listings import DIGITS, id_span
+from runner.records.listings import id_span
 from runner.records.run import no_such_run
+from runner.records.run_ids import LETTERS, PARTITION_DIGITS
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def full_archived_id(archive: Archive, text: str) -> str:
     from runner.records.listings import RunQuery
 
     span = id_span(text)
-    if span is None or len(text) == DIGITS + 2:
+    if span is None or len(text) == PARTITION_DIGITS + LETTERS:
         return text
     query = RunQuery(since=span[0], until=span[1])
     page = read_pages(lambda number, after: archive.runs(query, number, after or ""), LIMIT, None)

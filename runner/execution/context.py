@@ -36,6 +36,7 @@ from runner.records.outcomes import (
     load_document,
 )
 from runner.records.run import Status
+from runner.records.run_ids import effect_name
 from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class ClaimedVisit:
     def idempotency_key(self) -> str:
         """The same text for every start of this visit, whatever its node is named meanwhile."""
         name = self.first_name or f"{self.address.node_id}.{self.address.visit}"
-        return f"{self.address.run_id}.{name}"
+        return f"{effect_name(self.address.run_id)}.{name}"
 
     def question(
         self,

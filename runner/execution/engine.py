@@ -123,6 +123,7 @@ class Engine:
         *,
         invocation_state: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
+        message_key: str | None = None,
         tags: Mapping[str, str] | None = None,
         run_id: str | None = None,
         on_end: str = "",
@@ -131,6 +132,8 @@ class Engine:
     ) -> str:
         """Start a run and return its id; the same idempotency key returns the same run.
 
+        The keys of the run's effects follow from its idempotency key. `message_key` names the message of a
+        start without one: a message that comes twice starts one run.
         `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here;
         for `requester` see `Start`.
 
@@ -144,6 +147,7 @@ class Engine:
             run_id=run_id,
             state=invocation_state,
             key=idempotency_key,
+            message_key=message_key,
             tags=tags,
             on_end=on_end,
             trace=trace,

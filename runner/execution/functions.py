@@ -385,7 +385,11 @@ class NodeContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same text at every start of this visit: give it to services that take one."""
+        """The same text at every start of this visit: give it to services that take one.
+
+        It follows from the idempotency key of the run's start, so a run started again with that key, after
+        the store was lost, does not pay twice. Without such a key it follows from the run's id.
+        """
         return self._visit.idempotency_key
 
     @typed_interrupt

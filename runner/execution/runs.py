@@ -12,7 +12,7 @@ from runner.execution import ids
 from runner.execution.decision_keys import run_name
 from runner.execution.nodes import sink_outputs
 from runner.execution.telemetry import callers_trace
-from runner.records import codec, size_limits, validation
+from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.listings import checked_tags, outermost
 from runner.records.run import Status
@@ -48,11 +48,12 @@ class RunStarter:
         state: Mapping[str, object] | None,
         key: str | None,
         tags: Mapping[str, str] | None,
+        message_key: str | None = None,
         on_end: str = "",
         trace: str = "",
         requester: Mapping[str, JSON] | None = None,
     ) -> Reply:
-        """Start a run, under a new id unless there is one.
+        """Start a run, under a new id unless there is one; `message_key` is for a start without a key.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
@@ -63,7 +64,8 @@ class RunStarter:
         packed, packed_state = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
         size_limits.check("task", packed, self._store.max_bytes)
         size_limits.check("invocation_state", packed_state, self._store.max_bytes)
-        packed_tags, key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
+        packed_tags, own_key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
+        key = own_key if own_key is not None else _checked_key(message_key)
         _check_on_end(on_end)
         if plan is not None:
             self.publish([graph_id])
@@ -73,7 +75,11 @@ class RunStarter:
                     "who asked for the run, so nothing was started: pass requester."
                 )
         start = Start(
-            run_id=run_id or ids.run_id(self._store.partition(graph_id, key or name or None), name),
+            run_id=run_id
+            or ids.run_id(
+                self._store.partition(graph_id, key or name or None),
+                name or (ids.keyed(self._store.namespace, graph_id, own_key) if own_key else ""),
+            ),
             graph_id=graph_id,
             fingerprint=plan.topology.fingerprint if plan else None,
             task=packed,
@@ -96,15 +102,18 @@ class RunStarter:
     def child(self, claim: Claim, task: Any) -> Reply:
         """Start the child run that does the work of a claimed node, in the same partition."""
         path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
-        plan = self._registry.get(path)
+        plan, token = self._registry.get(path), claim.token
         self.publish([outermost(path)])
+        effects = run_ids.effect_name(token.run_id)
+        is_keyed = effects != token.run_id
+        letters = ids.keyed(effects, token.node, token.visit, claim.record.attempt) if is_keyed else ""
         start = Start(
-            run_id=ids.run_id(int(claim.token.run_id[: ids.PARTITION_DIGITS])),
+            run_id=ids.run_id(int(token.run_id[: run_ids.PARTITION_DIGITS]), letters),
             graph_id=path,
             fingerprint=plan.topology.fingerprint,
             task=codec.pack(task, "task"),
             invocation_state=claim.invocation_state,
-            parent=claim.token,
+            parent=token,
         )
         return self._write(start, plan)
 

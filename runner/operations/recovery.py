@@ -21,7 +21,7 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import ids
 from runner.execution.decision_keys import run_name
 from runner.execution.engine import Engine
-from runner.records import codec
+from runner.records import codec, run_ids
 from runner.records.codec import JSON
 from runner.records.run import (
     FINAL,
@@ -394,7 +394,7 @@ def fork(
         ConflictError: what the run has kept does not lead to the node, or its shape is gone.
     """
     packed = codec.pack(new_input[0], "input") if new_input else None
-    partition = int(run_id[: ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
+    partition = int(run_id[: run_ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
     new_id = ids.run_id(partition, run_name(requester))
     options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester)
     engine.ring(write_fork(engine.store, run_id, node, visit, options))

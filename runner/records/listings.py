@@ -17,6 +17,7 @@ from runner.errors import UsageError
 from runner.records import codec
 from runner.records.interrupts import Interrupt
 from runner.records.run import Status
+from runner.records.run_ids import LETTERS
 
 Item = TypeVar("Item")
 
@@ -30,9 +31,6 @@ MAX_TAGS, MAX_TAG = 50, 500
 
 SEPARATOR, ENDED = ".", "~"
 """Between the positions in a cursor of several listings; of one that has ended."""
-
-DIGITS = 26
-"""Letters and digits of a run's id behind the two of its partition: 128 bits, the first 48 are ms."""
 
 SKEW = 3_600_000
 """Ms by which the clock that made an id may differ from that of the store, which has the run's start."""
@@ -248,11 +246,11 @@ def _end(page: Page[Item], cursor: str, place: Callable[[Item], tuple[int, str]]
 def id_span(prefix: str) -> tuple[int, int] | None:
     """Return the ms between which a run was started whose id begins so; None where no id does."""
     digits = prefix[2:]
-    if len(digits) > DIGITS or not (prefix[:2].isdecimal() or not prefix[:2]):
+    if len(digits) > LETTERS or not (prefix[:2].isdecimal() or not prefix[:2]):
         return None
     try:
         first, last = (
-            int.from_bytes(base64.b32hexdecode(digits.ljust(DIGITS, filler).upper() + "======")[:6])
+            int.from_bytes(base64.b32hexdecode(digits.ljust(LETTERS, filler).upper() + "======")[:6])
             for filler in "0v"
         )
     except ValueError:

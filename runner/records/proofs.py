@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from runner.errors import RunnerError, UsageError
-from runner.records import codec, validation
+from runner.records import codec, run_ids, validation
 from runner.records.approvals import OWN_KEY, Principal, Voter
 from runner.records.ballots import SKEW
 from runner.records.codec import JSON
@@ -186,10 +186,7 @@ def run_name(start: Mapping[str, Any]) -> str:
     issued = proof.get("iat") if isinstance(proof, Mapping) else None
     if type(issued) is not int or not 0 <= issued < 1 << 38:
         raise UsageError("the proof of a start needs iat, in whole seconds since 1970.")
-    hashed = hashlib.sha256(signed_bytes(start)).digest()
-    version, variant = 0x70 | hashed[0] & 0x0F, 0x80 | hashed[2] & 0x3F
-    name = (issued * 1000).to_bytes(6) + bytes([version, hashed[1], variant]) + hashed[3:10]
-    return base64.b32hexencode(name).decode().rstrip("=").lower()
+    return run_ids.letters(issued * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest())
 
 
 def sign(

@@ -1,0 +1,42 @@
+"""Form of a run's id, and the name of its effects.
+
+An id is two digits of partition and a UUID in 26 letters and digits: version 7, of time and random bits.
+Where the start has an idempotency key it is version 8, of time and a hash of that key: the time makes the id
+new, the hash names the run's effects. So a run that is started again with its key, because its store was
+lost or it was removed, passes the same keys on to the services that it calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+RANDOM, KEYED = 0x70, 0x80
+"""The bits of a UUID's version: 7, and 8, whose content is its maker's."""
+
+PARTITION_DIGITS, LETTERS = 2, 26
+_VERSION_AT, _HASH_AT = PARTITION_DIGITS + 9, PARTITION_DIGITS + 10
+_KEYED = frozenset("26aeimqu")
+"""The letters whose last two of five bits are 10, as the first two of version 8 are."""
+
+
+def letters(ms: int, version: int, hashed: bytes) -> str:
+    """Return an id less its partition; the alphabet of base32hex keeps the order of the bytes."""
+    name = (
+        ms.to_bytes(6)
+        + bytes([version | hashed[0] & 0x0F, hashed[1], 0x80 | hashed[2] & 0x3F])
+        + hashed[3:10]
+    )
+    return base64.b32hexencode(name).decode().rstrip("=").lower()
+
+
+def keyed(ms: int, *names: str | int) -> str:
+    """Return an id less its partition whose effects are named by these names, in their order."""
+    text = "".join(f"{len(str(name))}:{name}" for name in names)
+    return letters(ms, KEYED, hashlib.sha256(text.encode()).digest())
+
+
+def effect_name(run_id: str) -> str:
+    """Return how the keys of a run's effects begin: the hash of its start's key; without one, its id."""
+    is_keyed = len(run_id) == PARTITION_DIGITS + LETTERS and run_id[_VERSION_AT] in _KEYED
+    return run_id[_HASH_AT:] if is_keyed else run_id
