@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +21,9 @@ from runner.scheduler.changes import (
 )
 
 DRAIN_LIMIT = 500
-"""Nodes cancelled in one transition; a timer continues with the rest, so that no script blocks Redis."""
+"""Nodes cancelled, or their questions withdrawn, in one transition; a timer continues with the rest, so that
+no script blocks Redis.
+"""
 
 IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
 """Nodes that are cancelled at once when their run or map stops."""
@@ -103,11 +104,12 @@ def cancel_all_idle(changes: Changes, after: str = "") -> None:
     A timer continues after the last of them. Nodes before it become idle no more: a run that stops makes
     none ready, and those that run are cancelled when they return.
     """
-    last = after
-    for number, node in enumerate(itertools.islice(_idle(changes, after), DRAIN_LIMIT + 1)):
-        if number == DRAIN_LIMIT:
+    last, left = after, DRAIN_LIMIT
+    for node in _idle(changes, after):
+        if left <= 0:
             changes.add(SetTimer(TimerKind.DRAIN, last, changes.now))
             return
+        left -= max(1, len(changes.node(node).questions))
         cancel_idle(changes, node)
         last = node
 

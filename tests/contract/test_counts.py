@@ -204,6 +204,42 @@ def test_a_cancelled_node_costs_the_same_in_a_wide_run(redis_url):
     assert many[1] <= few[1] * 1.1
 
 
+def stop_of_open_questions(store, client, clock, *, count, cause):
+    """Stop a run whose nodes have asked so many questions; return the scripts that it takes, and the run."""
+    client.flushall()
+    worker, names = ManualWorker(store, clock), [f"n{number:03d}" for number in range(count)]
+    if cause == "map":
+        run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
+        store.expand(token, list(range(count)))
+        names = [f"m[{index}]" for index in range(count)]
+    else:
+        run_id = worker.start(shape(" ".join([*names, "last"]), execution_timeout=60.0))
+    for name in names:
+        worker.park(run_id, name, assignees=["ana"])
+    failing = worker.token(run_id, "last") if cause == "failure" else None
+    if failing is None and cause != "map":
+        worker.run(run_id, "last")
+    client.config_resetstat()
+    if failing is not None:
+        worker.fail(failing)
+    elif cause == "timeout":
+        worker.sweep(after=61)
+    else:
+        store.cancel(run_id, "enough")
+    return client.info("commandstats")["cmdstat_evalsha"]["calls"], worker.read(run_id)
+
+
+@pytest.mark.parametrize("cause", ["cancel", "failure", "timeout", "map"])
+def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
+    """A run that stops withdraws 200 open questions in as many requests as 25."""
+    few, _ = stop_of_open_questions(store, client, clock, count=25, cause=cause)
+    many, run = stop_of_open_questions(store, client, clock, count=200, cause=cause)
+
+    assert run.record.is_final
+    assert {str(question.status) for question in run.interrupts} == {"withdrawn"}
+    assert few == many <= 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 5])
 def test_an_item_costs_the_same_in_a_long_list(redis_url, window):

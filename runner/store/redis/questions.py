@@ -106,6 +106,8 @@ def close(draft: Draft, run: RunRecord, interrupt_id: str, decision: bytes) -> N
     key = run_key(run.run_id)
     draft.put(key, question_fields(interrupt_id)[1], decision)
     text = document(draft, key, interrupt_id)
+    if draft.reads.is_incomplete:
+        return  # with the documents of the other questions it is read in one request
     kinds = ("open:", "open:due:") if load(text).get("expires_in") else ("open:",)
     for name in _lists(run, interrupt_id, text):
         for kind in kinds:

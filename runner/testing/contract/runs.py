@@ -571,6 +571,19 @@ class RunContract:
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
+    def test_many_questions_are_withdrawn_in_steps(self, worker: ManualWorker, store: Store) -> None:
+        """A stop of nodes that have asked very many questions is done by several sweeps, too."""
+        run_id = worker.start("a b c")
+        for node in "abc":
+            worker.park(run_id, node, *(f"q{number}" for number in range(300)))
+
+        store.cancel(run_id, "enough")
+
+        assert len(store.open_interrupts(limit=1000)) == 300
+        assert store.sweep().word == "1"
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
+        assert not store.open_interrupts()
+
     def test_a_stop_in_steps_reaches_items_of_maps(self, worker: ManualWorker, store: Store) -> None:
         """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
         graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
