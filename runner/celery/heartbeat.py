@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from celery.worker import state
 
 from runner.celery.background import ENDS_WITHIN, Background
 from runner.celery.config import is_redis
+from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import connection_of
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
@@ -134,7 +136,10 @@ class Heartbeat(Background):
         elapsed = self._shutdown.elapsed
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
             return
-        description = {**self._description, "busy": len(state.active_requests), "stopping": round(elapsed, 3)}
+        active = list(state.active_requests)
+        nodes = Counter(one.delivery_info["routing_key"] for one in active if one.type == NODE_TASK)
+        now = {"busy": len(active), "executing": nodes, "stopping": round(elapsed, 3)}
+        description = {**self._description, **now}
         self._workers.enter(description, time.time_ns() // 1_000_000)
         self._due = time.monotonic() + EVERY
 

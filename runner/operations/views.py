@@ -5,13 +5,14 @@ Tables, trees, lines and JSON are forms of these views. Times are ms of the stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.definition.model import item_id, map_of
 from runner.definition.registry import registry
+from runner.errors import UsageError
 from runner.execution.results import total_usage
 from runner.operations.exports import (
     NodeError,
@@ -29,6 +30,8 @@ from runner.records.freezes import frozen
 from runner.records.json_form import milliseconds
 from runner.records.run import existing
 from runner.store.interface import Event
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.keys import Keys
 from runner.store.redis.workers import Worker, WorkerRegistry
 
 if TYPE_CHECKING:
@@ -141,6 +144,53 @@ def read_workers(settings: Settings) -> list[WorkerView]:
     roster = WorkerRegistry(settings.first_url, settings.namespace)
     now = roster.now()
     return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The nodes of some queues: those that are ready, those that run, and both."""
+
+    ready: int
+    executing: int
+    total: int
+
+
+def read_backlog(settings: Settings, queues: Iterable[str]) -> Backlog:
+    """Count the nodes of queues, for autoscalers; what runs is as of the workers' last heartbeats.
+
+    Workers that stop are left out: an autoscaler has them counted out already.
+
+    Raises:
+        UsageError: the queues are not on the store's server.
+    """
+    if not settings.broker_is_store:
+        raise UsageError(
+            "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
+            "what the broker says of them."
+        )
+    redis = RedisConnection(settings.first_url)
+    try:
+        return _backlog(redis, settings, set(queues))
+    finally:
+        redis.close()
+
+
+def _backlog(redis: RedisConnection, settings: Settings, queues: Collection[str]) -> Backlog:
+    template = redis.call("HGETALL", Keys(settings.namespace).doorbell)
+    fields = {
+        name.decode(): value.decode() for name, value in zip(template[::2], template[1::2], strict=True)
+    }
+    ends = {end for name, end in fields.items() if name.isdecimal()}
+    ready = sum(
+        int(redis.call("LLEN", f"{fields['prefix']}{queue}{end}")) for queue in queues for end in ends
+    )
+    roster = WorkerRegistry(redis, settings.namespace)
+    now = roster.now()
+    alive = [worker for worker in roster.all() if worker.state_at(now) == "alive"]
+    executing = sum(
+        worker.executing.get(settings.node_queue(queue), 0) for worker in alive for queue in queues
+    )
+    return Backlog(ready, executing, ready + executing)
 
 
 def spendings(spent: Mapping[str, Sum]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from runner.cli.runs import StartedRun
 from runner.cli.schedules import BackfilledRun
 from runner.operations.migration import MigrationResult
 from runner.operations.questions import QuestionView
-from runner.operations.views import RunView, WorkerView
+from runner.operations.views import Backlog, RunView, WorkerView
 from runner.records.freezes import Freeze
 from runner.records.interrupts import Receipt
 from runner.records.jobs import JobView, RunOfJob
@@ -100,6 +100,7 @@ ANSWERS: dict[str, Any] = {
     "get /v1/webhooks/{webhook_id}/deliveries": Listing(Delivery),
     "post /v1/webhooks/{webhook_id}/deliveries/{delivery_id}:redeliver": Delivery,
     "get /v1/workers": Listing(WorkerView),
+    "get /v1/backlog": Backlog,
     "get /v1/dead": Listing(DeadLetter),
     "get /v1/dead/{letter_id}": DeadLetter,
     "post /v1/dead/{letter_id}:replay": Replayed,

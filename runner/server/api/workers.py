@@ -1,21 +1,30 @@
-"""`/v1/workers`: the processes that run nodes."""
+"""`/v1/workers`: the processes that run nodes; `/v1/backlog`: how many nodes of some queues want them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
-from runner.operations.views import read_workers
+from runner.operations.views import read_backlog, read_workers
 from runner.records.json_form import document
 from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Served
 
-router = APIRouter(prefix="/v1/workers", tags=["workers"])
+router = APIRouter(prefix="/v1", tags=["workers"])
 
 
-@router.get("", summary="List workers and keepers", dependencies=[ONE_PAGE])
+@router.get("/workers", summary="List workers and keepers", dependencies=[ONE_PAGE])
 def list_workers(_: Seen, served: Served) -> dict[str, Any]:
     """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
     return {"items": document(read_workers(served.settings)), "next": None}
+
+
+@router.get("/backlog", summary="Count the nodes of queues")
+def backlog(
+    _: Seen, served: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
+) -> dict[str, int]:
+    """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker."""
+    counted: dict[str, int] = document(read_backlog(served.settings, queue))
+    return counted
