@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -13,7 +14,8 @@ from celery import current_app
 from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import registry
 from runner.settings import as_broker
-from tests.docs import blocks
+from tests.docs import blocks, provider
+from tests.integrations import openai_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -24,6 +26,18 @@ PAGES = [
 ]
 TEST = re.compile(r"\[`(test_\w+)`\]\(([^)#:]+)\)")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+# A page does not close its models' connections, as a program that ends does not; the collector warns of them.
+# Collecting after the last test keeps those warnings among these tests.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected():
+    yield
+    sys.modules.pop("__page__", None)
+    gc.collect()
 
 
 @pytest.fixture
@@ -66,6 +80,9 @@ def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     modules, app = blocks.save(page, tmp_path)
     with ExitStack() as stack:
+        served = stack.enter_context(openai_server.endpoint(provider.reply))
+        monkeypatch.setenv("OPENAI_BASE_URL", served.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "of-the-page")
         if modules:
             stack.enter_context(worker(modules, app, tmp_path)).wait_ready()
         for module in modules:  # another page may have one of that name

@@ -27,7 +27,10 @@ class Refusal:
 
 @dataclass
 class Endpoint:
-    """Its replies, one for each assistant message already there, and the requests it got."""
+    """Its replies, one for each assistant message already there, and the requests it got.
+
+    A reply may be a function of the request.
+    """
 
     url: str
     replies: list[Any]
@@ -64,6 +67,23 @@ def _events(deltas: list[dict[str, Any]], finish: str | None, usage: Any) -> lis
     return events
 
 
+def whole(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The reply of a stream as one document, as a request without `stream` gets it."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    choices = [choice for event in events for choice in event["choices"]]
+    for delta in (choice["delta"] for choice in choices):
+        if delta.get("content"):
+            message["content"] = (message["content"] or "") + delta["content"]
+        for call in delta.get("tool_calls", []):
+            made = message.setdefault("tool_calls", [])
+            if call["index"] == len(made):
+                made.append({**call, "function": {"name": call["function"]["name"], "arguments": ""}})
+            made[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    choice = {"index": 0, "message": message, "finish_reason": choices[-1]["finish_reason"]}
+    shared = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "local"}
+    return {**shared, "choices": [choice], "usage": USAGE}
+
+
 @contextmanager
 def endpoint(*replies: Any) -> Iterator[Endpoint]:
     """Serve these replies on a loopback port."""
@@ -94,15 +114,21 @@ class _Handler(BaseHTTPRequestHandler):
             return
         index = sum(message["role"] == "assistant" for message in body["messages"])
         reply = served.replies[min(index, len(served.replies) - 1)]
+        reply = reply(body) if callable(reply) else reply
         if isinstance(reply, Refusal):
             self._refuse(reply)
-        else:
+        elif body.get("stream"):
             self._stream(reply)
+        else:
+            self._send(200, whole(reply))
 
     def _refuse(self, reply: Refusal) -> None:
         error = {"message": reply.message, "type": "error", "param": None, "code": reply.code}
-        data = json.dumps({"error": error}).encode()
-        self.send_response(reply.status)
+        self._send(reply.status, {"error": error})
+
+    def _send(self, status: int, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
