@@ -39,23 +39,29 @@ def _options(command: Command) -> Command:
 
 @click.command()
 @_options
+@click.option("--force", is_flag=True, help="Also where nothing has this name here.")
 @with_context
-def freeze(context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool) -> None:
+def freeze(
+    context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool, force: bool
+) -> None:
     """Stop every effect of a graph, of a tool, or all.
 
-    No node of a frozen graph is started, and no tool is called by those that run. A frozen tool is not
-    called, and the node that would call it waits. Workers obey within five seconds. Nothing is lost:
-    questions can be answered meanwhile, and everything goes on after `runner thaw`. `runner doctor`,
-    `runner metrics`, `runner runs show`, notices and receipts of answers say so.
+    No node of a frozen graph is started, also where it is a node of another graph, and no tool is called by
+    those that run. A frozen tool is not called, and the node that would call it waits. Workers obey within
+    five seconds. Nothing is lost: questions can be answered meanwhile, and everything goes on after `runner
+    thaw`. `runner doctor`, `runner metrics`, `runner runs show`, notices and receipts of answers say so.
+
+    A name that no graph or tool has is refused. Tools are looked for in the agents of the graphs that this
+    program imports: one of a framework's agent, such as Strands, needs --force.
 
     Without a terminal: scope, status, reason and who did it, separated by tabs. Exit codes: 0 frozen;
-    5 it is frozen already.
+    4 nothing has this name; 5 it is frozen already.
     """
     from runner.operations import freezing
     from runner.records.freezes import scope_of
 
     scope = scope_of(graph, tool, everything=everything)
-    freezing.freeze(context.client.engine, scope, reason, by or context.user)
+    freezing.freeze(context.client.engine, scope, reason, by or context.user, force=force)
     _write(context, Frozen(scope, "frozen", reason, by or context.user))
 
 

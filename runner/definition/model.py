@@ -147,7 +147,8 @@ class EdgeSpec:
 class Definition:
     """A whole graph as it was declared, already validated. Timeouts in seconds.
 
-    `queue` is that of the nodes that name none; where it is None, the graph's id.
+    `queue` is that of the nodes that name none; where it is None, the graph's id. `name` is the one under
+    which the factory that made it is registered, also where it is a node of another graph.
     """
 
     id: str
@@ -162,6 +163,7 @@ class Definition:
     hooks: tuple[Any, ...] = ()
     version: str = ""
     queue: str | None = None
+    name: str = ""
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
         """The edges by source, in the order of the bits of `NodeRecord.edges`."""

@@ -7,6 +7,7 @@ A graph inside a graph is named by its path: `refund/review` is the graph at nod
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 import traceback
@@ -132,6 +133,22 @@ class Registry:
                 plans += self.family(f"{path}{PATH}{node.id}")
         return plans
 
+    def names_on(self, path: str) -> set[str]:
+        """Return the names of the graphs on a path, where this process has them: registered, or given."""
+        names: set[str] = set()
+        while PATH in path:
+            with contextlib.suppress(Exception):  # one that can't be built has no further name
+                if definition := self._define(path):
+                    names |= {definition.name, definition.id}
+            path = path.rpartition(PATH)[0]
+        return names - {""}
+
+    def everything(self) -> Iterator[Plan]:
+        """Return all graphs that can be built here, and all graphs inside them."""
+        for name in self.names():
+            with contextlib.suppress(Exception):  # whoever runs it hears why
+                yield from self.family(name)
+
     def _queue_around(self, path: str) -> str | None:
         """Return the queue of the node that a nested graph is; None for a graph that is nested nowhere.
 
@@ -163,6 +180,13 @@ class Registry:
         return definition
 
 
+def tool_names(config: object) -> Iterator[str]:
+    """List the tools of an agent, and those of agents that are tools of it."""
+    for name, one in (getattr(config, "tools", None) or {}).items():
+        yield name
+        yield from tool_names(getattr(one, "config", None))
+
+
 def inner(node: NodeSpec) -> Definition | None:
     """Return the definition of the graph that a node is, or None."""
     definition = getattr(node.executor, "definition", None)
@@ -182,7 +206,15 @@ def graph(name: str) -> Callable[[Factory], Factory]:
 
     def register(factory: Factory) -> Factory:
         registry.add(name, factory)
-        return factory
+
+        @functools.wraps(factory)
+        def named() -> HasDefinition:
+            built = factory()
+            if isinstance(getattr(built, "definition", None), Definition):
+                built.definition = replace(built.definition, name=name)
+            return built
+
+        return named  # type: ignore[return-value] # it is the factory, and names what that makes
 
     return register
 

@@ -103,7 +103,7 @@ class Engine:
         self._starter = RunStarter(store, registry)
         self._unserved = UnservedNodes(store)
         self._quarantine = Quarantine(store)
-        self.freezes = Freezes(store)
+        self.freezes = Freezes(store, registry.names_on)
         self._sweep_timer = SweepTimer(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from runner.errors import EffectsFrozen, StoreError
 from runner.records import freezes
@@ -23,9 +23,9 @@ WAIT_MS = 15_000
 class Freezes:
     """What is frozen. Thread-safe; without work it costs nothing, and with work a read every few seconds."""
 
-    def __init__(self, store: Store) -> None:
-        """Nothing is read yet."""
-        self._store, self._due = store, 0.0
+    def __init__(self, store: Store, names: Callable[[str], Iterable[str]] = lambda _: ()) -> None:
+        """Nothing is read yet. `names` returns further names of the graphs on a path."""
+        self._store, self._names, self._due = store, names, 0.0
         self._known: Mapping[str, Freeze] = {}
 
     def refresh(self) -> None:
@@ -42,10 +42,14 @@ class Freezes:
         What is said to stop something is read again: after a thaw the doorbell rings at once, and who
         still believed in the freeze would let it pass.
         """
-        freeze = freezes.frozen(self.known, graph, tool)
+        known = self.known
+        if not known:
+            return None
+        names = self._names(graph)
+        freeze = freezes.frozen(known, graph, tool, names)
         if freeze is not None:
             self.refresh()
-            freeze = freezes.frozen(self._known, graph, tool)
+            freeze = freezes.frozen(self._known, graph, tool, names)
         return freeze
 
     @property

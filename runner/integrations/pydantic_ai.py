@@ -160,6 +160,8 @@ class _Execution:
     async def _checkpoint(self, step: Any, messages: list[ModelMessage], *, resuming: bool) -> None:
         """Store the conversation before a batch of tools begins, and after it."""
         if Agent.is_call_tools_node(step) and step.model_response.tool_calls:
+            for call in step.model_response.tool_calls:
+                await async_loop.in_thread(self._visit.check_effect, call.tool_name)
             # A resumed batch begins from what is stored already: the pause itself.
             if resuming and self._past.requests is not None:
                 return

@@ -219,12 +219,17 @@ class _Execution:
         self._past.begun = True
         self._visit.check()
 
-    def _tool_begins(self, event: hooks.BeforeToolCallEvent) -> None:
-        del event
+    async def _tool_begins(self, event: hooks.BeforeToolCallEvent) -> None:
         self._visit.check()
+        names = {event.tool_use["name"], getattr(event.selected_tool, "tool_name", "")}
+        for name in sorted(names - {""}):
+            await async_loop.in_thread(self._visit.check_effect, name)
 
     async def _tools_begin(self, event: hooks.BeforeToolsEvent) -> None:
-        del event
+        # Before any of them has begun: none is repeated after the thaw.
+        for block in event.message["content"]:
+            if "toolUse" in block:
+                await async_loop.in_thread(self._visit.check_effect, block["toolUse"]["name"])
         # A resumed batch begins from what is stored already: the pause itself.
         if not self._resuming:
             await async_loop.in_thread(self._visit.save, self._saved())

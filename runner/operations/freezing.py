@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from runner.definition.registry import tool_names
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
+from runner.records.freezes import ALL, parts_of
 from runner.records.interrupts import Receipt, ReceiptStatus
 
 TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
 
 
-def freeze(engine: Engine, scope: str, reason: str, by: str = "") -> None:
+def freeze(engine: Engine, scope: str, reason: str, by: str = "", *, force: bool = False) -> None:
     """Freeze a scope: see `records.freezes.scope_of`. Every process obeys within a few seconds.
+
+    `force` freezes a name that nothing has here, such as a tool that only a worker's code or a framework's
+    agent has.
 
     Raises:
         ConflictError: it is frozen already. UsageError: there is no reason, or it is too long.
+        NotFoundError: no graph or tool has this name.
     """
+    _reason(reason)
+    if not force and scope != ALL and scope not in engine.store.frozen():
+        _check_known(engine, *scope.split(":", 1))
     if engine.store.freeze(scope, _reason(reason), by).word == "already":
         raise ConflictError(f"{scope} is frozen already; nothing was changed.")
     engine.freezes.refresh()
@@ -53,6 +63,26 @@ def _noted(engine: Engine, receipt: Receipt) -> Receipt:
     if freeze is None:
         return receipt
     return replace(receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze))
+
+
+def _check_known(engine: Engine, kind: str, name: str) -> None:
+    """Refuse a name that no graph or tool has: a freeze of it would stop nothing."""
+    if kind == "tool":
+        nodes = [node for plan in engine.registry.everything() for node in plan.definition.nodes.values()]
+        known = {tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))}
+    else:
+        paths = {*engine.store.graphs(), *engine.registry.names()}
+        paths |= {plan.definition.id for plan in engine.registry.everything()}
+        known = {part for path in paths for part in (*parts_of(path), *engine.registry.names_on(path))}
+    if name in known:
+        return
+    similar = difflib.get_close_matches(name, known, 1)
+    nearest = f" Did you mean {similar[0]!r}?" if similar else ""
+    where = "" if kind == "graph" else ": it is in no agent of the graphs that this process has"
+    raise NotFoundError(
+        f"no {kind} {validation.one_line(name)!r} is known here{where}. Nothing was frozen.{nearest} "
+        "To freeze a name that only other code has, or that is not registered yet, force it (--force)."
+    )
 
 
 def _reason(reason: str) -> str:

@@ -126,7 +126,7 @@ def read_run(store: Store, run_id: str) -> RunView:
 
 def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> str:
     freezes = store.frozen()
-    freeze = frozen(freezes, graph)
+    freeze = frozen(freezes, graph, names=registry.names_on(graph)) if freezes else None
     if freeze is not None or not freezes:
         return str(freeze or "")
     reasons = {_frozen_node(of_node) for of_node in events.values()}

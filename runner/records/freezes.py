@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runner.errors import UsageError
 from runner.records import validation
 from runner.records.approvals import plain_name
-from runner.records.listings import outermost
 
 ALL = "all"
 
@@ -45,16 +44,23 @@ def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> st
     )
 
 
-def frozen(freezes: Mapping[str, Freeze], graph: str = "", tool: str = "") -> Freeze | None:
+def frozen(
+    freezes: Mapping[str, Freeze], graph: str = "", tool: str = "", names: Iterable[str] = ()
+) -> Freeze | None:
     """Return what keeps a node of a graph, or a call of a tool in one, from running; None if nothing does.
 
-    A graph's freeze holds for the graphs inside it, too.
+    A graph's freeze holds for the graphs inside it, too. `graph` may be the path of a nested one: any part
+    of it counts. `names` are further names of the graphs on it: see `Registry.names_on`.
     """
     if not freezes:
         return None
-    scopes = [ALL]
-    if graph:
-        scopes += [f"graph:{graph}", f"graph:{outermost(graph)}"]
+    scopes = [ALL, *(f"graph:{name}" for name in (*parts_of(graph), *names))]
     if tool:
         scopes.append(f"tool:{tool}")
     return next((freezes[scope] for scope in scopes if scope in freezes), None)
+
+
+def parts_of(path: str) -> list[str]:
+    """Return the names in the path of a graph and the paths that it begins with: of "a/b" a, b and a/b."""
+    names = path.split("/") if path else []
+    return [*names, *("/".join(names[:end]) for end in range(2, len(names) + 1))]

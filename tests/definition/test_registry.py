@@ -142,13 +142,15 @@ def test_threads_build_a_graph_once():
     assert (len(built), len(set(map(id, found)))) == (1, 1)
 
 
-def test_the_decorator_registers_and_returns_the_factory(monkeypatch):
-    """`@graph("name")` above a factory makes it known to workers and leaves it as it is."""
+def test_the_decorator_registers_the_factory_and_names_its_graphs(monkeypatch):
+    """`@graph("name")` above a factory makes it known to workers; its graphs know that name."""
     own = Registry()
     monkeypatch.setattr(public, "registry", own)
 
-    assert public.graph("refund")(refund) is refund
+    decorated = public.graph("refund")(refund)
     assert own.names() == ["refund"]
+    assert (decorated.__name__, decorated().definition.name) == ("refund", "refund")
+    assert decorated().definition.nodes.keys() == refund().definition.nodes.keys()
 
 
 @pytest.fixture

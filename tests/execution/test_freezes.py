@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner import Agent, GraphBuilder, Status, tool
+from runner import Agent, GraphBuilder, Status, graph, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.approvals import Principal, Rule
 from runner.definition.registry import Registry
@@ -75,7 +75,28 @@ def careful():
     return builder.build()
 
 
-GRAPHS = {"pay": paying, "ask": asking, "careful": careful, "gated": approved}
+def around(make, node):
+    """A graph with another one in it, at this node."""
+
+    def outer():
+        builder = GraphBuilder()
+        builder.add_node(make(), node)
+        return builder.build()
+
+    return outer
+
+
+settled = graph("settlements")(paying)
+"""What the decorator returns: other factories call it to put the registered graph into theirs."""
+
+GRAPHS = {
+    "pay": paying,
+    "ask": asking,
+    "careful": careful,
+    "gated": approved,
+    "orders": around(around(paying, "refunds"), "after"),
+    "shop": around(settled, "settle"),
+}
 
 
 class Site:
@@ -149,6 +170,55 @@ def test_a_thaw_counts_at_once(site, monkeypatch):
     freezing.thaw(site.engine, "graph:pay", "all is well")
     site.engine.sweep()
     assert site.deliver(other) == ["settled"]
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("orders", "orders"),
+        ("orders", "orders/after"),
+        ("orders", "after"),
+        ("orders", "refunds"),
+        ("orders", "orders/after/refunds"),
+        ("shop", "settle"),
+        ("shop", "settlements"),
+    ],
+)
+def test_a_nested_graph_is_frozen_by_any_name_on_its_path(site, name, scope):
+    """By the graph around it, by its node, by the whole path, and by the name that it is registered under."""
+    freezing.freeze(site.engine, scope_of(scope), "fraud", force=True)
+    site.engine.start(name, "go")
+    for _ in range(4):
+        site.sweep(31)
+    assert CALLS == []
+
+    freezing.thaw(site.engine, scope_of(scope), "over")
+    for _ in range(4):
+        site.sweep(31)
+    assert CALLS == ["7"]
+
+
+@pytest.mark.parametrize(
+    "scope", ["graph:setlements", "graph:order", "tool:refnd", "tool:refund ", "graph:Pay"]
+)
+def test_a_freeze_of_a_name_that_nothing_has_is_an_error(site, scope):
+    """Nothing is frozen, and the nearest name is said; with force it is frozen all the same."""
+    site.engine.start("orders", "go")
+    with pytest.raises(NotFoundError, match=r"Did you mean '(settlements|orders|refund|pay)'"):
+        freezing.freeze(site.engine, scope, "fraud")
+    assert site.store.frozen() == {}
+    freezing.freeze(site.engine, scope, "fraud", force=True)
+    assert list(site.store.frozen()) == [scope]
+
+
+@pytest.mark.parametrize(
+    "scope", ["graph:settlements", "graph:orders/after", "graph:refunds", "tool:refund", "all"]
+)
+def test_a_freeze_of_a_name_that_something_has_needs_no_force(site, monkeypatch, scope):
+    """Names of graphs, of those inside others, and of agents' tools are known where their code is."""
+    monkeypatch.setitem(GRAPHS, "settlements", settled)
+    freezing.freeze(site.another(), scope, "fraud")
+    assert list(site.store.frozen()) == [scope]
 
 
 def test_other_graphs_go_on(site):

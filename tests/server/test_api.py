@@ -235,6 +235,11 @@ def test_effects_are_frozen_and_thawed(site):
     body = {"kind": "graph", "name": "echo", "reason": "an incident"}
 
     assert site.http.post("/v1/freezes", json={**body, "reason": ""}).status_code == 422
+    misspelt = {**body, "name": "ecko"}
+    assert "echo" in site.http.post("/v1/freezes", json=misspelt).json()["detail"]
+    assert site.http.get("/v1/freezes").json()["items"] == []
+    assert site.http.post("/v1/freezes", json={**misspelt, "force": True}).status_code == 201
+    assert site.http.post("/v1/freezes:thaw", json={**misspelt, "reason": "over"}).status_code == 200
     assert site.http.post("/v1/freezes", json=body).json() == {"scope": "graph:echo"}
     assert site.http.post("/v1/freezes", json={**body, "reason": "another"}).status_code == 409
     assert [item["scope"] for item in site.http.get("/v1/freezes").json()["items"]] == ["graph:echo"]

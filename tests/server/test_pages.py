@@ -63,6 +63,13 @@ def test_pages_are_whole_html(site):
         assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), path
 
 
+def test_a_freeze_of_a_mistyped_name_is_refused(site):
+    """Unless its form says that nothing need have the name."""
+    mistyped = {"scope": "graph:aproval", "reason": "fraud", "action": "freeze"}
+    assert send(site, "/freeze", **mistyped).status_code == 404
+    assert send(site, "/freeze", **mistyped, force="1").status_code == 303
+
+
 def test_the_page_of_a_frozen_run_says_so(site):
     """As long as it is frozen; and so does the first page."""
     run = site.start("approval")

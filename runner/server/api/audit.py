@@ -109,6 +109,12 @@ class Scope(BaseModel):
     reason: str = Field(min_length=1)
 
 
+class Freezing(Scope):
+    """What is to be frozen; `force` takes a name that no graph or tool has here."""
+
+    force: bool = False
+
+
 @router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
 def list_freezes(_: Seen, served: Served) -> dict[str, Any]:
     """List the freezes: no effect of theirs happens until they are thawed."""
@@ -116,10 +122,10 @@ def list_freezes(_: Seen, served: Served) -> dict[str, Any]:
 
 
 @router.post("/freezes", status_code=201, summary="Freeze effects")
-def add_freeze(body: Scope, person: Administers, served: Served) -> dict[str, str]:
-    """Stop every effect of a graph, a tool or all."""
+def add_freeze(body: Freezing, person: Administers, served: Served) -> dict[str, str]:
+    """Stop every effect of a graph, a tool or all; 404 where nothing has the name."""
     scope = _scope(body)
-    freeze(served.client.engine, scope, body.reason, person.principal.key)
+    freeze(served.client.engine, scope, body.reason, person.principal.key, force=body.force)
     return {"scope": scope}
 
 

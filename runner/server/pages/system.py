@@ -133,16 +133,20 @@ def freeze_all(
     action: Annotated[str, Form()],
     scope: Annotated[str, Form()],
     reason: Annotated[str, Form()] = "",
+    force: Annotated[str, Form()] = "",
 ) -> Response:
     """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
-    change = {"freeze": freeze, "thaw": thaw}.get(action)
-    if change is None:
+    if action not in {"freeze", "thaw"}:
         raise Problem(404, f"There is no action {action!r:.40}.")
     kind, _, name = scope.partition(":")
     named = scope_of(
         name if kind == "graph" else "", name if kind == "tool" else "", everything=kind == "all"
     )
-    change(served.client.engine, named, reason, person.principal.key)
+    engine, by = served.client.engine, person.principal.key
+    if action == "freeze":
+        freeze(engine, named, reason, by, force=bool(force))
+    else:
+        thaw(engine, named, reason, by)
     return back(request, "/")
 
 

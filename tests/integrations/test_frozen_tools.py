@@ -1,0 +1,80 @@
+"""A freeze of a tool holds for tools of frameworks' agents, too."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import GraphBuilder, Status
+from runner.execution import freezes
+from runner.operations import freezing
+from runner.store.memory.store import MemoryStore
+from runner.testing import ManualClock
+from tests.execution.test_freezes import GRAPHS, Site
+from tests.integrations.extras import need
+
+need("pydantic_ai", "pydantic-ai")
+need("strands", "strands")
+
+from strands import tool  # noqa: E402 - only where the extra is installed
+
+from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
+from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
+from tests.integrations import pydantic_agents, strands_agents  # noqa: E402 - as above
+
+CALLED: list[str] = []
+
+
+@tool
+def refund(order: str) -> str:
+    """Pay back."""
+    CALLED.append(f"refund {order}")
+    return "paid"
+
+
+@tool
+def look(order: str) -> str:
+    """Look an order up."""
+    CALLED.append(f"look {order}")
+    return "seen"
+
+
+def of_strands():
+    calls = [strands_agents.use("look", "t0", order="7"), strands_agents.use("refund", "t1", order="7")]
+    return StrandsAgent(lambda: strands_agents.agent(calls, "done", tools=[look, refund]), name="pays")
+
+
+def of_pydantic_ai():
+    calls = [pydantic_agents.call("look", "t0", order="7"), pydantic_agents.call("refund", "t1", order="7")]
+
+    def build():
+        built = pydantic_agents.agent(calls, "done")
+        built.tool_plain(lambda order: CALLED.append(f"look {order}"), name="look")
+        built.tool_plain(lambda order: CALLED.append(f"refund {order}"), name="refund")
+        return built
+
+    return PydanticAIAgent(build, name="pays")
+
+
+@pytest.mark.parametrize("make", [of_strands, of_pydantic_ai])
+def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
+    """No call of its batch begins, none is made twice after the thaw; another tool's freeze lets all run."""
+
+    def graph():
+        builder = GraphBuilder()
+        builder.add_node(make())
+        return builder.build()
+
+    CALLED.clear()
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
+    monkeypatch.setitem(GRAPHS, "framework", graph)
+    clock = ManualClock()
+    site = Site(MemoryStore(clock), clock)
+    freezing.freeze(site.engine, "tool:refund", "fraud", force=True)
+    freezing.freeze(site.engine, "tool:other", "fraud", force=True)
+    run_id = site.engine.start("framework", "go")
+    assert (site.deliver(), site.sweep(16), CALLED) == (["retrying"], ["retrying"], [])
+
+    freezing.thaw(site.engine, "tool:refund", "over")
+    site.sweep(16)
+    assert site.store.peek(run_id).status is Status.COMPLETED
+    assert sorted(CALLED) == ["look 7", "refund 7"]
