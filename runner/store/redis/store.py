@@ -764,13 +764,10 @@ class RedisStore:
 
     def read(self, run_id: str) -> RunSnapshot | None:
         """Read a whole run as it is at one moment."""
-        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
-            fields, messages = (
-                pipe.hgetall(self._keys.run(run_id)).hgetall(self._keys.run(run_id, ":m")).execute()
-            )
-        if not fields:
+        _, pairs, messages = self._call("snapshot", self._keys.run(run_id), self._keys.run(run_id, ":m"))
+        if not pairs:
             return None
-        fields = self._large.resolve(fields)
+        fields = self._large.resolve(_hash(pairs))
         outputs, entries, order = encoding.results(fields)
         return RunSnapshot(
             record=encoding.run_record(run_id, fields),
@@ -784,7 +781,7 @@ class RedisStore:
             outputs=outputs,
             entries=entries,
             interrupts=script_values.questions(run_id, fields),
-            messages=_messages(messages),
+            messages=_messages(_hash(messages)),
             maps={
                 name[2:].decode(): encoding.map_record(value)
                 for name, value in fields.items()
@@ -907,12 +904,10 @@ class RedisStore:
 
     def session(self, session_id: str) -> Session:
         """Read a session as it is at one moment."""
-        messages_key, state_key = self._keys.session(session_id)
-        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
-            messages, values = pipe.lrange(messages_key, 0, -1).hgetall(state_key).execute()
+        _, messages, values = self._call("snapshot", *self._keys.session(session_id))
         return Session(
             [encoding.load(message) for message in messages],
-            {name.decode(): encoding.load(value) for name, value in values.items()},
+            {name.decode(): encoding.load(value) for name, value in _hash(values).items()},
         )
 
     def forget_session(self, session_id: str) -> bool:
@@ -1060,3 +1055,7 @@ def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
         node.decode(): [encoding.load(fields[b"%d.%s" % (number, node)]) for number in range(1, count + 1)]
         for node, count in counts.items()
     }
+
+
+def _hash(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
