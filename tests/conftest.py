@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
 import redis
 
+from runner.dev.embedded import bundled_server
 from runner.testing.plugin import clock, crash_at, fake_store, private_store, run_graph
 
 # The plugin's fixtures, also in a checkout that was installed before there was a plugin.
@@ -21,14 +25,54 @@ hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True,
 hypothesis.settings.load_profile("suite")
 
 
-def pytest_configure():
-    """Forget the settings of whoever runs the tests, before anything reads them."""
+NEED_A_STORE = {"databases", "runner_store", "shop_url", "store_server"}
+"""The fixtures that start a server for many tests."""
+
+STORE = pytest.StashKey[str]()
+"""The path of the server of the tests' stores."""
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--store",
+        metavar="SERVER",
+        help="run only the tests that need a store, on this server: a name or a path",
+    )
+
+
+def pytest_configure(config):
+    """Remove the settings of the shell, and choose the server of all stores, before anything reads them."""
     for name in [name for name in os.environ if name.startswith("RUNNER_")]:
         del os.environ[name]
     # A shell without job control starts what it puts in the background with Ctrl-C ignored, and every
     # child of such a process ignores it too: tests that press it would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    named = config.getoption("--store")
+    server = shutil.which(named) if named else bundled_server()
+    if named and server is None:
+        raise pytest.UsageError(f"--store: there is no program {named!r}, so no test was run.")
+    if server is not None:
+        # Every process of the tests finds this name on PATH first.
+        folder = tempfile.TemporaryDirectory(prefix="runner-store-")
+        config.add_cleanup(folder.cleanup)
+        Path(folder.name, "valkey-server").symlink_to(Path(server).absolute())
+        os.environ["PATH"] = f"{folder.name}{os.pathsep}{os.environ['PATH']}"
+    config.stash[STORE] = str(server or "as on PATH")
+
+
+def pytest_sessionstart(session):
+    """Name the server of the tests, also with -q, which leaves out the header."""
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+        reporter.write_line(f"store: {session.config.stash[STORE]}")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what needs no store, where a server is named."""
+    if config.getoption("--store"):
+        others = [item for item in items if not NEED_A_STORE.intersection(item.fixturenames)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if NEED_A_STORE.intersection(item.fixturenames)]
 
 
 @pytest.fixture(scope="session")

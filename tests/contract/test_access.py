@@ -31,6 +31,7 @@ class Server:
 
     def __init__(self, url) -> None:
         self.admin = redis.Redis.from_url(url)
+        self.is_old = self.admin.info("server")["redis_version"].startswith("6.")
         self.rules = dict(re.findall(r"^ACL SETUSER (\w+) (.*)$", RECIPE.read_text(), re.MULTILINE))
         (self.reads,) = re.findall(r"add `(\+xread [^`]+)`", RECIPE.read_text())
         for user in self.rules:
@@ -45,6 +46,8 @@ class Server:
         self.clients: dict[str, redis.Redis] = {}
 
     def grant(self, user, rules) -> None:
+        if self.is_old:
+            rules = re.sub("%[RW]~", "~", rules)  # as the page says of 6.2
         self.admin.execute_command("ACL", "SETUSER", user, *rules.split())
 
     def ring(self, doorbells) -> None:
@@ -158,6 +161,8 @@ def test_a_program_with_more_rights_is_noticed(server):
 
 def test_it_reads_its_own_receipts_only(server):
     """With the further rule it reads the stream that it names in reply_to, and writes nothing there."""
+    if server.is_old:
+        pytest.skip("Redis 6 has no separate rights to read and to write a key")
     server.grant("answers", server.rules["answers"] + " " + server.reads)
     server.admin.xadd(RECEIPTS, {"body": "{}"})
     server.admin.xadd("runner:replies:other", {"body": "{}"})
