@@ -277,6 +277,7 @@ class ClaimedVisit:
             )
         reply = self._request(write)
         self._check_owned(reply)
+        self.lease.has_saved |= bool(saved.messages) or saved.document != self._kept
         self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
         return reply
 

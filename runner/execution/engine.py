@@ -333,9 +333,10 @@ class Engine:
 
     def _release(self, token: Token) -> bool:
         # The renewals stop first: where the store can't be reached, the lease then runs out by itself.
-        self.leases.drop(token)
+        lease = self.leases.drop(token)
         try:
-            return self.ring(self.store.leave(token)).word != "stale"
+            stalled = None if lease is None else not lease.has_saved
+            return self.ring(self.store.leave(token, stalled=stalled)).word != "stale"
         except StoreError as error:
             log.warning("node.not_returned: %s Its lease runs out instead.", error)
             return False

@@ -38,7 +38,10 @@ def after_fork(method: Callable[[], object]) -> None:
 
 
 class Lease:
-    """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out"."""
+    """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out".
+
+    `has_saved` says that the node has stored something since its claim that was not there before.
+    """
 
     def __init__(
         self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
@@ -49,6 +52,7 @@ class Lease:
         self.renewed = time.monotonic()
         self.deadline = None if timeout is None else self.renewed + timeout
         self.state = "ok"
+        self.has_saved = False
 
     def check(self) -> None:
         """Raise when this worker may no longer run the node.
@@ -130,12 +134,13 @@ class Leases:
         with self._lock:
             return list(self._held)
 
-    def drop(self, token: Token) -> None:
+    def drop(self, token: Token) -> Lease | None:
         """Stop renewing a lease, and stop its node."""
         with self._lock:
             lease = self._held.pop(token, None)
         if lease is not None:
             lease.lose()
+        return lease
 
     def look(self) -> None:
         """Renew everything now, so that the nodes of a run that was just cancelled stop."""

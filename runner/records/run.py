@@ -79,8 +79,9 @@ class NodeRecord:
     (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
     `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
     `items` says that a map waits for its items.
-    `crashes` counts leases lost in a row; `uncounted` is how many attempts of this visit the retry policy
-    does not count: those of lost workers, and those before an operator retried the run.
+    `crashes` counts leases lost in a row, `releases` how often in a row a worker that stopped has released it
+    in the middle of its code, without a new checkpoint of it. `uncounted` is how many attempts of this visit
+    the retry policy does not count: those of lost workers, and those before an operator retried the run.
     `since` is when it first requested the places of its limits, while it has them or waits for them;
     `granted` says that a rate limit has assigned its next execution a time.
     `handed` is the id of its external task; `sent` says that it was submitted, `late` that no report came in
@@ -111,6 +112,7 @@ class NodeRecord:
     sent: bool = False
     late: bool = False
     last: int = 0
+    releases: int = 0
 
     @property
     def next_visit(self) -> int:

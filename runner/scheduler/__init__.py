@@ -12,6 +12,7 @@ The life of a node:
                  +---------+             (answered, due, child ended, reported, lease lost, worker shut down)
     ready -> retrying       a rate limit delays it (see `lifecycle.reserve`)
     pending -> skipped      every path to it is dead
+    running -> failed       its workers were lost or released it too often in a row, without progress
     ready, waiting, retrying -> cancelled   its run stops
                              -> failed | completed   its question has expired with that effect
 
@@ -42,7 +43,16 @@ doorbell for its callback, pushed again until a worker has confirmed the call.
 
 from __future__ import annotations
 
-from runner.scheduler.lifecycle import claim, leave, live_inputs, may_follow, offer_place, retry, settle
+from runner.scheduler.lifecycle import (
+    RELEASE_BUDGET,
+    claim,
+    leave,
+    live_inputs,
+    may_follow,
+    offer_place,
+    retry,
+    settle,
+)
 from runner.scheduler.questions import answer, ask, note, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns, place_of
@@ -53,6 +63,7 @@ __all__ = [
     "CRASH_BUDGET",
     "IDLE",
     "MAX_REDISPATCH_MS",
+    "RELEASE_BUDGET",
     "answer",
     "ask",
     "cancel",

@@ -127,10 +127,11 @@ class StopChild:
 
 @dataclass(frozen=True, slots=True)
 class WriteDeadLetter:
-    """Write the error and the dead letter of a node whose workers were lost too often."""
+    """Write the error and the dead letter of a node whose workers were lost, or released it, too often."""
 
     node: str
     visit: int
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from runner.scheduler.changes import (
     TakePlace,
     TimerKind,
     TransitionResult,
+    WriteDeadLetter,
 )
 from runner.scheduler.maps import advance_map, count_failure, rewind
 from runner.scheduler.shared import (
@@ -51,7 +52,9 @@ from runner.scheduler.shared import (
 def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:
     """Record how a visit ended and send its arrivals; a failure may stop the run."""
     taken = edges if status is Status.COMPLETED else ""
-    changes.put(node, replace(record, status=status, edges=taken, crashes=0, busy=False, held=False))
+    changes.put(
+        node, replace(record, status=status, edges=taken, crashes=0, releases=0, busy=False, held=False)
+    )
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
     changes.add(AddEvent(kind, node, record.visit))
     owner = map_of(node)
@@ -208,6 +211,9 @@ LOCK_MS = 1_000
 
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
 
+RELEASE_BUDGET = 10
+"""Releases in a row, each in the middle of its code, before a node fails with a dead letter."""
+
 LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
 
 
@@ -274,8 +280,14 @@ def retry(
     return close(changes, "retrying")
 
 
-def leave(changes: Changes, node: str, visit: int, fence: int) -> TransitionResult:
-    """Return a node whose worker shuts down to the queue: "left", or "cancelled" when its run stops."""
+def leave(
+    changes: Changes, node: str, visit: int, fence: int, *, stalled: bool | None = None
+) -> TransitionResult:
+    """Return a node whose worker shuts down to the queue: "left", or "cancelled" when its run stops.
+
+    `stalled` says of code that ran whether it was cut off before it had stored anything new: "dead" when that
+    has used up the budget of releases.
+    """
     record = changes.node(node)
     if not owns(record, visit, fence):
         return changes.refuse(refusal(record, visit, fence, LEFT))
@@ -283,6 +295,16 @@ def leave(changes: Changes, node: str, visit: int, fence: int) -> TransitionResu
     if stops(changes, node):
         cancel_node(changes, node)
         return close(changes, "cancelled")
+    if stalled is not None:
+        record = replace(record, releases=record.releases + 1 if stalled else 0)
+    if record.releases >= RELEASE_BUDGET:
+        changes.add(
+            DropTimer(TimerKind.NODE, node),
+            WriteDeadLetter(node, visit, released=True),
+            *withdrawals(node, visit, record.questions),
+        )
+        finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
+        return close(changes, "dead")
     dispatch(changes, node, record)
     return close(changes, "left")
 

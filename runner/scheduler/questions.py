@@ -78,7 +78,7 @@ def park(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequen
     still_open = tuple(question for question in record.questions if question in interrupts)
     if not still_open and not record.unseen:
         return changes.refuse("nothing_open")
-    parked = replace(record, status=Status.WAITING, questions=still_open, crashes=0)
+    parked = replace(record, status=Status.WAITING, questions=still_open, crashes=0, releases=0)
     if _satisfied(changes, node, parked):
         dispatch(changes, node, parked)
         return close(changes, "ready")

@@ -38,7 +38,7 @@ def expand(changes: Changes, node: str, visit: int, fence: int, total: int | Non
     if items.visit != visit:
         changes.add(AddEvent(EventKind.NODE_EXPANDED, node, visit, str(total)))
     changes.maps[node] = items if items.visit == visit else MapRecord(visit, total or 0)
-    changes.put(node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0))
+    changes.put(node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0, releases=0))
     return close(changes, "expanded")
 
 
@@ -58,7 +58,7 @@ def delegate(changes: Changes, node: str, visit: int, fence: int, child: str) ->
         return close(changes, "cancelled")
     changes.add(*withdrawals(node, visit, record.questions))
     waiting = replace(record, status=Status.WAITING, questions=())
-    changes.put(node, replace(waiting, child=child, busy=True, crashes=0))
+    changes.put(node, replace(waiting, child=child, busy=True, crashes=0, releases=0))
     return close(changes, "delegated")
 
 
@@ -89,7 +89,9 @@ def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) ->
     if stops(changes, node):
         cancel_node(changes, node)
         return close(changes, "cancelled")
-    handed = replace(unassigned(record), status=Status.WAITING, handed=reference, busy=True, crashes=0)
+    handed = replace(
+        unassigned(record), status=Status.WAITING, handed=reference, busy=True, crashes=0, releases=0
+    )
     if changes.view.reported(reference):
         dispatch(changes, node, handed)
         return close(changes, "ready")

@@ -279,8 +279,12 @@ class Store(Bounded, Protocol):
         With an `entry` (its error) what it was about to do is refused: that leaves a dead letter, too.
         """
 
-    def leave(self, token: Token) -> Reply:
-        """Ring again for a running visit whose worker shuts down: "left", "cancelled" or "stale"."""
+    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
+        """Ring again for a running visit whose worker shuts down: "left", "cancelled", "dead" or "stale".
+
+        `stalled` says of code that ran that it has stored nothing new since its claim; "dead" when that has
+        happened too often in a row.
+        """
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         """Extend leases: "ok", "stale", "cancelled" (its run was), or "" where its partition is away."""

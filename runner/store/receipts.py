@@ -22,6 +22,14 @@ CRASHED: Final[dict[str, Any]] = {
 }
 """The error of a node that used up its crash budget."""
 
+RELEASED: Final[dict[str, Any]] = {
+    **CRASHED,
+    "message": "ten workers in a row were stopped while they ran this node, and released it before it had "
+    "stored anything new; set RUNNER_SHUTDOWN_GRACE and the time of the process manager above that of the "
+    "node, then retry the run.",
+}
+"""The error of a node that was released too often."""
+
 
 def receipts_for(
     answers: Sequence[Answer],

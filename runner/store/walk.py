@@ -40,7 +40,7 @@ from runner.scheduler.changes import (
 )
 from runner.store import event_payloads
 from runner.store.interface import Doorbell, Fork, Start
-from runner.store.receipts import CRASHED
+from runner.store.receipts import CRASHED, RELEASED
 
 OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
@@ -247,9 +247,10 @@ def apply(
             case EndExpired():
                 data |= _end_expired(owner, action)
             case WriteDeadLetter():
-                owner.leave_result(action.node, action.visit, Status.FAILED, {"error": CRASHED}, None)
-                book.write_dead_letter(run_id, action.node, action.visit, CRASHED["message"])
-                data[EventKind.NODE_FAILED] = event_payloads.error({"error": CRASHED})
+                error = RELEASED if action.released else CRASHED
+                owner.leave_result(action.node, action.visit, Status.FAILED, {"error": error}, None)
+                book.write_dead_letter(run_id, action.node, action.visit, error["message"])
+                data[EventKind.NODE_FAILED] = event_payloads.error({"error": error})
             case _:
                 for other, following in _follow(book, owner, action):
                     actions += _write(other, following)

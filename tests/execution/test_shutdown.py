@@ -30,7 +30,7 @@ class Bells:
 class Away(MemoryStore):
     """A store that can't be reached when a node is given up."""
 
-    def leave(self, token):
+    def leave(self, token, *, stalled=None):
         """Be away."""
         raise StoreError("the store is away.")
 
@@ -138,3 +138,21 @@ def test_only_a_signal_gives_up_a_node_that_exits(told, kind):
 
     wait_until(lambda: not site.engine.running(), "nothing is held")
     assert site.kinds()[-1] == kind
+
+
+@pytest.mark.parametrize(("progress", "releases"), [(False, [1, 2, 3]), (True, [0, 0, 0])])
+def test_a_release_counts_unless_the_node_has_stored_something_new(progress, releases):
+    """A node that each worker releases is counted; with a new step in each of them it is not."""
+    starts: list[str] = []
+
+    def slow(ctx):
+        starts.append(ctx.once(f"step {len(starts) if progress else 0}", lambda: "done"))
+        site.engine.leave()
+
+    site, counted = Site(slow), []
+    site.deliver()  # the first has stored something in any case
+    for _ in releases:
+        site.deliver()
+        counted.append(site.store.read(site.run_id).nodes["a"].releases)
+
+    assert counted == releases

@@ -158,8 +158,8 @@ class MemoryStore:
     def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
         return self._do(requests.hold, token, entry)
 
-    def leave(self, token: Token) -> Reply:
-        return self._do(requests.visit, token, scheduler.leave)
+    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
+        return self._do(requests.visit, token, scheduler.leave, stalled=stalled)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         with self._changed:

@@ -244,9 +244,9 @@ class PartitionedStore:
         partition = self._of(token.run_id)
         return self._rung(partition, partition.hold(token, entry))
 
-    def leave(self, token: Token) -> Reply:
+    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
         partition = self._of(token.run_id)
-        return self._rung(partition, partition.leave(token))
+        return self._rung(partition, partition.leave(token, stalled=stalled))
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition: dict[RedisStore, list[Token]] = defaultdict(list)

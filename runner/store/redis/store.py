@@ -388,8 +388,8 @@ class RedisStore:
     def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
         return self._transactions.run("hold", lambda step: requests.hold(step, token, entry), _wants(token))
 
-    def leave(self, token: Token) -> Reply:
-        return self._visit("leave", token, scheduler.leave)
+    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
+        return self._visit("leave", token, scheduler.leave, stalled=stalled)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:

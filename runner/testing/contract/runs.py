@@ -8,6 +8,7 @@ from runner.records.interrupts import InterruptStatus
 from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import EventKind, RunRecord, Status
+from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
 from runner.testing.contract.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
@@ -452,6 +453,25 @@ class RunContract:
         worker.claim(run_id, "a")
         assert store.leave(token).word == "stale"
         assert worker.statuses(run_id) == "executing: a running"
+
+    def test_a_node_that_is_released_again_and_again_fails(self, worker: ManualWorker, store: Store) -> None:
+        """Ten releases in a row of code that stored nothing new fail the node with an error that says why."""
+        run_id = worker.start("a")
+        words = [store.leave(worker.token(run_id, "a"), stalled=True).word for _ in range(RELEASE_BUDGET)]
+
+        assert words == ["left"] * (RELEASE_BUDGET - 1) + ["dead"]
+        assert worker.statuses(run_id) == "failed: a failed"
+        assert "RUNNER_SHUTDOWN_GRACE" in worker.read(run_id).entries["a", 1]["error"]["message"]
+
+    def test_a_release_of_a_node_that_stored_something_starts_over(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Control: progress, and releases of nodes whose code did not run, use up nothing."""
+        run_id = worker.start("a")
+        for stalled in [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9:
+            assert store.leave(worker.token(run_id, "a"), stalled=stalled).word == "left"
+
+        assert worker.statuses(run_id) == "executing: a ready"
 
     def test_a_node_left_while_its_run_stops_is_cancelled(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is released in a run that stops is not begun again, and ends the run."""
