@@ -9,10 +9,13 @@ from urllib.parse import quote
 import pytest
 
 from runner.approvals import Action, Principal, Rule
+from runner.server import pages
 from runner.server.access import GRANTS, Person
+from runner.server.app import routes
 from runner.server.deciding import act
+from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import GRAPHS, Served, Site
+from tests.server.conftest import GRAPHS, Served, Site, ask, echo
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +73,109 @@ FOCUS = """() => {
     };
 }"""
 """The element with the focus: where it stands in the document, and whether the eye finds it."""
+
+
+FIELDS = "form[method=post] :is(input:not([type=hidden]), select, textarea)"
+
+ACTIONS = "forms => forms.map((form) => form.getAttribute('action'))"
+
+DECIDES_NOTHING = "form[method=post] > button[formmethod=dialog]"
+"""The first button of a form: what Enter in a field presses."""
+
+
+@pytest.fixture
+def forms(shop, site, redis_url):
+    """Pages that have, between them, a form for every POST route of the pages."""
+    run = site.start("approval")
+    nodes = {"look_up": echo, "check": echo, "approve": ask, "pay": echo}
+    edges = ("look_up check", "look_up approve", "approve pay")
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
+
+    def ask_amount(ctx):
+        return ctx.interrupt("how much?", rule=Rule(eligible=["anyone"]), response_schema=schema).decision
+
+    graphs = {
+        "approval": lambda: wired(nodes, *edges).build(),
+        "amount": lambda: wired({"ask": ask_amount}).build(),
+    }
+    changed = Site(redis_url, graphs)
+    amount = changed.start("amount").interrupts()[0]
+    with Served(changed.app, free_port()) as served:
+        yield {
+            **shop,
+            "again": f"{shop['run']}/plan/again",
+            "retry": f"{shop['failed']}/plan/retry",
+            "amount": f"{served.url}/q/{amount.id}",
+            "migrate": f"{served.url}/runs/{run.id}/plan/migrate",
+        }
+
+
+def enter_in_each_field(page):
+    """Press Enter in each field of each form that changes something, valid or not; return what was sent."""
+    posts = []
+
+    def note(request):
+        posts.append(request)
+
+    page.on("request", note)
+    page.route(
+        "**", lambda route: route.fulfill(status=204) if route.request.method == "POST" else route.fallback()
+    )
+    page.evaluate(
+        "for (const item of document.querySelectorAll('details')) item.open = true;"
+        "for (const form of document.forms) form.noValidate = true;"
+    )
+    fields = page.locator(FIELDS)
+    for place in range(fields.count()):
+        fields.nth(place).focus()
+        page.keyboard.press("Enter")
+    with page.expect_request("**/last") as last:  # sent behind all that the keys have sent
+        page.evaluate("void fetch('/last', { method: 'POST' })")
+    page.unroute_all()
+    page.remove_listener("request", note)
+    return fields.count(), [
+        request.post_data for request in posts if request.method == "POST" and request != last.value
+    ]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_enter_in_a_field_sends_nothing(forms, browser, scripts):
+    """In no form that changes something, with and without JavaScript; each route with a form is there."""
+    context = browser.new_context(java_script_enabled=scripts)
+    page = context.new_page()
+    actions, pressed = set(), 0
+    for name, url in forms.items():
+        page.goto(url)
+        actions |= set(page.eval_on_selector_all("form[method=post]", ACTIONS))
+        fields, sent = enter_in_each_field(page)
+        assert sent == [], name
+        pressed += fields
+    page.goto(forms["question"])
+    page.click("text=Change the arguments")
+    page.fill("[name=arguments]", '{"order": 1042, "amount": 1, "currency": "EUR", "to": "DE"}')
+    page.click("text=Approve with changes")
+    assert page.locator("[name=typed]").count() == 1
+    assert enter_in_each_field(page) == (2, [])
+    context.close()
+
+    assert pressed > 30
+    for route in routes(pages.ROUTERS):
+        if "POST" in route.methods:
+            assert any(route.path_regex.match(action) for action in actions), route.path
+
+
+@pytest.mark.parametrize("name", ["amount", "together"])
+def test_enter_would_reject_by_the_order_of_buttons(forms, browser, name):
+    """The control of the test above: without the button that decides nothing, the first one rejects."""
+    page = browser.new_page()
+    page.goto(forms[name])
+    page.fill("[name=comment] >> nth=0", "a friendly word")
+    page.evaluate(f"document.querySelectorAll('{DECIDES_NOTHING}').forEach((item) => item.remove())")
+
+    _, sent = enter_in_each_field(page)
+    page.close()
+
+    assert any("decision=reject" in body for body in sent)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -318,8 +424,6 @@ def forms_of(text):
 
 def test_hostile_text_does_nothing(redis_url, browser):
     """A hundred payloads wherever agents and users write: no dialog, no report, no request elsewhere."""
-    from tests.graphs import wired
-
     payloads = [form for text in HOSTILE for form in forms_of(text)]
     name = HOSTILE[1]
 
@@ -415,7 +519,6 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     from runner.operations.sealing import Sealing, terms
     from runner.server.access import Person
     from runner.settings import Settings
-    from tests.graphs import wired
 
     paid = []
 
