@@ -286,10 +286,10 @@ def _unfit(choice: Choice, question: Interrupt, max_bytes: int) -> str:
         return str(error)
     if not question.is_open:
         return ""
-    return _unfit_response(choice.decision, response, question)
+    return unfit_response(choice.decision, response, question)
 
 
-def _unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
+def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
     """Compare a response with the schema, which is that of the arguments where the question shows a call."""
     edits = question.action is not None and decision in {"approve", "edit"} and response is not True
     if decision == "edit" and question.action is None:

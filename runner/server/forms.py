@@ -10,8 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Form, Request
+from pydantic import AfterValidator
+
+from runner.errors import CorruptDocument
+from runner.records import codec
 from runner.records.validation import mismatch
 
 INPUTS = {"date": "date", "date-time": "text", "email": "email", "uri": "url", "time": "time"}
@@ -164,7 +169,33 @@ def _input(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """Write a value as JSON that is edited: what can't be seen is an escape of JSON, which means the same."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def line_ends(text: str) -> str:
+    """Return what was typed: browsers send each line end as CR LF."""
+    return text.replace("\r\n", "\n")
+
+
+Typed = Annotated[str, Form(), AfterValidator(line_ends)]
+"""A field of a form."""
+
+
+async def fields_sent(request: Request) -> dict[str, str]:
+    """Return the fields of a form as they were typed."""
+    form = await request.form()
+    return {name: line_ends(value) for name, value in form.items() if isinstance(value, str)}
+
+
+def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a form that are those of an answer, by their names in its schema."""
+    return {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
 
 
 def answer_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
@@ -205,10 +236,10 @@ def _value(part: Mapping[str, Any], schema: Mapping[str, Any], text: str) -> Any
     """Read what was typed: a text where the schema wants one, a list by its lines, JSON otherwise."""
     if _is_lines(part, schema):
         items = resolved(part["items"], schema)
-        return [_value(items, schema, line.strip()) for line in text.splitlines() if line.strip()]
+        return [_value(items, schema, line.strip()) for line in text.split("\n") if line.strip()]
     if part.get("type") == "string" and "enum" not in part and "const" not in part:
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        return codec.load_json(text)
+    except CorruptDocument:
         return text

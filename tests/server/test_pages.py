@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import html
 import json
 import re
+from html.parser import HTMLParser
 
 import pytest
 from markupsafe import escape
 from pydantic import BaseModel
 
 from runner import Agent, GraphBuilder, tool
+from runner.approvals import Action, Rule
 from runner.execution.telemetry import trace_id
 from runner.operations import freezing
-from runner.server.pages.rendering import ago, coded, rough, visible
+from runner.server.pages.rendering import ago, coded, markdown, rough, visible
 from runner.settings import Settings
 from runner.testing import ScriptedModel
 from tests.graphs import wired
@@ -30,6 +33,35 @@ class Order(BaseModel):
 
 def look_up(order: Order) -> str:
     return f"{order.number} at once" if order.urgent else "later"
+
+
+class Controls(HTMLParser):
+    """The controls of a page with what they hold, as a browser reads them."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.values, self.area = {}, None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        """Read an input, or begin a textarea."""
+        own = dict(attrs)
+        if tag == "input" and (own.get("type") != "radio" or "checked" in own):
+            value = own.get("value", "").replace("\r\n", "\n").replace("\r", "\n")
+            self.values.setdefault(own.get("name"), value)
+        self.area = own["name"] if tag == "textarea" else None
+
+    def handle_data(self, data):
+        """Read the text of a textarea, whose first line end a browser drops."""
+        if self.area:
+            self.values.setdefault(self.area, data.replace("\r\n", "\n").removeprefix("\n"))
+            self.area = None
+
+
+def controls(page):
+    """Return the values of a page's controls by name, with line ends as a browser sends them."""
+    values = Controls(page).values
+    return {name: value.replace("\n", "\r\n") for name, value in values.items() if name}
 
 
 def send(site, path, **fields):
@@ -139,6 +171,113 @@ def test_an_edit_shows_what_changes(site):
     assert "<ins>100</ins>" in step
     (vote,) = site.client.engine.store.votes(question.id)
     assert (vote["decision"], vote["body"]["response"]) == ("edit", {"order": 7, "amount": 100})
+
+
+TYPED = "\n می\u200cخواهم 👩\u200d💻 10\xa0€\n\u202e<b>&amp;\u2028"  # noqa: RUF001 - as Persian is written
+"""What somebody types: Persian, an emoji of three characters, a no-break space, and what pages escape."""
+
+
+def test_what_people_type_comes_back(site):
+    """Byte for byte through a refused answer, a refused edit, the confirm step and into the vote."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.as_role("approver", name="ana", groups=["finance"])
+    path = f"/q/{question.id}"
+    edit = {"decision": "edit", "digest": question.digest, "comment": TYPED.replace("\n", "\r\n")}
+    arguments = '{"order": 7,\r\n "amount": 100, "note": "10\xa0000"}'
+
+    refused = controls(send(site, path, **edit, arguments=arguments + "}").text)
+    assert refused["comment"] == edit["comment"]
+    assert refused["arguments"] == arguments + "}"
+    step = controls(send(site, path, **edit, arguments=arguments).text)
+    assert step["arguments"] == arguments
+    step |= {"confirmed": "yes", "typed": "wrong"}
+    step = controls(send(site, path, **step).text)
+    done = send(site, path, **{**step, "confirmed": "yes", "typed": "refund"})
+
+    (vote,) = site.client.engine.store.votes(question.id)
+    assert vote["comment"] == TYPED
+    assert vote["body"]["response"]["note"] == "10\xa0000"
+    assert "\\r" not in done.text
+    assert controls(done.text)["arguments"] == arguments
+
+
+def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
+    """They come back with the confirmation, also one that is named like the comment of the vote."""
+    schema = {"type": "object", "properties": {"comment": {"type": "string"}, "sum": {"type": "number"}}}
+
+    def asks(ctx):
+        rule = Rule(eligible=["anyone"])
+        return ctx.interrupt("how?", rule=rule, risk="high", response_schema=schema).response
+
+    site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
+    run = site.start("asks")
+    (question,) = run.interrupts()
+    path, fields = f"/q/{question.id}", {"f.comment": TYPED, "f.sum": "many", "comment": "of the vote"}
+
+    refused = send(site, path, digest=question.digest, decision="respond", **fields)
+    assert refused.status_code == 422
+    assert controls(refused.text)["f.comment"] == TYPED.replace("\n", "\r\n")
+    step = send(site, path, digest=question.digest, decision="respond", **{**fields, "f.sum": "12"}).text
+    assert "12" in step
+    send(site, path, **{**controls(step), "confirmed": "yes", "typed": "how?"})
+    site.work()
+
+    assert run.result().results["ask"].output == {"comment": TYPED, "sum": 12}
+    (vote,) = site.client.engine.store.votes(question.id)
+    assert vote["comment"] == "of the vote"
+
+
+def test_what_is_edited_as_json_is_json(redis_url):
+    """What can't be seen is an escape of JSON, and what is sent back unchanged means the same."""
+    args = {"note": TYPED, "sum": "10\xa0000", "\u202e": "\x7f\U000e0041é"}
+
+    def asks(ctx):
+        action = Action("runner", "function", "pay", args)
+        return ctx.interrupt("pay?", rule=Rule(eligible=["anyone"]), action=action).decision
+
+    site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
+    run = site.start("asks", args)
+    path = f"/q/{run.interrupts()[0].id}"
+
+    for page, name in ((path, "arguments"), (f"/runs/{run.id}/plan/again", "task")):
+        shown = controls(site.http.get(page, headers=HTML).text)[name]
+        assert json.loads(shown) == args
+        assert "é" in shown
+        assert all(char.isprintable() for char in shown.replace("\r\n", ""))
+    again = send(site, f"/runs/{run.id}/again", task=shown).headers["location"]
+    assert site.http.get(f"/v1{again}").json()["task"] == args
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ('{"amount": 120, "order": 7}', "unchanged"),
+        ('{"amount": 120.0, "order": 7}', "unchanged"),
+        ('{"amount": "many", "order": 7}', "amount"),
+        ('{"amount": 1, "amount": 2, "order": 7}', "twice"),
+        ("[1]", "object"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_an_edit_that_can_not_count_is_not_confirmed(redis_url, arguments, says):
+    """One without a change, or that does not fit the tool, is refused before anybody confirms it."""
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}, "order": {"type": "integer"}}}
+
+    def asks(ctx):
+        action = Action("runner", "function", "pay", {"order": 7, "amount": 120})
+        rule = Rule(eligible=["anyone"])
+        return ctx.interrupt("pay?", rule=rule, action=action, response_schema=schema).decision
+
+    site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
+    (question,) = site.start("asks").interrupts()
+    path, edit = f"/q/{question.id}", {"decision": "edit", "digest": question.digest}
+
+    refused = send(site, path, **edit, arguments=arguments)
+    assert refused.status_code == 422
+    assert says in re.search('role="alert">(.*?)<', refused.text)[1]
+    good = send(site, path, **edit, arguments='{"amount": 1, "order": 7}')
+    assert "<ins>1</ins>" in good.text
+    assert site.client.interrupt(question.id).is_open
 
 
 def test_a_rejection_needs_a_reason(site):
@@ -469,6 +608,47 @@ def test_nothing_that_is_shown_is_hidden():
     assert visible("a\u202eb\x1b[31m\nc\u200b") == "a\\u202eb\\x1b[31m\nc\\u200b"
     assert escape(visible("<b>")) == "&lt;b&gt;"
     assert coded("set `<b>\u202e` now") == "set <code>&lt;b&gt;\\u202e</code> now"
+
+
+HIDDEN = [
+    "&#x202e;",
+    "&#8238;",
+    "&zwnj;",
+    "&shy;",
+    "&#X200B;",
+    "&NoBreak;",
+    "\u202e",
+    "\u2066",
+    "\xad",
+    "\x1b[31m",
+]
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["a {} b", "`a {} b`", "[a{}](https://x.example/{})", "**a {}**", "```{}\n{}\n```", "# {}", "> {}"],
+)
+def test_markdown_hides_nothing(form):
+    """Neither a character nor a reference to one acts on what stands beside it; the text is still there."""
+    for text in HIDDEN:
+        shown = html.unescape(markdown(form.replace("{}", text + "000,01")))
+        assert "000,01" in shown
+        assert all(char.isprintable() or char == "\n" for char in shown), text
+    assert html.unescape(markdown("R&amp;D &copy; 10&nbsp;€")) == "<p>R&D © 10\xa0€</p>\n"
+
+
+def test_what_an_agent_writes_turns_nothing_around(redis_url):
+    """On the page of its question and in its conversation beside the run."""
+    trick = "amount &#x202e;`000,01`&#x202c; EUR\u2066"
+    agent = Agent("clerk", model=ScriptedModel([trick]))
+    nodes = {"clerk": agent, "ask": lambda ctx: ctx.interrupt("pay?", reason=trick)}
+    site = Site(redis_url, {"agent": lambda: wired(nodes, "clerk ask").build()})
+    run = site.start("agent", "How much?")
+
+    for path in (f"/q/{run.interrupts()[0].id}", f"/runs/{run.id}?node=clerk"):
+        shown = html.unescape(site.http.get(path, headers=HTML).text)
+        assert "<code>000,01</code>" in shown
+        assert not set("\u202e\u202c\u2066") & set(shown), path
 
 
 @pytest.mark.parametrize(

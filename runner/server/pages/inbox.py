@@ -25,6 +25,7 @@ from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.deciding import Decision, decide
+from runner.server.forms import Typed
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
@@ -287,8 +288,8 @@ def decide_together(
     shown: Annotated[list[str] | None, Form(max_length=ROWS)] = None,
     *,
     decision: Annotated[str, Form()],
-    comment: Annotated[str, Form()] = "",
-    typed: Annotated[str, Form()] = "",
+    comment: Typed = "",
+    typed: Typed = "",
 ) -> HTMLResponse:
     """Decide them; each has its own receipt."""
     if decision not in {"approve", "reject"} or len(q) != len(digest):

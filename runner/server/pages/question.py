@@ -18,9 +18,11 @@ from markupsafe import Markup, escape
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
-from runner.errors import UnstorableError
+from runner.errors import CorruptDocument, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import read_question
+from runner.operations.votes import unfit_response
+from runner.records import codec
 from runner.records.approvals import OWN_KEY, Rule, plain_name, unsure
 from runner.records.ballots import approved, effect_of
 from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
@@ -29,7 +31,7 @@ from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
 from runner.server.deciding import Decision, decide
 from runner.server.deciding import act as operation
-from runner.server.forms import answer_of, fields_of, marked
+from runner.server.forms import Typed, answer_fields, answer_of, fields_of, fields_sent, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
@@ -50,10 +52,9 @@ class Confirmation:
     """
 
     decision: str
-    comment: str
     word: str
     typed: bool
-    arguments: Any = None
+    answer: Any = None
     changes: tuple[tuple[str, Any, Any], ...] = ()
     before: str = ""
     after: str = ""
@@ -71,6 +72,8 @@ class Shown:
 
     receipt: Receipt | None = None
     sent: Mapping[str, str] = field(default_factory=dict)
+    comment: str = ""
+    edited: str = ""
     problems: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     confirm: Confirmation | None = None
@@ -86,7 +89,7 @@ def show(request: Request, question_id: str, person: Seen, served: Served) -> HT
 @router.post("/q/{question_id}")
 async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
     """Decide a question; the page then says what became of it."""
-    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    form = await fields_sent(request)
     shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
     shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
     return await run_in_threadpool(_page, request, served, person, question_id, shown)
@@ -99,8 +102,8 @@ def act(
     action: str,
     person: Decides,
     served: Served,
-    comment: Annotated[str, Form()] = "",
-    to: Annotated[str, Form()] = "",
+    comment: Typed = "",
+    to: Typed = "",
     shown: Annotated[str, Form()] = "",
     digest: Annotated[str, Form()] = "",
 ) -> Response:
@@ -131,32 +134,45 @@ def _decided(
     served: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
 ) -> Shown:
     question = question_of(served.client.interrupt(question_id))
-    sent = {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
-    sent |= {name: form[name] for name in ("comment", "arguments") if name in form}
-    word = form.get("decision", "respond")
-    if word == "reject" and not form.get("comment", "").strip() and question.is_open:
-        return Shown(sent=sent, problem="Say in the comment why you reject it.", status=422)
+    word, comment = form.get("decision", "respond"), form.get("comment", "")
+    shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""))
     response: Any = None
     if word == "respond":
-        response, problems = answer_of(question.response_schema, sent)
+        response, problems = answer_of(question.response_schema, shown.sent)
         if problems and question.is_open:
-            return Shown(sent=sent, problems=problems, status=422)
-    elif word == "edit":
-        try:
-            response = json.loads(form.get("arguments", ""))
-        except ValueError as error:
-            return Shown(sent=sent, problem=f"The arguments are not JSON: {error}.", status=422)
+            return replace(shown, problems=problems, status=422)
     try:
-        step = _second_step(question, word, response, form)
+        if word == "edit":
+            response = codec.load_json(shown.edited)
+        problem = _problem(question, word, response, comment)
+        step = None if problem else _second_step(question, word, response, form)
+    except CorruptDocument as error:
+        return replace(shown, problem=f"The arguments are {error}.", status=422)
     except UnstorableError as error:
-        return Shown(sent=sent, problem=str(error), status=422)
+        return replace(shown, problem=str(error), status=422)
+    if problem and question.is_open:
+        return replace(shown, problem=problem, status=422)
     if step is not None and question.is_open:
-        return Shown(sent=sent, confirm=step, status=422 if step.problem else 200)
-    digest, comment = form.get("digest") or None, form.get("comment", "")
+        return replace(shown, confirm=step, status=422 if step.problem else 200)
+    digest = form.get("digest") or None
     decided = Decision(word, response, digest, comment, shown_at=shown_at)
     receipt = decide(served, person, question_id, decided)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-    return Shown(receipt, sent, status=200 if good else 409)
+    return replace(shown, receipt=receipt, status=200 if good else 409)
+
+
+def _problem(question: Question, word: str, response: Any, comment: str) -> str:
+    """Say what is wrong with a decision before it is confirmed; "" where nothing is."""
+    if word == "reject":
+        return "" if comment.strip() else "Say in the comment why you reject it."
+    if word != "edit":
+        return ""
+    if problem := unfit_response(word, codec.pack(response, "the arguments"), question):
+        return f"The arguments can't be used: {problem}."
+    is_same = effect_of(question, word, response) == approved(question)
+    if is_same and "approve" in (question.rule or {}).get("decisions", ()):
+        return "The arguments are unchanged: change one, or approve the call as it is."
+    return ""
 
 
 def _second_step(
@@ -171,19 +187,20 @@ def _second_step(
     if form.get("confirmed") and (not high or form.get("typed") == name):
         return None
     problem = f"Type {name} exactly." if form.get("confirmed") else ""
-    edited = response if word == "edit" else None
-    step = Confirmation(word, form.get("comment", ""), name, high, edited, problem=problem)
-    if not isinstance(edited, dict):
+    step = Confirmation(word, name, high, response, problem=problem)
+    if word != "edit":
         return step
-    changes = tuple(_changes(action.get("args", {}), edited))
-    before, after = approved(question), effect_of(question, "edit", edited)
+    changes = tuple(_changes(action.get("args", {}), response))
+    before, after = approved(question), effect_of(question, word, response)
     return replace(step, changes=changes, before=before, after=after)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name) or (name in before) != (name in after):
-            yield name, before.get(name, "(none)"), after.get(name, "(none)")
+        # As JSON, for True is not 1.
+        old, new = ({name: args[name]} if name in args else {} for args in (before, after))
+        if json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
+            yield name, old.get(name, "(none)"), new.get(name, "(none)")
 
 
 def _page(request: Request, served: Services, person: Person, question_id: str, shown: Shown) -> HTMLResponse:
@@ -210,8 +227,9 @@ def _page(request: Request, served: Services, person: Person, question_id: str, 
         decisions=decisions,
         receipt=shown.receipt,
         confirm=shown.confirm,
-        comment=shown.sent.get("comment", ""),
-        edited=shown.sent.get("arguments", ""),
+        sent=shown.sent,
+        comment=shown.comment,
+        edited=shown.edited,
         problem=shown.problem,
         history=history,
         comments=[line for line in history if line.kind == "commented"],

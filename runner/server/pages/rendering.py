@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from runner.records.rule_words import who
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN
+from runner.server.forms import json_text
 from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
@@ -80,7 +80,10 @@ STATES = {
 
 
 def visible(value: Any) -> Any:
-    """Write control, direction and zero-width characters as escapes, in everything that a page shows."""
+    """Write control, direction and zero-width characters as escapes, in everything that a page shows.
+
+    What a control holds comes back with its form, so it stays as it is: templates write it with `|e`.
+    """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(char if char in "\n\t" else escaped(char) for char in value)
@@ -101,7 +104,8 @@ def coded(text: str) -> Markup:
 
 def markdown(text: str) -> Markup:
     """Return what an agent wrote as HTML without anything that acts or loads."""
-    return Markup(nh3.clean(MARKDOWN.render(visible(text)), tags=TAGS, attributes={}))  # noqa: S704 - cleaned
+    # Only now has Markdown read character references: &#x202e; is as visible as the character.
+    return Markup(visible(nh3.clean(MARKDOWN.render(text), tags=TAGS, attributes={})))  # noqa: S704 - cleaned
 
 
 def moment(milliseconds: int | None) -> Markup:
@@ -162,13 +166,12 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {
-    "ascii_json": json.dumps,
     "coded": coded,
     "pretty": pretty,
     "markdown": markdown,
     "moment": moment,
     "plain_name": plain_name,
-    "json_text": partial(json.dumps, indent=2, ensure_ascii=False),
+    "json_text": json_text,
     "clock": clock,
     "span": span,
     "rough": rough,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -12,8 +11,10 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.definition.model import BRACKETS, HIDDEN
+from runner.errors import CorruptDocument
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
+from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
 from runner.server.api.documents import without_payloads
@@ -164,9 +165,9 @@ def _json(text: str, what: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        return {what: json.loads(text)}
-    except ValueError as error:
-        raise Problem(422, f"The {what} is not JSON: {error}.") from error
+        return {what: codec.load_json(text)}
+    except CorruptDocument as error:
+        raise Problem(422, f"The {what} is {error}.") from error
 
 
 @router.post("/runs/{run_id}/cancel")

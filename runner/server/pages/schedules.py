@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote
@@ -10,6 +9,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
+from runner.errors import CorruptDocument
+from runner.records import codec
 from runner.records.schedules import Schedule, in_words
 from runner.server.access import Operates, Reads
 from runner.server.pages.rendering import back, page
@@ -46,8 +47,8 @@ def add(
 ) -> Response:
     """Make a schedule."""
     try:
-        value, seconds = json.loads(task), float(interval) if interval else None
-    except ValueError as error:
+        value, seconds = codec.load_json(task), float(interval) if interval else None
+    except (CorruptDocument, ValueError) as error:
         raise Problem(422, f"The task is JSON, the interval a number of seconds: {error}.") from error
     made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
     served.scheduler.add(made)

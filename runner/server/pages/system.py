@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -14,15 +13,16 @@ from markupsafe import Markup
 
 from runner.authoring.drawing import outline
 from runner.definition.model import Definition
-from runner.errors import NotFoundError
+from runner.errors import CorruptDocument, NotFoundError
 from runner.execution.functions import task_schema
 from runner.operations.dead import replay
 from runner.operations.freezing import freeze, thaw
 from runner.operations.views import read_workers
+from runner.records import codec
 from runner.records.freezes import scope_of
 from runner.server.access import Administers, Operates, Person, Reads, Seen
 from runner.server.deciding import start_for
-from runner.server.forms import WHOLE, answer_of, fields_of, marked
+from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -56,8 +56,8 @@ def graph(request: Request, name: str, person: Seen, served: Served) -> HTMLResp
 @router.post("/graphs/{name}")
 async def start(request: Request, name: str, person: Operates, served: Served) -> Response:
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
-    form = {field: value for field, value in (await request.form()).items() if isinstance(value, str)}
-    sent = {field.removeprefix("f."): value for field, value in form.items() if field.startswith("f.")}
+    form = await fields_sent(request)
+    sent = answer_fields(form)
     return await run_in_threadpool(_start, request, served, person, name, form.get("key") or None, sent)
 
 
@@ -74,9 +74,9 @@ def _task(schema: Mapping[str, Any], sent: Mapping[str, str]) -> tuple[Any, Mapp
     if schema is not ANYTHING:
         return answer_of(schema, sent)
     try:
-        return json.loads(sent.get(WHOLE, "null")), {}
-    except ValueError as error:
-        return None, {WHOLE: f"This is not JSON: {error}."}
+        return codec.load_json(sent.get(WHOLE, "null")), {}
+    except CorruptDocument as error:
+        return None, {WHOLE: f"This is {error}."}
 
 
 def _task_schema(served: Services, name: str) -> Mapping[str, Any]:
