@@ -148,6 +148,15 @@ def test_the_index_lists_every_page():
     assert {page.resolve() for page in PAGES} - {index, ROOT / "README.md"} <= set(listed)
 
 
+def test_decisions_in_force_name_files_that_exist():
+    """A decision whose code is gone says so in its status, and names the page that replaced it."""
+    files = {path.name for room in ("runner", "tests", "bench") for path in (ROOT / room).rglob("*.*")}
+    for page in (ROOT / "docs" / "decisions").glob("0*.md"):
+        head, _, text = page.read_text(encoding="utf-8").partition("\n\n**")
+        named = set(re.findall(r"`(?:[\w./]*/)?(\w+\.(?:py|lua))`", text))
+        assert named <= files or re.search(r"superseded by \d{4}", head), (page.name, named - files)
+
+
 def test_the_glossary_has_every_word_once():
     """A word means one thing, so it is explained in one place."""
     words = re.findall(

@@ -1,1 +1,1 @@
-"""The store in Redis: one script for each transition."""
+"""The store in Redis: the scheduler's rules on what was read, and scripts that check and write."""

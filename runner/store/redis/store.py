@@ -1,4 +1,4 @@
-"""The store in Redis: one script for each transition, atomic, at a cost that does not grow with the graph.
+"""The store in Redis: atomic transitions, at a cost that does not grow with the graph.
 
 It behaves as `memory.MemoryStore` does; a contract and a property test hold the two equal. Every
 method raises StoreError when Redis can't be reached; the transition can then be repeated safely.
