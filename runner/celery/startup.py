@@ -68,7 +68,7 @@ class Startup(Background):
             return False
         problem = layout.record(settings.places, settings.namespace)
         if problem:
-            log.critical("partitions.wrong: %s. The worker stops.", problem)
+            log.critical("layout.wrong: %s. The worker stops.", problem)
         return not problem
 
     def _check_server(self, info: ServerInfo) -> bool:

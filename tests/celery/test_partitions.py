@@ -316,7 +316,7 @@ def test_workers_refuse_servers_that_do_not_fit(pair, change):
     worker = pair.add(**{**pair.settings, "RUNNER_REDIS_URL": urls})
 
     wait_until(lambda: not worker.alive, "the worker stops", seconds=150)
-    assert "partitions.wrong: " in worker.output()
+    assert "layout.wrong: " in worker.output()
 
 
 def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):

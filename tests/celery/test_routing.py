@@ -266,6 +266,19 @@ def test_a_worker_ends_where_a_queue_can_t_be_read(empty_site):
 
 
 @pytest.mark.slow
+def test_a_worker_ends_on_a_store_of_another_layout(empty_site):
+    """It would not see the runs that wait there, silently: it stops, and changes nothing."""
+    empty_site.redis.set("runner:{p00}:layout", "2")
+
+    worker = empty_site.add()
+
+    wait_until(lambda: not worker.alive, "the worker ends", seconds=BOOT)
+    assert "layout.wrong: the store at " in worker.output()
+    assert "has data of layout 2, and this version of runner needs layout 1" in worker.output()
+    assert list(empty_site.redis.scan_iter("runner:{p00}:*")) == [b"runner:{p00}:layout"]
+
+
+@pytest.mark.slow
 def test_a_worker_without_graphs_does_not_start(empty_site):
     """Nothing could ever be delivered to it: one line says what to set."""
     worker = empty_site.add(RUNNER_GRAPHS="")

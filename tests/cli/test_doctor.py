@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 
 from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine, signing_problem
 from runner.cli.output import without_password
@@ -198,6 +199,18 @@ def test_doctor_fails_without_a_worker(call, redis_url):
 def test_doctor_ends_with_7_without_a_store(call):
     """Without a store there is nothing to check, and the exit code says so."""
     assert call("doctor", url="redis://127.0.0.1:1/0").exit_code == 7
+
+
+def test_another_layout_of_the_store_is_named(call, redis_url):
+    """Doctor and lists read nothing where other keys are used, and say which version to use."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("runner:{p00}:graphs", "g", "f")
+        for command in (["doctor"], ["runs", "list"]):
+            done = call(*command, url=redis_url)
+            assert (done.exit_code, "has data of layout 0 (no number)" in done.stderr) == (7, True)
+        client.set("runner:{p00}:layout", 1)
+
+        assert call("runs", "list", url=redis_url).exit_code == 0
 
 
 def test_a_broker_that_is_away_is_named_without_its_password():

@@ -176,6 +176,46 @@ def test_servers_that_do_not_fit_are_refused(both, redis_url, other_url, change,
     assert layout.problem(places(f"{redis_url},{other_url}")) == ""
 
 
+@pytest.mark.parametrize(("number", "version"), [(None, "an older"), ("2", "a newer"), ("1", "")])
+@pytest.mark.parametrize("partition", ["p00", "p01"])
+def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, number, version):
+    """No process reads or writes where other keys are used, in any partition; the same layout is read."""
+    where, store = places(redis_url, 2), partitioned([redis_url] * 2, clock)
+    runs = in_each(ManualWorker(store, clock), shape("a"))
+    own = runs[int(partition[1:])]
+    store.close()
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.get(f"runner:{{{partition}}}:layout") == layout.LAYOUT
+        client.delete(f"runner:{{{partition}}}:layout")
+        if number:
+            client.set(f"runner:{{{partition}}}:layout", number)
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        store = partitioned([redis_url] * 2, clock)
+
+        if not version:
+            assert (layout.problem(where), store.cancel(own, "enough").word) == ("", "cancelled")
+        else:
+            for request in (lambda: store.read(own), lambda: store.cancel(own, "enough")):
+                with pytest.raises(StoreError, match=f"has data of layout .* Use {version} version until"):
+                    request()
+            assert f"Use {version} version" in layout.problem(where)
+            assert layout.record(where) == layout.problem(where)
+            assert {key: client.dump(key) for key in client.scan_iter()} == before
+    store.close()
+
+
+def test_an_empty_store_takes_the_layout_with_its_first_graph(redis_url, client):
+    """Who only reads an empty store leaves nothing in it; a graph brings the number."""
+    store = RedisStore(redis_url)
+    assert store.peek("00run") is None
+    assert client.dbsize() == 0
+
+    store.publish([shape("a")])
+
+    assert client.get("runner:{p00}:layout") == layout.LAYOUT
+    store.close()
+
+
 def test_fewer_partitions_are_refused_while_one_has_runs_or_sessions(redis_url, clock):
     """On one server an empty partition may be left out."""
     store = partitioned([redis_url] * 2, clock)

@@ -153,10 +153,13 @@ ELSEWHERE = (
 class RedisConnection:
     """One Redis database. Thread-safe, and usable after a fork."""
 
-    def __init__(self, url: str, home: str = HOME) -> None:
+    def __init__(
+        self, url: str, home: str = HOME, check: Callable[[RedisConnection], None] | None = None
+    ) -> None:
         """Take a redis-py URL (redis://, rediss://, unix://), or one of Sentinels or of a cluster.
 
         Nothing is connected yet. In a cluster `client` is that of the server which has the key `home`.
+        `check` is called before the first command, and before each until it has returned.
 
         Raises:
             UsageError: it is no such URL.
@@ -167,6 +170,7 @@ class RedisConnection:
         self.place = _place(url)
         self._watched = sentinels(url) is not None
         self._own = threading.local()
+        self._check = check
 
     @property
     def client(self) -> Any:
@@ -174,9 +178,20 @@ class RedisConnection:
         return self.client_of(self._home)
 
     def client_of(self, key: str) -> Any:
+        self._checked()
         if self._servers is None:
             return self._client
         return self._servers.client(self._servers.address(key))
+
+    def _checked(self) -> None:
+        check = self._check
+        if check is not None and not self._own.__dict__.get("checks"):
+            self._own.checks = True
+            try:
+                check(self)
+            finally:
+                self._own.__dict__.pop("checks", None)
+            self._check = None
 
     def apart(self, keys: Sequence[str]) -> list[list[str]]:
         """Split keys into those that one command may name together: in a cluster each is alone."""
@@ -271,6 +286,7 @@ class RedisConnection:
 
     def _connection(self, command: tuple[Argument, ...]) -> Any:
         """A connection that came through a fork belongs to the parent, so the child makes its own."""
+        self._checked()
         held = self._own.__dict__
         if held.get("pid") != os.getpid():
             held["connections"] = {}

@@ -241,6 +241,7 @@ DICTIONARY = (
     Key("audit:leaves", "list", "hash of each sealed entry, from the first that is here", "as long as those"),
     Key("frozen", "hash", "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)", "until thawed"),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
+    Key("layout", "string", "number of the layout, which this page describes", "for ever"),
     Key("partitions", "list", "how many partitions the store has had; the present number last", "for ever"),
     Key(
         "spread",
@@ -313,6 +314,7 @@ class Keys:
         self.metrics = f"{self.prefix}metrics"
         self.archive = f"{self.prefix}archive"
         self.unarchived = f"{self.prefix}unarchived"
+        self.layout = f"{self.prefix}layout"
         self.partitions = f"{self.prefix}partitions"
         self.audit = f"{self.prefix}audit"
         self.audit_head = f"{self.prefix}audit:head"

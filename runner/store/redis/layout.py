@@ -1,4 +1,6 @@
-"""In which partition something is: new runs, sessions, and the servers that have the partitions.
+"""The number of a store's layout, and in which partition something is: runs, sessions, and their servers.
+
+A store of another layout is refused: a version that knows other keys would not see the runs that are there.
 
 A run stays where it was started, and its id names that partition. The partition of an idempotency key and
 of a session is computed from a hash and the number of partitions; where that number has grown, what exists
@@ -11,10 +13,17 @@ import hashlib
 import random
 from collections.abc import Iterable, Sequence
 
+from runner.errors import StoreError
 from runner.records.listings import RunQuery
 from runner.store.addresses import Place
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import NAMESPACE, Keys
+
+LAYOUT = b"1"
+"""The number of what `keys.DICTIONARY` says: a change that other versions can't read gets another number.
+
+`publish.lua` writes it, before a store has any run.
+"""
 
 FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
 """What is known of a graph: its runs may live in any partition, they have limits, they have limits now."""
@@ -92,6 +101,35 @@ class Layout:
         return [home for home in homes if home < present]
 
 
+def check(server: RedisConnection, keys: Keys) -> None:
+    """Refuse a partition of another layout.
+
+    Raises:
+        StoreError: it has another one, or the server can't be reached.
+    """
+    if problem := _other(server, keys):
+        refusal = StoreError(f"{problem[:1].upper()}{problem[1:]}.")
+        refusal.passing = False
+        raise refusal
+
+
+def _other(server: RedisConnection, keys: Keys) -> str:
+    """Return why a partition can't be read, or ""; an empty one has no number yet."""
+    number = server.call("GET", keys.layout)
+    if number is None and server.call("EXISTS", keys.graphs):
+        # The number is written before the first graph: now it is there, or never was.
+        number = server.call("GET", keys.layout) or b"0"
+    if number in {None, LAYOUT}:
+        return ""
+    older, text = number.isdigit() and int(number) < int(LAYOUT), number.decode(errors="replace")
+    return (
+        f"the store at {server.place} has data of layout {text if text != '0' else '0 (no number)'}, "
+        f"and this version of runner needs layout {LAYOUT.decode()}; nothing was changed. Use "
+        f"{'an older' if older else 'a newer'} version until its runs have ended, or set another "
+        "RUNNER_NAMESPACE or database"
+    )
+
+
 def record(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
     """Write the number of partitions where it is new; return why it can't be used, or "".
 
@@ -146,6 +184,9 @@ def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) ->
         place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix) for place in places
     }
     try:
+        for place in places:
+            if why := _other(servers[place.url], Keys(namespace, place.partition)):
+                return why
         # One more than is known: these may be the servers of later partitions alone.
         for number in range(max(len(places), recorded) + 1):
             own = places[number].url if number < len(places) else ""

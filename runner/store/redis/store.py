@@ -54,6 +54,7 @@ from runner.store.redis import (
     auditing,
     early,
     freezing,
+    layout,
     measurements,
     retention,
     script_values,
@@ -152,7 +153,7 @@ class RedisStore:
         self._has_archive = False
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
-        self._redis = RedisConnection(url, self._keys.prefix)
+        self._redis = RedisConnection(url, self._keys.prefix, lambda server: layout.check(server, self._keys))
         confirmed = None
         if durability != FAST:
             confirmed = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
@@ -212,12 +213,13 @@ class RedisStore:
             self._hot.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
             self._shapes.latest[topology.graph_id] = topology.fingerprint
-            if self._call("publish", topology.graph_id, topology.fingerprint)[0] == b"missing":
+            arguments = (topology.graph_id, topology.fingerprint, layout.LAYOUT)
+            if self._call("publish", *arguments)[0] == b"missing":
                 key = self._keys.shape(topology.fingerprint)
                 with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
                     pipe.hset(key, mapping=dict(encoding.shape_fields(topology)))
                     pipe.execute()
-                self._call("publish", topology.graph_id, topology.fingerprint)
+                self._call("publish", *arguments)
 
     def graphs(self) -> dict[str, str]:
         with self._redis.translated():
