@@ -129,8 +129,22 @@ def test_the_files_are_well_formed_and_name_the_project(project):
     assert about["tool"]["runner"]["graphs"] == ["refunds"]
     assert "# my-shop" in (project / "README.md").read_text()
     assert {
-        name: service["command"] for name, service in compose["services"].items() if "build" in service
+        name: service["command"]
+        for name, service in compose["services"].items()
+        if service["image"] == "my-shop"
     } == dict(line.split(": ", 1) for line in lines)
+
+
+def test_the_containers_are_built_once_and_have_no_more_than_they_need(project):
+    """One service builds the image, without tools for development or root; Redis has a password."""
+    compose = yaml.safe_load((project / "docker-compose.yml").read_text())["services"]
+    about = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+
+    assert [name for name, service in compose.items() if "build" in service] == ["worker"]
+    assert compose["flower"]["pull_policy"] == "never"
+    assert "USER 10001" in compose["worker"]["build"]["dockerfile_inline"]
+    assert "--requirepass" in compose["redis"]["command"]
+    assert not [one for one in about["dependencies"] if "pytest" in one or "embedded" in one]
 
 
 def test_nothing_is_overwritten(project):

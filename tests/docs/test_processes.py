@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import subprocess
 import sys
 import urllib.parse
 import urllib.request
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fastapi.testclient import TestClient
 
 from runner import Client, Status
 from runner.dev.embedded import embedded_store
 from runner.dev.supervised_process import SupervisedProcess
+from runner.server import create_app
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
+from tasks.login import login
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -36,13 +40,21 @@ def procfile():
     return dict(line.split(": ", 1) for line in lines)
 
 
-def test_procfile_and_compose_start_the_same_programs(compose, procfile):
-    """Whoever moves from one to the other gets the same processes, by the same commands."""
-    programs = {
-        name: service["command"] for name, service in compose["services"].items() if "build" in service
+def programs(compose):
+    """The services that run the image of this repository."""
+    return {
+        name: service
+        for name, service in compose["services"].items()
+        if service["image"] == "celery-graph-runner"
     }
 
-    assert programs == procfile
+
+def test_procfile_and_compose_start_the_same_programs(compose, procfile):
+    """Both have the same processes, by the same commands; a container's server can be reached."""
+    commands = {name: service["command"] for name, service in programs(compose).items()}
+    reached = " --host 0.0.0.0 --auth tasks.login:login"
+
+    assert commands == {**procfile, "server": procfile["server"] + reached}
 
 
 def test_every_process_names_the_app_by_attribute(procfile):
@@ -73,25 +85,78 @@ def test_the_store_of_compose_forgets_nothing(compose):
 
 def test_compose_lets_a_worker_finish_its_nodes(compose):
     """Docker kills after ten seconds unless it is told otherwise; a worker needs its whole grace."""
-    services = {name: service for name, service in compose["services"].items() if "build" in service}
-    minutes = {re.fullmatch(r"(\d+)m", service["stop_grace_period"])[1] for service in services.values()}
+    minutes = {
+        re.fullmatch(r"(\d+)m", service["stop_grace_period"])[1] for service in programs(compose).values()
+    }
 
     assert min(map(int, minutes)) * 60 > Settings.model_fields["shutdown_grace"].default
 
 
-def test_compose_has_one_image_for_all_programs(compose):
-    """All run the same code: one image, which is built once."""
-    images = [service["image"] for service in compose["services"].values() if "build" in service]
+def test_compose_builds_one_image_once(compose):
+    """All run the same code. Several services that build one image at once are refused by the builder."""
+    builds = [name for name, service in programs(compose).items() if "build" in service]
+    others = [service for name, service in programs(compose).items() if name not in builds]
 
-    assert len(images) == 6
-    assert len(set(images)) == 1
+    assert (len(builds), len(others)) == (1, 5)
+    assert {service["pull_policy"] for service in others} == {"never"}
+
+
+def test_the_image_has_what_runs_and_no_more(compose):
+    """It has no tools for development, and its user is not root."""
+    (lines,) = [
+        service["build"]["dockerfile_inline"] for service in programs(compose).values() if "build" in service
+    ]
+
+    assert "dev" not in re.search(r"pip install .*'\.\[(.*)\]'", lines)[1].split(",")
+    assert lines.rstrip().splitlines()[-1] == "USER 10001"
+    assert {service["read_only"] for service in programs(compose).values()} == {True}
+
+
+def test_only_this_machine_reaches_the_containers(compose):
+    """Every port is bound to the loopback address, and Redis asks for a password."""
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert "--requirepass ${REDIS_PASSWORD:-local-only}" in compose["services"]["redis"]["command"]
+
+
+def test_the_health_of_a_worker_is_the_age_of_its_file(compose, tmp_path):
+    """The check succeeds with a young file, and fails with an old one or none."""
+    file = tmp_path / "alive"
+    path = compose["services"]["worker"]["environment"]["RUNNER_ALIVE_FILE"]
+    (check,) = {programs(compose)[name]["healthcheck"]["test"][1] for name in ("worker", "letters", "keeper")}
+
+    def healthy() -> bool:
+        command = check.replace("$$", "$").replace(path, str(file))
+        return subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode == 0
+
+    assert not healthy()
+    file.touch()
+    assert healthy()
+    os.utime(file, (0, 0))
+    assert not healthy()
+
+
+def test_the_server_asks_for_the_password(redis_url, monkeypatch):
+    """A name with the password may do everything; without them, or where none is set, nothing."""
+    monkeypatch.setenv("SERVER_PASSWORD", "local-only")
+    http = TestClient(create_app(Settings(redis_url=redis_url), auth=login))
+    refused = http.get("/v1/runs")
+
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Basic")
+    assert http.get("/v1/runs", auth=("ana", "wrong")).status_code == 401
+    assert http.get("/v1/runs", auth=("", "local-only")).status_code == 401
+    assert http.get("/v1/runs", auth=("ana", "local-only")).status_code == 200
+    monkeypatch.delenv("SERVER_PASSWORD")
+    assert http.get("/v1/runs", auth=("ana", "")).status_code == 401
 
 
 def test_the_image_has_no_local_settings():
     """A file of passwords, the environment of this machine and caches don't get into the image."""
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
-    assert {".env", ".venv", ".runner", "**/__pycache__"} <= set(ignored)
+    assert {".env", ".git", ".venv", ".runner", "**/__pycache__"} <= set(ignored)
 
 
 def test_flower_is_installed_with_its_extra():

@@ -1,0 +1,35 @@
+"""The login of the server in containers: HTTP Basic, with one password for everybody who may do everything.
+
+For a machine of one's own, and to be replaced: an identity provider, or a proxy with a login, knows people.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import os
+
+from fastapi import Request
+
+from runner.approvals import Principal
+from runner.server import Person
+from runner.server.access import GRANTS
+from runner.server.problems import Problem
+
+
+def login(request: Request) -> Person:
+    """Return who the browser says, if the password is that of SERVER_PASSWORD.
+
+    Raises:
+        Problem: it is not, or none is set; the browser then asks for it.
+    """
+    scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+    try:
+        name, _, password = base64.b64decode(sent, validate=True).decode().partition(":")
+    except ValueError:
+        name = password = ""
+    right = os.environ.get("SERVER_PASSWORD", "")
+    same = hmac.compare_digest(password.encode(), right.encode())
+    if scheme.lower() != "basic" or not (name and right and same):
+        raise Problem(401, "Log in with your name and the password.", headers={"WWW-Authenticate": "Basic"})
+    return Person(Principal(name), frozenset(GRANTS))
