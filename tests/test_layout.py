@@ -26,6 +26,7 @@ IN_THE_ROOT = {
     "docker-compose.yml",
     "mkdocs.yml",
     "pyproject.toml",
+    "requirements",
     *FOLDERS,
 }
 """All that the repository has at its top; a new file there needs a reason, and then a line here."""

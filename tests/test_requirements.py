@@ -1,0 +1,69 @@
+"""What the project claims to need, and what is installed to develop it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = (ROOT / "requirements" / "dev.txt").read_text()
+PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+LINE = re.compile(r"[\w.-]+==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+PYTHONS = ["3.11", "3.12", "3.13"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_the_pinned_versions_are_ones_that_the_project_allows():
+    """Each dependency and each extra has its version in requirements/dev.txt; `make update` compiles them."""
+    pinned = {canonicalize_name(name): version for name, version in PINNED.findall(PINS)}
+    extras = PROJECT["optional-dependencies"].values()
+    needed = [Requirement(line) for lines in (PROJECT["dependencies"], *extras) for line in lines]
+
+    missing = [
+        str(each)
+        for each in needed
+        if each.name != PROJECT["name"]
+        and not each.specifier.contains(pinned.get(canonicalize_name(each.name), "0"), prereleases=True)
+    ]
+
+    assert missing == []
+
+
+def test_pinned_versions_have_hashes_and_no_addresses():
+    """A package index is the machine's affair: requirements name versions and hashes, and nothing else."""
+    assert [line for line in PINS.splitlines() if not LINE.fullmatch(line)] == []
+    assert PINS.count("==") <= PINS.count("--hash=")
+
+
+def test_each_python_that_is_claimed_is_tested():
+    """The classifiers, the requirement, CI and the workflow name the same versions of Python."""
+    classified = [each.rsplit(" ", 1)[1] for each in PROJECT["classifiers"] if ":: 3." in each]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+
+    assert classified == PYTHONS
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    assert f"for python in {' '.join(PYTHONS)}; do" in (ROOT / ".ci" / "run").read_text()
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_targets_that_there_are(path):
+    """A workflow is YAML with jobs whose steps call targets of the Makefile."""
+    targets = set(re.findall(r"^([\w-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    jobs = yaml.safe_load(path.read_text())["jobs"].values()
+    matrices = [job["strategy"]["matrix"] for job in jobs if "strategy" in job]
+    called = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
+    made = {
+        word for words in called if words[0] == "make" for word in words[1:] if re.fullmatch(r"[\w-]+", word)
+    }
+    made |= {word for each in matrices for row in each["include"] for word in row["target"].split()}
+
+    assert made
+    assert made <= targets - {"help"}
