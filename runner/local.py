@@ -229,6 +229,8 @@ class Graph:
         self._engine, self._open = engine, run_id
         self._threads.open()
         try:
+            if self._given_store:
+                engine.publish([self.definition.id])
             engine.start(self.definition.id, task, invocation_state=state, run_id=run_id)
         except UsageError:
             self._open = None

@@ -27,6 +27,7 @@ from runner.celery.engines import connection_of
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
+from runner.celery.startup import Publisher
 from runner.celery.stay import unused
 from runner.errors import RunnerError
 from runner.store.redis.turns import Turns
@@ -90,6 +91,7 @@ class Heartbeat(Background):
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._workers, self._turns = WorkerRegistry(redis, namespace), Turns(redis, namespace)
         self._description = self._describe(worker)
+        self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
         self._alive_file = AliveFile(self.settings.alive_file)
@@ -106,14 +108,16 @@ class Heartbeat(Background):
 
     def turn(self) -> None:
         """Write the heartbeat when it is due, and rest."""
+        # Before the store is asked: Kubernetes must not restart workers because Redis does.
+        self._alive_file.touch()
+        beats = self._beat()
+        self._alive_file.create()
         if not self._tidied:
             if self._turns.take("tidy", TIDY_EVERY):
                 self._workers.tidy()
             self._tidied = True
-        # Before the store is asked: Kubernetes must not restart workers because Redis does.
-        self._alive_file.touch()
-        self._beat()
-        self._alive_file.create()
+        elif beats:
+            self._publisher.publish_again()
         self.stopping.wait(CHECK_EVERY)
 
     def leave(self) -> None:
@@ -128,20 +132,21 @@ class Heartbeat(Background):
         self._alive_file.remove()
         self._workers.leave(self._description["name"], self._description["pid"])
 
-    def _beat(self) -> None:
-        """Write the heartbeat when it is due, or when the worker has begun to stop."""
+    def _beat(self) -> bool:
+        """Write the heartbeat when it is due, or when the worker has begun to stop; return whether it was."""
         before = self._shutdown.elapsed
         self._shutdown.check()
         self.engine.leave(unused())
         elapsed = self._shutdown.elapsed
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
-            return
+            return False
         active = list(state.active_requests)
         nodes = Counter(one.delivery_info["routing_key"] for one in active if one.type == NODE_TASK)
         now = {"busy": len(active), "executing": nodes, "stopping": round(elapsed, 3)}
         description = {**self._description, **now}
         self._workers.enter(description, time.time_ns() // 1_000_000)
         self._due = time.monotonic() + EVERY
+        return True
 
     def _end(self, **_: object) -> None:
         self._pool_ended.set()

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from celery import Celery, signals
 from celery.app.utils import find_app
@@ -34,8 +34,6 @@ from runner.celery.sealer import check_audit
 from runner.celery.startup import Startup
 from runner.celery.sweeper import Sweeper
 from runner.errors import RunnerError
-from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +45,10 @@ class KeeperStartup(Startup):
     """Publishes what a worker would, but leaves the template of a doorbell that workers have stored."""
 
     role = "keeper"
+    replaces_template = False
 
     def _check_queues(self) -> bool:
         return True  # it reads none
-
-    def _template(self) -> DoorbellTemplate | None:
-        store = cast("SharedStore", self.engine.store)
-        return None if store.has_doorbell() else super()._template()
 
 
 THREADS: tuple[type[Background], ...] = (

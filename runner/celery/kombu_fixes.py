@@ -85,6 +85,7 @@ class SafeChannel(redis.Channel):
     _pool: Any = None
     _all_named_at = 0.0
     _is_busy = False
+    _is_refused = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Release the connection on which kombu says hello: not every channel reads queues."""
@@ -162,6 +163,17 @@ class SafeChannel(redis.Channel):
             return True
         finally:
             self._item = None
+
+    def maybe_refresh_binding_expiry(self) -> None:
+        """Log once that the server refuses this, as one without memory does: kombu tries each second."""
+        try:
+            super().maybe_refresh_binding_expiry()
+        except self.ResponseError as error:
+            if not self._is_refused:
+                log.warning("broker.refused: %s. Trying again until it is accepted.", one_line(error))
+            self._is_refused = True
+        else:
+            self._is_refused = False
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         client = super()._create_client(asynchronous)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any, cast
 
 from celery import Celery
@@ -13,6 +14,8 @@ from runner.celery.doorbells import NODE_TASK, make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
 from runner.errors import BrokerError, RunnerError, UsageError
+from runner.execution.engine import Engine
+from runner.settings import Settings
 from runner.store.redis import layout
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.partitions import SharedStore
@@ -29,6 +32,45 @@ LIMITED = (
 )
 
 
+class Publisher:
+    """Publishes the graphs of a worker, and the template from which the store's scripts ring its queues."""
+
+    def __init__(self, app: Celery, engine: Engine, settings: Settings) -> None:
+        """Nothing is connected yet."""
+        self._app, self._engine, self._settings = app, engine, settings
+        self._store = cast("SharedStore", engine.store)
+
+    @cached_property
+    def _template(self) -> DoorbellTemplate | None:
+        """What the installed Celery writes; None where the scripts can't ring."""
+        if not pushes(self._app, self._settings):
+            return None
+        try:
+            return make_template(self._app)
+        except BrokerError:
+            raise
+        except RunnerError as error:
+            log.warning("doorbell.published: %s", error)
+            return None
+
+    def publish(self, *, replace_template: bool = True) -> None:
+        if (replace_template or not self._store.has_doorbell()) and self._template is not None:
+            self._store.install_doorbell(self._template)
+        self._engine.publish(self._engine.registry.names())
+
+    def publish_again(self) -> None:
+        """Publish what the store does not have any more: it was emptied, or started from older data."""
+        lost = self._store.lacking(self._engine.registry.names())
+        bell = not self._store.has_doorbell() and self._template is not None
+        if not (lost or bell) or layout.record(self._settings.places, self._settings.namespace):
+            return
+        names = ", ".join([*lost, *(["the template of doorbells"] if bell else [])])
+        log.warning("store.emptied: the store has lost %s, which this worker publishes again.", names)
+        if bell and self._template is not None:
+            self._store.install_doorbell(self._template)
+        self._engine.publish(lost)
+
+
 class Startup(Background):
     """Publishes the graphs and the template once; it retries until the store has them."""
 
@@ -36,6 +78,7 @@ class Startup(Background):
     role = "worker"
     app: Celery
     is_ready = False
+    replaces_template = True
 
     def prepare(self, worker: Any) -> None:
         """Keep the app, which writes the template."""
@@ -47,15 +90,11 @@ class Startup(Background):
             state.should_stop = EXIT_CONFIG
             self.finish()
             return
-        template = self._template() if pushes(self.app, self.settings) else None
-        if template is not None:
-            cast("SharedStore", self.engine.store).install_doorbell(template)
         limit = self.app.tasks[NODE_TASK].rate_limit
         if limit:
             log.warning("nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED)
-        names = self.engine.registry.names()
-        self.engine.publish(names)
-        graphs = ", ".join(names) or "none; name their modules in RUNNER_GRAPHS"
+        Publisher(self.app, self.engine, self.settings).publish(replace_template=self.replaces_template)
+        graphs = ", ".join(self.engine.registry.names()) or "none; name their modules in RUNNER_GRAPHS"
         log.info("%s.ready: graphs: %s", self.role, graphs)
         self.is_ready = True
         self.finish()
@@ -95,12 +134,3 @@ class Startup(Background):
             log.critical("queue.unreadable: %s The worker stops.", error)
             return False
         return True
-
-    def _template(self) -> DoorbellTemplate | None:
-        try:
-            return make_template(self.app)
-        except BrokerError:
-            raise
-        except RunnerError as error:
-            log.warning("doorbell.published: %s", error)
-            return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import Celery, current_app, shared_task
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Retry
 from celery.result import AsyncResult
 
 from runner.celery.config import settings_of
@@ -102,7 +102,8 @@ def run_node(self: Any) -> Next | None:
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", one_line(self.request.id), one_line(error))
-        raise Reject(str(error), requeue=False) from error
+        # Not Celery's Reject, which logs all tracebacks of the refusal.
+        raise NodeEvent("task-rejected", {"requeue": False}) from None
     if waited is not None and delivery.graph_id:
         measure_wait(engine.store, waited, delivery.graph_id)
     if delivery.retry_in is not None:

@@ -288,7 +288,8 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
 
 # -- checks ------------------------------------------------------------------------------------------
 
-FULL = 0.9
+NEARLY_FULL, FULL = 0.9, 0.99
+"""Parts of the memory limit: a full store stays a little below it, since it refuses what needs more."""
 MAX_SKEW = 1_000
 """Ms by which a clock may be wrong before the times that people see are misleading."""
 MAX_LATE_SWEEPS = 3
@@ -386,8 +387,11 @@ def _partitions(facts: Facts) -> Iterator[Check]:
 def _memory(facts: Facts) -> Iterator[Check]:
     used, limit = facts.vitals.memory, facts.vitals.memory_limit
     detail = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
+    is_full = limit and used > FULL * limit
+    problem = f"full: {detail}; starts and doorbells are refused" if is_full else ""
+    problem = problem or (detail if limit and used > NEARLY_FULL * limit else "")
     fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
-    yield from _check("memory", detail, detail if limit and used > FULL * limit else "", fix)
+    yield from _check("memory", detail, problem, fix, FAIL if is_full else WARN)
 
 
 def _password(facts: Facts) -> Iterator[Check]:
@@ -612,6 +616,7 @@ def _freezes(facts: Facts) -> Iterator[Check]:
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
+    _memory,
     _settings,
     _keys,
     _version,
@@ -619,7 +624,6 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _disk,
     _durability,
     _partitions,
-    _memory,
     _password,
     _clocks,
     _broker,

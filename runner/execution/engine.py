@@ -157,7 +157,7 @@ class Engine:
 
     def publish(self, names: Sequence[str]) -> None:
         """Publish graphs of this process, with those nested in them, and release held nodes that fit them."""
-        self._starter.publish(names)
+        self._starter.publish(names, replace=True)
         for reply in held_nodes.release(self.store, self.registry, names):
             self.ring(reply)
 

@@ -27,16 +27,20 @@ class RunStarter:
         self._store, self._registry = store, registry
         self._published: set[tuple[str, str]] = set()
 
-    def publish(self, names: Sequence[str]) -> None:
-        """Publish graphs of this process, and those nested in them, to the store."""
+    def publish(self, names: Sequence[str], *, replace: bool) -> None:
+        """Publish graphs of this process, and those nested in them, to the store.
+
+        Only a worker may `replace` those that the store has: other programs may have older code, and publish
+        once what the store lacks.
+        """
         missing = [
             plan.topology
             for name in names
             for plan in self._registry.family(name)
-            if _name_of(plan.topology) not in self._published
+            if replace or _name_of(plan.topology) not in self._published
         ]
         if missing:
-            self._store.publish(missing)
+            self._store.publish(missing, replace=replace)
             self._published.update(map(_name_of, missing))
 
     def run(
@@ -68,7 +72,7 @@ class RunStarter:
         key = own_key if own_key is not None else _checked_key(message_key)
         _check_on_end(on_end)
         if plan is not None:
-            self.publish([graph_id])
+            self.publish([graph_id], replace=False)
             if plan.for_requester and requester is None:
                 raise UsageError(
                     f"node {plan.for_requester!r} of graph {graph_id!r} is approved by a rule that excludes "
@@ -81,7 +85,7 @@ class RunStarter:
                 name or (ids.keyed(self._store.namespace, graph_id, own_key) if own_key else ""),
             ),
             graph_id=graph_id,
-            fingerprint=plan.topology.fingerprint if plan else None,
+            fingerprint=None,
             task=packed,
             invocation_state=packed_state,
             tags=packed_tags,
@@ -103,7 +107,7 @@ class RunStarter:
         """Start the child run that does the work of a claimed node, in the same partition."""
         path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
         plan, token = self._registry.get(path), claim.token
-        self.publish([outermost(path)])
+        self.publish([outermost(path)], replace=False)
         effects = run_ids.effect_name(token.run_id)
         is_keyed = effects != token.run_id
         letters = ids.keyed(effects, token.node, token.visit, claim.record.attempt) if is_keyed else ""
@@ -124,7 +128,7 @@ class RunStarter:
         if reply.word == "unknown_graph":
             # The store was emptied, or removed a graph that had no run for long.
             self._published.clear()
-            self.publish([outermost(start.graph_id)])
+            self.publish([outermost(start.graph_id)], replace=False)
             reply = self._store.start(start, ids.nonce())
         return reply
 

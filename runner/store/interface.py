@@ -232,8 +232,8 @@ class Store(Bounded, Protocol):
 
     # Graphs
 
-    def publish(self, topologies: Sequence[Topology]) -> None:
-        """Make graphs known by name; the last one published under a name is the current one."""
+    def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
+        """Make graphs known; the last of a name is the current one, without `replace` the first."""
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprint of every known graph, by name."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from runner import Status
+from runner.cli.program import runner
 from runner.errors import StoreError
+from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
+from runner.store.redis.workers import WorkerRegistry
 from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Server
@@ -167,6 +172,37 @@ def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
         consistent(site.client.engine.store, run.id)
     finally:
         room(server)
+        site.end()
+        site.client.engine.store.close()
+
+
+@pytest.mark.sample
+def test_workers_of_a_full_store_are_alive_and_log_a_line_for_each_refusal(server, tmp_path):
+    """Heartbeats go through, and the store is what doctor blames; control: other writes are refused."""
+    site, roster = Site(server.url, tmp_path), WorkerRegistry(server.url)
+    try:
+        site.ready(1, slots=1)
+        run = site.client.start("gated", "go")
+        site.starter(run)
+        site.client.start("chain", "waits for the slot")
+        site.open_gate(run)
+        no_memory(server)
+        (before,) = roster.all()
+        with pytest.raises(redis.OutOfMemoryError):
+            server.client.hset("runner:workers", "another", "{}")
+
+        wait_until(lambda: roster.all()[0].seen > before.seen, "a heartbeat is written")
+        wait_until(lambda: "doorbell.refused" in site.workers[0].output(), "a doorbell is refused")
+        metrics = {metric.name: metric.value for metric in read_metrics(server.url)}
+        done = CliRunner().invoke(runner, ["doctor", "--json"], env={"RUNNER_REDIS_URL": server.url})
+        checks = {check["name"]: check["result"] for check in json.loads(done.stdout)["checks"]}
+        assert metrics["runner_workers"] == 1
+        assert list(checks)[:2] == ["store", "memory"]
+        assert (checks["memory"], checks["workers"]) == ("fail", "pass")
+        assert "Traceback" not in site.workers[0].output()
+    finally:
+        room(server)
+        roster.close()
         site.end()
         site.client.engine.store.close()
 

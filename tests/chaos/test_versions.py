@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runner import Status
+from runner import Client, Status
+from runner.definition.registry import Registry
+from runner.store.redis.store import RedisStore
+from tests.celery.workers import LEASE
+from tests.chaos import versioned_graphs
 from tests.waiting import wait_until
 
 SLOW = 150
@@ -103,3 +107,24 @@ def test_without_the_check_a_run_goes_on_with_code_that_is_not_its_own(site):
 
     stands(run, Status.COMPLETED)
     assert run.result().results["ask"].output == ["other", "old", "yes"]
+
+
+@pytest.mark.sample
+def test_a_program_with_older_code_starts_the_graph_that_the_workers_have(site):
+    """Its runs begin on the graph that is current; control: a worker of that code makes its graph current."""
+    site.add(slots=4, **versioned("new")).wait_ready()
+    older = Registry()
+    older.add("versioned", versioned_graphs.versioned)
+    program = Client(store=RedisStore(site.url, lease=LEASE), registry=older)
+    try:
+        run = program.start("versioned", 1)
+        assert run.wait(SLOW).status is Status.INTERRUPTED
+        answer(site, run)
+        stands(run, Status.COMPLETED)
+        assert "approval" in run.result().results
+
+        current = site.client.engine.store.graphs()
+        program.engine.publish(["versioned"])
+        assert site.client.engine.store.graphs() != current
+    finally:
+        program.engine.store.close()

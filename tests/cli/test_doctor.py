@@ -66,6 +66,7 @@ CASES = [
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
     ("sweep", WARN, replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2)),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
+    ("memory", FAIL, replace(WELL, vitals=replace(VITALS, memory_limit=2_010_000))),
     ("password", WARN, replace(WELL, is_open_to_network=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
     ("clocks", WARN, replace(WELL, workers=[replace(WORKER, ahead=-3_000)])),

@@ -56,6 +56,7 @@ class Deployed(Bench):
 
     def __init__(self, opened, before: Graph) -> None:
         super().__init__(before, opened)
+        self.engine.publish(["bench"])
         self.start()
         assert self.finish().status is Status.INTERRUPTED
         self.asked = self.result().interrupts

@@ -340,7 +340,9 @@ def test_whatever_a_node_writes_counts(roomy):
         "map": fanned.build(),
     }
     for what, graph in graphs.items():
-        result = Bench(graph, roomy(RUN + 1_500)).start().finish()
+        bench = Bench(graph, roomy(RUN + 1_500))
+        bench.engine.publish(["bench"])
+        result = bench.start().finish()
         assert isinstance(result.results["a"].result, PayloadTooLarge), what
         assert "RUNNER_MAX_RUN" in str(result.results["a"].result), what
 

@@ -78,11 +78,12 @@ class MemoryStore:
 
     # Graphs
 
-    def publish(self, topologies: Sequence[Topology]) -> None:
+    def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         with self._changed:
             for topology in topologies:
                 self._database.shapes[topology.fingerprint] = topology
-                self._database.latest[topology.graph_id] = topology.fingerprint
+                if replace or topology.graph_id not in self._database.latest:
+                    self._database.latest[topology.graph_id] = topology.fingerprint
 
     def graphs(self) -> dict[str, str]:
         with self._changed:

@@ -180,15 +180,20 @@ class PartitionedStore:
 
     # Graphs
 
-    def publish(self, topologies: Sequence[Topology]) -> None:
+    def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         # First where it may run, last where it is listed: what is known can be started everywhere.
         families: dict[str, bool] = defaultdict(bool)
         for topology in topologies:
             families[outermost(topology.graph_id)] |= any(node.limits for node in topology.nodes.values())
         self._layout.allow((name for name, limited in families.items() if limited), everywhere=False)
         for partition in reversed(self._partitions):
-            partition.publish(topologies)
+            partition.publish(topologies, replace=replace)
         self._layout.allow((name for name, limited in families.items() if not limited), everywhere=True)
+
+    def lacking(self, names: Sequence[str]) -> list[str]:
+        """Return the graphs of these names that some partition does not have."""
+        lost = {name for partition in self._partitions for name in partition.lacking(names)}
+        return sorted(lost)
 
     def graphs(self) -> dict[str, str]:
         return self._first.graphs()

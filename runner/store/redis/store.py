@@ -208,18 +208,26 @@ class RedisStore:
 
     # Graphs
 
-    def publish(self, topologies: Sequence[Topology]) -> None:
+    def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         for topology in topologies:
             self._hot.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
-            self._shapes.latest[topology.graph_id] = topology.fingerprint
-            arguments = (topology.graph_id, topology.fingerprint, layout.LAYOUT)
-            if self._call("publish", *arguments)[0] == b"missing":
+            arguments = topology.graph_id, topology.fingerprint, int(replace), layout.LAYOUT
+            word, *current = self._call("publish", *arguments)
+            if word == b"missing":
                 key = self._keys.shape(topology.fingerprint)
                 with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
                     pipe.hset(key, mapping=dict(encoding.shape_fields(topology)))
                     pipe.execute()
-                self._call("publish", *arguments)
+                _, *current = self._call("publish", *arguments)
+            self._shapes.latest[topology.graph_id] = current[0].decode()
+
+    def lacking(self, names: Sequence[str]) -> list[str]:
+        """Return the graphs of these names that are not published, or not any more."""
+        if not names:
+            return []
+        known = self._redis.call("HMGET", self._keys.graphs, *names)
+        return [name for name, fingerprint in zip(names, known, strict=True) if fingerprint is None]
 
     def graphs(self) -> dict[str, str]:
         with self._redis.translated():

@@ -98,7 +98,9 @@ class Transaction:
     def has_shape(self, graph_id: str, fingerprint: str) -> bool:
         key = shape_key(fingerprint)
         is_there = self.draft.peek(key, "meta") is not None
-        self.draft.forms[key, "meta"] = "." if is_there else "^$"
+        if self.draft.guards.get("graphs", {}).get(graph_id) != fingerprint.encode():
+            # That of the current graph is there as long as the graph is current.
+            self.draft.forms[key, "meta"] = "." if is_there else "^$"
         return is_there and self.draft.topology(graph_id, fingerprint) is not None
 
     def started_by(self, graph_id: str, key: str) -> str:
