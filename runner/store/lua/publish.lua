@@ -1,7 +1,7 @@
 -- Make a stored graph shape the current one under its name.
 --
--- Keys touched: layout (set once), graphs (name -> fingerprint), g:<fingerprint> (the shape; that of the current one loses
---   its expiry, the other one gets it when no run uses it).
+-- Keys touched: layout (set once), graphs (name -> fingerprint), g:<fingerprint> (the shape; that of the
+--   current one loses its expiry, the other one gets it when no run uses it).
 -- Arguments: 6 name, 7 fingerprint, 8 "1" to replace the current shape of that name, 9 number of the layout.
 -- Words: "published", then the fingerprint of the current one; "missing" when the shape must be written first.
 -- include: settings
