@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import inspect
 import os
 import re
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import click
 import pytest
 from celery import current_app
 
+import runner.approvals
+from runner.cli import program
 from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import registry
-from runner.settings import as_broker
+from runner.settings import Settings, as_broker
 from tests.docs import blocks, provider
 from tests.integrations import openai_server
 
@@ -165,6 +169,74 @@ def test_the_glossary_has_every_word_once():
 
     assert len(words) == len(set(words))
     assert len(words) > 50
+
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PLAIN = {"completion", "config", "dev", "init", "version", "documents", "health"}
+"""Commands and modules whose names mean what they mean anywhere."""
+SETTINGS = {"alive", "flower", "log", "max", "on", "redis", "shutdown", "signing", "trace", "early"}
+"""First words of settings that are no nouns of the library; the second one says what they are about."""
+HANDLES = re.compile(r"^Async|Result$|Context$|Builder$|State$|^Client$|^Auth$")
+"""Classes of the API that hold what another word names."""
+
+
+def nouns_of_features():
+    """What the API, the commands, the settings, the routes and the audit speak of."""
+    classes = [
+        re.sub("(?<=[a-z])(?=[A-Z])", " ", name).removeprefix("Signing ")
+        for module in (runner, runner.approvals)
+        for name in module.__all__
+        if inspect.isclass(getattr(module, name)) and not HANDLES.search(name)
+    ]
+    settings = [name.split("_")[0] for name in Settings.model_fields]
+    rooms = [
+        path.stem for room in ("server/api", "audit") for path in (ROOT / "runner" / room).glob("[a-z]*.py")
+    ]
+    words = (
+        {word.lower() for word in [*classes, *settings, *program.runner.commands, *rooms]} - PLAIN - SETTINGS
+    )
+    return (words | {"dead letter"}) - {"dead"}
+
+
+def test_the_glossary_has_the_nouns_of_every_feature():
+    """A word of the API, a command, a setting or a route is explained, in the singular."""
+    found = re.findall(r"^\*\*([^*]+)\.\*\*", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    terms = {word.lower() for term in found for word in term.split(", ")}
+    nouns = nouns_of_features()
+
+    assert len(nouns) > 50
+    assert sorted(word for word in nouns if not {word, word.removesuffix("s")} & terms) == []
+
+
+def leaves(group, path=()):
+    """The commands that do something, with the groups they are in."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_command_line_has_every_command():
+    """A script's author finds each command in the table, beside those of its group."""
+    missing = []
+    for path in leaves(program.runner):
+        rows = re.findall(rf"^\| ([^|]*`runner {path[0]}\b[^|]*) \|", CLI, re.MULTILINE)
+        if not any(re.search(rf"[` ]{path[-1]}(?![\w-])", row) for row in rows):
+            missing.append(" ".join(path))
+
+    assert missing == []
+
+
+def test_the_page_of_the_command_line_has_every_setting():
+    """The table of settings has those of the code, and no others."""
+    cells = re.findall(r"^\| (`RUNNER_[^|]*) \|", CLI, re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`RUNNER_(\w+)`", cell)]
+
+    assert sorted(names) == sorted(name.upper() for name in Settings.model_fields)
 
 
 def test_the_decisions_are_numbered_dated_and_listed():
