@@ -5,6 +5,7 @@
     │   ├── DefinitionError   the graph or agent is not valid: raised when it is built
     │   ├── DataMismatch      a value does not match the type that a function declares
     │   ├── UnstorableError   a value can't be stored: raised where it was produced
+    │   ├── MissingExtra      a package of an extra is not installed; also an ImportError
     │   ├── PayloadTooLarge   a value or its run exceeds a limit: nothing of it was stored
     │   ├── ResponseError     a set of answers can't be used: none of it was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
@@ -34,6 +35,9 @@ BaseException so that `except Exception` in a tool or function can't swallow it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class RunnerError(Exception):
     """Something went wrong in the runner."""
@@ -57,6 +61,10 @@ class DataMismatch(UsageError):
 
 class UnstorableError(UsageError):
     """A value can't be stored; use JSON data, bytes or pydantic models."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """A package that this needs is not installed; it comes with an extra."""
 
 
 class PayloadTooLarge(UsageError):
@@ -152,3 +160,20 @@ class BrokerError(StoreError):
 
 class InterruptRaised(BaseException):
     """Leave user code because a question was asked; caught in one place, never by users."""
+
+
+@contextmanager
+def needs_extra(name: str, purpose: str, package: str = "celery-graph-runner") -> Iterator[None]:
+    """Import the packages of an extra inside the block: where one is missing, the error names the extra.
+
+    Raises:
+        MissingExtra: one is missing, or too old to have what is imported.
+    """
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ImportError as missing:
+        raise MissingExtra(
+            f"{missing}. For {purpose}, install the extra `{name}`: pip install '{package}[{name}]'."
+        ) from missing

@@ -13,11 +13,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from runner.errors import UsageError, needs_extra
 
-from runner.errors import UsageError
+with needs_extra("audit", "a signed audit"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 ED25519 = b"\1"
 """The type of a key in signed-note; the only one that is written and read here."""

@@ -16,14 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from runner.audit import checkpoint as notes
 from runner.audit.checkpoint import Checkpoint
 from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
-from runner.errors import UnstorableError, UsageError
+from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
+
+with needs_extra("audit", "a signed audit"):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 PARTS = ("checkpoints", "keys", "proofs")
 

@@ -13,14 +13,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from runner.audit import checkpoint as notes
 from runner.audit.export import Result, Verdict
 from runner.audit.tree import inclusion_paths, is_included, leaf_of
-from runner.errors import UnstorableError, UsageError
+from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records.codec import JSON
+
+with needs_extra("audit", "a signed audit"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"

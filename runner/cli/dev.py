@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import click
 
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import CommandError, Exit
+from runner.errors import MissingExtra
 
 if TYPE_CHECKING:
     from runner.cli.workers import WorkerProcess
@@ -97,11 +97,15 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
 
 
 def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
-    """Start the pages, and return their address; "" where they are not installed."""
-    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
-        return ""
+    """Start the pages, and return their address.
+
+    Raises:
+        MissingExtra: they are not installed.
+    """
+    from runner.cli.server import check_installed
     from runner.dev.supervised_process import SupervisedProcess
 
+    check_installed()
     log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-server-"))) / "server.log"
     log.touch()
     command = [sys.executable, "-m", "runner.server", "--port", str(port)]
@@ -129,7 +133,11 @@ def _run_worker(
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
     graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
-    pages = start_server(stack, environment, port)
+    try:
+        pages = start_server(stack, environment, port)
+    except MissingExtra as missing:
+        pages = ""
+        output.note(f"There are no pages: {missing}")
     if demo:
         from runner.client import Client
 

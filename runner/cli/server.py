@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from runner.cli.context import CommandContext, with_context
-from runner.cli.exits import CommandError, Exit
+from runner.errors import needs_extra
 
 
 @click.command()
@@ -43,13 +43,22 @@ def server(context: CommandContext, **options: Any) -> None:
     Needs the extra `server`: pip install 'celery-graph-runner[server]'. /openapi.json describes the API. To
     serve it from an application of your own, mount `runner.server.create_app()`.
     """
-    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
-        raise CommandError(
-            Exit.USAGE, "The server is not installed.", "pip install 'celery-graph-runner[server]'"
-        )
+    check_installed()
     os.environ.update(context.environment())
     command = [sys.executable, "-m", "runner.server"]
     for name, value in options.items():
         for one in value if isinstance(value, tuple) else [value]:
             command += [] if one is None else [f"--{name.replace('_', '-')}", str(one)]
     os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+
+
+def check_installed() -> None:
+    """Look for the web framework, without importing it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    with needs_extra("server", "the HTTP API and the pages"):
+        for package in ("fastapi", "uvicorn"):
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)

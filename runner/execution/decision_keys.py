@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from runner.records.proofs import Key
 
-EXTRA = "celery-graph-runner[audit]"
-
 STAMP = tuple[int, int, int]
 
 
@@ -35,12 +33,10 @@ def proofs() -> ModuleType:
     """Import what checks and makes signatures.
 
     Raises:
-        UsageError: cryptography is not installed.
+        MissingExtra: cryptography is not installed.
     """
-    try:
-        from runner.records import proofs as module  # noqa: PLC0415 - an extra, which most do without
-    except ImportError as error:
-        raise UsageError(f"signed decisions need the package cryptography: install {EXTRA!r}.") from error
+    from runner.records import proofs as module  # noqa: PLC0415 - an extra, which most do without
+
     return module
 
 
@@ -144,8 +140,5 @@ def _private(entry: Mapping[str, Any], decoded: Any) -> Ed25519PrivateKey | byte
     if entry["kty"] == "oct":
         secret: bytes = decoded(entry["k"])
         return secret
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - as in `proofs`
-        Ed25519PrivateKey,
-    )
-
-    return Ed25519PrivateKey.from_private_bytes(decoded(entry["d"]))
+    key: Ed25519PrivateKey = proofs().Ed25519PrivateKey.from_private_bytes(decoded(entry["d"]))
+    return key

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from flower import urls
-from tornado.web import HTTPError, RequestHandler
-
+from runner.errors import needs_extra
 from runner.settings import Settings
+
+with needs_extra("flower", "links from Flower to the pages"):
+    from flower import urls
+    from tornado.web import HTTPError, RequestHandler
 
 
 class RunPage(RequestHandler):

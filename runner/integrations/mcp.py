@@ -15,10 +15,11 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from mcp import Client, StdioServerParameters
-
 from runner import async_loop
-from runner.errors import DefinitionError
+from runner.errors import DefinitionError, needs_extra
+
+with needs_extra("mcp", "tools of MCP servers"):
+    from mcp import Client, StdioServerParameters
 
 Result = TypeVar("Result")
 

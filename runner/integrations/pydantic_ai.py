@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.errors import CorruptDocument, UnstorableError, UsageError
+from runner.errors import CorruptDocument, UnstorableError, UsageError, needs_extra
 from runner.integrations.framework import (
     Approved,
     Denied,
@@ -35,7 +35,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded, Visit, input_blocks
 
-try:
+with needs_extra("pydantic-ai", "PydanticAIAgent"):
     from pydantic_ai import (
         Agent,
         BinaryContent,
@@ -45,10 +45,6 @@ try:
         ToolDenied,
     )
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ToolCallPart
-except ImportError as missing:
-    raise ImportError(
-        "PydanticAIAgent needs pydantic-ai: pip install 'celery-graph-runner[pydantic-ai]'."
-    ) from missing
 
 KIND = "pydantic_ai"
 

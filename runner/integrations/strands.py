@@ -18,7 +18,7 @@ from typing import Any
 from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
-from runner.errors import CorruptDocument, DefinitionError, NodeFailed
+from runner.errors import CorruptDocument, DefinitionError, NodeFailed, needs_extra
 from runner.integrations.framework import Past, Questions, StoredMessages, check_factory, outcome_of, restored
 from runner.records import codec, failures
 from runner.records.codec import JSON
@@ -34,12 +34,10 @@ from runner.records.outcomes import (
     restorers,
 )
 
-try:
+with needs_extra("strands", "StrandsAgent"):
     import strands
     from strands import hooks
     from strands.types.exceptions import EventLoopException, SnapshotException
-except ImportError as missing:
-    raise ImportError("StrandsAgent needs Strands: pip install 'celery-graph-runner[strands]'.") from missing
 
 KIND = "strands"
 

@@ -15,25 +15,27 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    Tracer,
-    TracerProvider,
-)
-
 from runner.agent.effects import Call, CallEnd, call_observers
+from runner.errors import needs_extra
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
 from runner.records.outcomes import Failed, Interrupted, Outcome
+
+with needs_extra("otel", "OpenTelemetry"):
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import (
+        Link,
+        NonRecordingSpan,
+        Span,
+        SpanContext,
+        SpanKind,
+        Status,
+        StatusCode,
+        TraceFlags,
+        Tracer,
+        TracerProvider,
+    )
 
 ORIGINS = 1_000
 """Runs of which a process knows where they were started."""

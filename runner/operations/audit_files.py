@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import ConflictError, UsageError
+from runner.errors import ConflictError, UsageError, needs_extra
 from runner.operations.sealing import Sealing, Signer, Terms, read_signer, sealed
 from runner.store.redis.auditing import AuditLog
 
@@ -58,7 +58,8 @@ def own_key(path: Path, name: str) -> Signer:
     Raises:
         UsageError: the file can't be used.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
+    with needs_extra("audit", "the key of the audit"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
 
     if not path.exists():
         key = Ed25519PrivateKey.generate()
@@ -110,8 +111,9 @@ def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
     Raises:
         UsageError: it is none of these.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - an extra
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - as above
+    with needs_extra("audit", "the key of the audit"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - as above
 
     from runner.audit.checkpoint import read_verifier_key  # noqa: PLC0415 - as above
 

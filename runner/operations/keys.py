@@ -179,11 +179,7 @@ def _pair(*, hmac: bool) -> tuple[Entry, Entry]:
     encoded = proofs().encoded
     if hmac:
         return {"kty": "oct", "k": encoded(secrets.token_bytes(SECRET_BYTES))}, {}
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - see decision_keys
-        Ed25519PrivateKey,
-    )
-
-    key = Ed25519PrivateKey.generate()
+    key = proofs().Ed25519PrivateKey.generate()
     public = {"kty": "OKP", "crv": "Ed25519", "x": encoded(key.public_key().public_bytes_raw())}
     return public, {"d": encoded(key.private_bytes_raw())}
 

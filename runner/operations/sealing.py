@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.audit.anchors import Anchor, anchors
 from runner.audit.tree import Frontier, leaf_of
-from runner.errors import ArchiveError, CorruptDocument, UnstorableError, UsageError
+from runner.errors import ArchiveError, CorruptDocument, UnstorableError, UsageError, needs_extra
 from runner.records import audit_entries, codec
 from runner.records.codec import JSON
 from runner.records.digests import canonical
@@ -59,16 +59,11 @@ def read_signer(place: str, name: str) -> Signer:
     Raises:
         UsageError: it can't be read, or the package for it is not installed.
     """
-    try:
+    with needs_extra("audit", "RUNNER_AUDIT_KEY"):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - an extra
             Ed25519PrivateKey,
         )
         from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise UsageError(
-            "RUNNER_AUDIT_KEY is set, and the package cryptography is not installed here. Install the extra: "
-            'pip install "celery-graph-runner[audit]".'
-        ) from error
     try:
         data = Path(place).expanduser().read_bytes()
         if data.lstrip().startswith(b"{"):

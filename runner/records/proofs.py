@@ -18,17 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-from runner.errors import RunnerError, UsageError
+from runner.errors import RunnerError, UsageError, needs_extra
 from runner.records import codec, run_ids, validation
 from runner.records.approvals import OWN_KEY, Principal, Voter
 from runner.records.ballots import SKEW
 from runner.records.codec import JSON
 from runner.records.digests import canonical
+
+with needs_extra("audit", "signed decisions"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 DOMAIN = b"celery-graph-runner/decision/v2\n"
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from runner.errors import UsageError
+from runner.errors import UsageError, needs_extra
 from runner.records import validation
 from runner.records.json_form import stamp
 from runner.records.listings import checked_tags
@@ -83,12 +83,8 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def _cron(expression: str) -> Any:
-    try:
+    with needs_extra("schedules", "cron expressions"):
         from croniter import croniter  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(
-            "cron expressions need the extra `schedules`: pip install 'celery-graph-runner[schedules]'."
-        ) from error
     if len(expression.split()) != 5 or not croniter.is_valid(expression):
         raise UsageError(f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday.")
     return croniter

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from runner.errors import UsageError
+from runner.errors import UsageError, needs_extra
 from runner.records import validation
 from runner.records.listings import checked_tags
 from runner.records.run import NOTICES
@@ -182,12 +182,8 @@ def _sign(kind: Signature, secret: str, signed: bytes) -> bytes:
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:
-    try:
+    with needs_extra("audit", "signatures of the kind v1a"):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(
-            "signatures of the kind v1a need the extra `audit`: pip install 'celery-graph-runner[audit]'."
-        ) from error
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 

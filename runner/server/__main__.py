@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import uvicorn
-
-from runner.errors import RunnerError, UsageError
+from runner.errors import RunnerError, UsageError, needs_extra
 from runner.server.app import create_app
 from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key
 from runner.settings import Settings
+
+with needs_extra("server", "the HTTP API and the pages"):
+    import uvicorn
 
 
 def auth_of(name: str, api_keys: str, trusted: Sequence[str]) -> Callable[..., Any]:

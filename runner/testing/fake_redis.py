@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import fakeredis
-from fakeredis import FakeRedisConnection
-
+from runner.errors import needs_extra
 from runner.store.redis.connection import CLIENTS, OPTIONS
 from runner.store.redis.store import RedisStore
+
+with needs_extra("lua", "a store without a server", package="fakeredis"):
+    import fakeredis
+    import lupa  # type: ignore[import-untyped]  # noqa: F401 - no types; fakeredis runs scripts with it
+    from fakeredis import FakeRedisConnection
 
 SCHEME = "fakeredis"
 

@@ -7,7 +7,6 @@ fixture needs is missing, its tests are skipped on a laptop and fail where `CI` 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,10 +78,12 @@ def fake_store() -> Iterator[FakeStore]:
     does not see it. It keeps nothing on disk, has no replicas and no limit of memory, and is slower than
     a real server.
     """
-    if importlib.util.find_spec("fakeredis") is None or importlib.util.find_spec("lupa") is None:
-        absent("fake_store needs fakeredis: pip install 'fakeredis[lua]'")
-    from runner.testing import fake_redis  # noqa: PLC0415 - only those pay who use it
+    from runner.errors import MissingExtra  # noqa: PLC0415 - only those pay who use it
 
+    try:
+        from runner.testing import fake_redis  # noqa: PLC0415 - as above
+    except MissingExtra as missing:
+        absent(str(missing))
     with fake_redis.fake_store() as store:
         yield store
 

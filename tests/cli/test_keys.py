@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from runner.cli.program import runner
 from runner.errors import UsageError
-from runner.execution import decision_keys
 from runner.execution.decision_keys import DecisionKeys, SigningKey
 from runner.records.proofs import ProofRefused, verify
 
@@ -154,11 +153,3 @@ def test_a_setting_that_can_not_be_used_is_one_clear_line(keys, tmp_path, monkey
     with pytest.raises(UsageError, match="RUNNER_SIGNING_KEY names no file"):
         SigningKey.read()
     assert DecisionKeys("").read() == {}
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    """Nothing else needs it."""
-    monkeypatch.setitem(__import__("sys").modules, "runner.records.proofs", None)
-    monkeypatch.delattr("runner.records.proofs", raising=False)
-    with pytest.raises(UsageError, match=r"celery-graph-runner\[audit\]"):
-        decision_keys.proofs()

@@ -1,27 +1,171 @@
-"""An integration whose framework is not installed."""
+"""A package that is not installed: what needs it says which extra has it."""
 
 from __future__ import annotations
 
+import ast
+import json
+import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
 PROGRAM = """
-import sys
-sys.modules[{package!r}] = None
-import runner.integrations.{module}
+import importlib, json, sys
+from runner.errors import MissingExtra
+said = []
+for package, module in json.load(sys.stdin):
+    blocked = {name: sys.modules[name] for name in sys.modules if f"{name}.".startswith(f"{package}.")}
+    sys.modules |= dict.fromkeys([package, *blocked])
+    for name in [name for name in sys.modules if name.startswith("runner.") and name != "runner.errors"]:
+        del sys.modules[name]
+    try:
+        importlib.import_module(module)
+        said.append("")
+    except MissingExtra as error:
+        said.append(str(error))
+    del sys.modules[package]
+    sys.modules |= blocked
+print(json.dumps(said))
 """
 
 
+def distribution(requirement: str) -> str:
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
+def imported(node: ast.AST) -> set[str]:
+    """The packages that the import statements in a piece of code name."""
+    names = {alias.name for each in ast.walk(node) if isinstance(each, ast.Import) for alias in each.names}
+    names |= {each.module for each in ast.walk(node) if isinstance(each, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
+
+
+def blocks(tree: ast.AST) -> list[tuple[str, str, ast.With]]:
+    """The `with needs_extra(...)` of a file: the extra, the distribution that has it, the block."""
+    found = []
+    for node in ast.walk(tree):
+        call = node.items[0].context_expr if isinstance(node, ast.With) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "needs_extra":
+            package = next((ast.literal_eval(each.value) for each in call.keywords), PROJECT["name"])
+            found.append((ast.literal_eval(call.args[0]), package, node))
+    return found
+
+
+def with_theirs(names: set[str]) -> set[str]:
+    """Distributions, and what they need without an extra of theirs."""
+    lines = [
+        line for name in names for line in requires(name) or () if "extra ==" not in line and ";" not in line
+    ]
+    more = {distribution(line) for line in lines} - names
+    return with_theirs(names | more) if more else names
+
+
+BASE = with_theirs({distribution(line) for line in PROJECT["dependencies"]})
+HOMES = {
+    name: {each.lower().replace("_", "-") for each in homes}
+    for name, homes in packages_distributions().items()
+}
+FILES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))}
+
+
+def is_optional(package: str) -> bool:
+    known = package in sys.stdlib_module_names or package in {
+        "runner",
+        "pytest",
+        "_pytest",
+        "pydantic_core",
+        "billiard",
+    }
+    return not known and not HOMES.get(package, set()) & BASE
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+GUARDED = {
+    (package, module_of(path), extra if home == PROJECT["name"] else f"{home}[{extra}]")
+    for path, tree in FILES.items()
+    for extra, home, block in blocks(tree)
+    if block in tree.body
+    for package in imported(block)
+    if is_optional(package)
+}
+SERVER = {
+    package
+    for path, tree in FILES.items()
+    if path.is_relative_to(ROOT / "runner" / "server")
+    for package in imported(tree)
+    if is_optional(package) and package not in {"uvicorn", "runner"}
+}
+CASES = sorted(GUARDED | {(package, "runner.server", "server") for package in SERVER})
+
+
+def test_what_an_extra_has_is_imported_where_it_is_named():
+    """Imports of optional packages are in blocks that name the extra, as the import of `runner.server` is."""
+    unnamed = []
+    for path, tree in FILES.items():
+        for extra, home, block in blocks(tree):
+            homes = set().union(*(HOMES.get(name, set()) for name in imported(block)))
+            listed = {distribution(line) for line in EXTRAS[extra]} if home == PROJECT["name"] else {home}
+            assert homes & listed or not imported(block) - {"runner"}, path
+        guarded = {id(node) for *_, block in blocks(tree) for node in ast.walk(block)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                guarded |= {id(inside) for inside in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
+                unnamed += [(module_of(path), package) for package in imported(node) if is_optional(package)]
+
+    assert {
+        package for package in SERVER if ("runner.server.app", package) in unnamed
+    }  # what a miss looks like
+    assert [each for each in unnamed if not each[0].startswith("runner.server.")] == []
+
+
+def test_the_error_names_the_extra():
+    """Without a package the import of each module that needs it fails with the command that installs it."""
+    cases = json.dumps([(package, module) for package, module, _ in CASES])
+    command = [sys.executable, "-c", PROGRAM]
+
+    said = json.loads(subprocess.run(command, input=cases, capture_output=True, text=True, check=True).stdout)
+
+    for (package, module, extra), message in zip(CASES, said, strict=True):
+        named = extra if "[" in extra else f"celery-graph-runner[{extra}]"
+        assert f"pip install '{named}'" in message, (package, module)
+
+
 @pytest.mark.parametrize(
-    ("module", "package", "extra"),
-    [("strands", "strands", "strands"), ("pydantic_ai", "pydantic_ai", "pydantic-ai")],
+    ("package", "command", "extra"),
+    [
+        ("cryptography", ["audit", "key", "k.json"], "audit"),
+        ("croniter", ["schedules", "add", "x", "refund", "--cron", "0 9 * * *"], "schedules"),
+        ("fastapi", ["server"], "server"),
+    ],
 )
-def test_the_error_names_the_extra(module, package, extra):
-    """Without the framework the import fails with the command that installs it."""
-    program = PROGRAM.format(package=package, module=module)
+def test_a_command_names_the_extra(package, command, extra, tmp_path):
+    """A command that lacks a package says how to install it, and calls nothing a bug."""
+    program = f"import sys; sys.modules[{package!r}] = None; from runner.cli import main; sys.exit(main())"
+    environment = {**os.environ, "RUNNER_REDIS_URL": "redis://127.0.0.1:1"}
 
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
+    assert ended.returncode == 2
     assert f"pip install 'celery-graph-runner[{extra}]'" in ended.stderr
+    assert "bug" not in ended.stderr

@@ -7,12 +7,11 @@ import logging
 import pytest
 import redis
 
-from runner.errors import ArchiveError, UsageError
+from runner.errors import ArchiveError
 from runner.operations import archiving
 from runner.operations.archiving import Archiving
 from runner.records.listings import RunQuery
 from runner.store.addresses import places
-from runner.store.archive import open_archive
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
@@ -212,12 +211,3 @@ def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client)
     assert archived(archive) == set(runs)
     assert all(client.pttl(Keys(partition=f"p{run[:2]}").run(run)) > 0 for run in runs)
     store.close()
-
-
-def test_postgres_needs_its_extra(monkeypatch):
-    """Where psycopg is not installed, the error names the extra, before anything starts."""
-    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
-    monkeypatch.delitem(__import__("sys").modules, "runner.store.archive.postgres", raising=False)
-
-    with pytest.raises(UsageError, match=r"celery-graph-runner\[postgres\]"):
-        open_archive("postgresql://localhost/runs")

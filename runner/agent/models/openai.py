@@ -15,15 +15,11 @@ import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from runner.errors import ModelFault, UsageError
+from runner.errors import ModelFault, UsageError, needs_extra
 from runner.records.codec import JSON
 
-try:
+with needs_extra("openai", "OpenAIModel"):
     import openai
-except ImportError as missing:
-    raise ImportError(
-        "OpenAIModel needs the official client: pip install 'celery-graph-runner[openai]'."
-    ) from missing
 
 STOP_REASONS = {
     "stop": "end_turn",

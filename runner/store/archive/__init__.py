@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.errors import UsageError
 from runner.records.codec import JSON
 from runner.records.json_form import milliseconds
 from runner.records.listings import Page, RunQuery, RunSummary
@@ -66,20 +65,15 @@ def open_archive(place: str) -> Archive:
     """Open what RUNNER_ARCHIVE names: a folder, or a Postgres database by its URL. Nothing is connected yet.
 
     Raises:
-        UsageError: the package for Postgres is not installed.
+        MissingExtra: the package for Postgres is not installed.
     """
     # Imported here: few programs need either.
     if not place.startswith(POSTGRES):
         from runner.store.archive.folder import FolderArchive  # noqa: PLC0415 - see above
 
         return FolderArchive(place)
-    try:
-        from runner.store.archive.postgres import PostgresArchive  # noqa: PLC0415 - see above
-    except ImportError as error:
-        raise UsageError(
-            "RUNNER_ARCHIVE names a Postgres database, and psycopg is not installed here. "
-            'Install the extra: pip install "celery-graph-runner[postgres]".'
-        ) from error
+    from runner.store.archive.postgres import PostgresArchive  # noqa: PLC0415 - see above
+
     return PostgresArchive(place)
 
 

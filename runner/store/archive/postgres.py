@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.types.json import Jsonb
-
-from runner.errors import ArchiveError, UsageError
+from runner.errors import ArchiveError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import Page, RunQuery, RunSummary, cut, place_of
 from runner.records.run import Status
 from runner.store.archive import ArchivedRun, run_inside
+
+with needs_extra("postgres", "an archive in Postgres"):
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.types.json import Jsonb
 
 TIMEOUT = 10
 """Seconds for a connection; no statement is limited, since a large run takes its time."""
