@@ -141,6 +141,10 @@ class Settings(BaseSettings):
         default="",
         description="a random text that all processes of the server share; without it a form is good for one",
     )
+    proxy_secret: str = Field(
+        default="",
+        description="a text that the proxy in front of the server sends in X-Proxy-Secret beside each login",
+    )
     server_url: str = Field(
         default="",
         description="the address at which people open the server, for links to a run or a question",

@@ -27,7 +27,18 @@ from runner.errors import needs_extra
     "--trusted",
     multiple=True,
     metavar="NETWORK",
-    help="Where the proxy is, such as 10.0.0.0/8; may be repeated (default: this machine).",
+    help="Where the proxy is, such as 10.0.0.0/8, or unix; may be repeated (default: this machine).",
+)
+@click.option(
+    "--role-of",
+    multiple=True,
+    metavar="GROUP=ROLE",
+    help="The role of a group that the proxy names; may be repeated (default: none).",
+)
+@click.option(
+    "--roles-header",
+    metavar="NAME",
+    help="A header with roles, which the proxy must set or delete (default: none).",
 )
 @click.option("--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none).")
 @click.option(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.errors import RunnerError, UsageError, needs_extra
+from runner.server.access import GRANTS
 from runner.server.app import create_app
 from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key
 from runner.settings import Settings
@@ -18,8 +19,8 @@ with needs_extra("server", "the HTTP API and the pages"):
     import uvicorn
 
 
-def auth_of(name: str, api_keys: str, trusted: Sequence[str]) -> Callable[..., Any]:
-    """Return the way to tell who calls that the options name.
+def auth_of(name: str, api_keys: str, **proxy: Any) -> Callable[..., Any]:
+    """Return the way to tell who calls that the options name; `proxy` has those of `ProxyHeaders`.
 
     Raises:
         UsageError: there is no such way, or the object can't be imported.
@@ -27,7 +28,7 @@ def auth_of(name: str, api_keys: str, trusted: Sequence[str]) -> Callable[..., A
     if name == "local":
         way: Callable[..., Any] = Local()
     elif name == "proxy":
-        way = ProxyHeaders(trusted=trusted) if trusted else ProxyHeaders()
+        way = ProxyHeaders(**{option: value for option, value in proxy.items() if value})
     else:
         module, colon, attribute = name.partition(":")
         try:
@@ -39,6 +40,21 @@ def auth_of(name: str, api_keys: str, trusted: Sequence[str]) -> Callable[..., A
     return ApiKeys(api_keys, then=way) if api_keys else way
 
 
+def roles_of(pairs: Sequence[str]) -> dict[str, list[str]]:
+    """Read `--role-of`: the roles of each group.
+
+    Raises:
+        UsageError: one is not GROUP=ROLE, or names no role.
+    """
+    roles: dict[str, list[str]] = {}
+    for pair in pairs:
+        group, _, role = pair.rpartition("=")
+        if not group or role not in GRANTS:
+            raise UsageError(f"--role-of {pair!r} is not GROUP=ROLE; the roles are {', '.join(GRANTS)}.")
+        roles.setdefault(group, []).append(role)
+    return roles
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until the process is asked to stop."""
     parser = argparse.ArgumentParser(prog="runner server")
@@ -47,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--auth", default="local")
     parser.add_argument("--api-keys", default="")
     parser.add_argument("--trusted", action="append", default=[])
+    parser.add_argument("--role-of", action="append", default=[])
+    parser.add_argument("--roles-header", default="")
     parser.add_argument("--new-key", default="")
     parser.add_argument("--role", action="append", default=[])
     options = parser.parse_args(arguments)
@@ -60,7 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"with --auth local everybody may do everything, so it is not served on {options.host}. Name "
                 "another --auth: proxy, or MODULE:OBJECT."
             )
-        app = create_app(Settings(), auth_of(options.auth, options.api_keys, options.trusted))
+        settings = Settings()
+        proxy = {
+            "trusted": options.trusted,
+            "role_of": roles_of(options.role_of),
+            "roles": options.roles_header,
+            "secret": settings.proxy_secret,
+        }
+        app = create_app(settings, auth_of(options.auth, options.api_keys, **proxy))
     except RunnerError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 2

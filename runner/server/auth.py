@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from runner.server.access import GRANTS, Person
 from runner.server.problems import Problem
 
 log = logging.getLogger(__name__)
+
+UNIX = "unix"
+"""The name of a socket file among networks: who connects by it has no address."""
 
 PREFIX = "rk_"
 """How an API key begins, so that scanners of secrets find one that was published."""
@@ -36,6 +39,17 @@ class Local:
 
     NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
+    PROXIES = (
+        "forwarded",
+        "via",
+        "x-real-ip",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "cf-connecting-ip",
+    )
+    """Headers that proxies set; a browser on this machine sends none of them."""
+
     def __init__(self, name: str = "") -> None:
         """`name` is who decides; without it the user of this process."""
         self._person = Person(Principal(name or getpass.getuser()), frozenset(GRANTS))
@@ -44,7 +58,7 @@ class Local:
         """Return the user of this process, for a request of this machine."""
         host = request.url.hostname or ""
         client = request.client.host if request.client else "127.0.0.1"
-        proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for"))
+        proxied = any(name in request.headers for name in self.PROXIES)
         if host not in self.NAMES or proxied or not is_loopback(client):
             raise Problem(
                 403, "This server is for its own machine only; set another `auth` to serve others, too."
@@ -54,27 +68,41 @@ class Local:
 
 def is_loopback(host: str) -> bool:
     """Whether an address is of this machine; a socket file has none."""
+    address = _address(host)
+    return host in {"", "localhost"} if address is None else address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Read an address; one of IPv4 that a socket of IPv6 writes as ::ffff:10.1.2.3 is that of IPv4."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return host in {"", "localhost"}
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeaders:
     """Who a proxy in front says, which has checked the login.
 
-    `user`, `groups` and `roles` are names of headers, the latter two with commas between their values;
-    `default_roles` has everybody. Headers count only from `trusted` networks, for anybody else could write
-    them. `issuer` is who vouches for the names.
+    `user` and `groups` are names of headers, the latter with commas between its values; names are UTF-8.
+    Headers count only from `trusted` networks, for anybody else could write them; "unix" trusts a socket
+    file. With a `secret` they count only beside it, in the header `secret_header`. `issuer` is who vouches
+    for the names.
+
+    `default_roles` has everybody, `role_of` has by group the roles of its members. `roles` names a header of
+    roles; only for a proxy that deletes it from what clients send, which most do not.
     """
 
     user: str = "x-forwarded-user"
     groups: str = "x-forwarded-groups"
-    roles: str = "x-forwarded-roles"
+    roles: str = ""
     trusted: Collection[str] = ("127.0.0.0/8", "::1/128")
     issuer: str = ""
     default_roles: Collection[str] = ()
+    role_of: Mapping[str, Collection[str]] = field(default_factory=dict)
+    secret: str = ""
+    secret_header: str = "x-proxy-secret"  # noqa: S105 - a name
 
     def __post_init__(self) -> None:
         """Check the networks.
@@ -84,29 +112,51 @@ class ProxyHeaders:
         """
         for network in self.trusted:
             try:
-                ipaddress.ip_network(network)
+                _ = network == UNIX or ipaddress.ip_network(network)
             except ValueError as error:
                 raise UsageError(
-                    f"trusted has {network!r}, which is no network such as 10.0.0.0/8."
+                    f"trusted has {network!r}, which is no network such as 10.0.0.0/8, nor {UNIX!r}."
                 ) from error
 
     def __call__(self, request: Request) -> Person | None:
-        """Return who the headers name."""
-        name = request.headers.get(self.user, "")
+        """Return who the headers name.
+
+        Raises:
+            Problem: they can't be those of the proxy, or one is there twice.
+        """
+        name = _header(request, self.user)
         if not name:
             return None
         if not self._is_trusted(request.client.host if request.client else ""):
             raise Problem(403, "The headers of a login come from an address that is not trusted.")
-        roles = {*self.default_roles, *_listed(request.headers.get(self.roles, ""))}
-        groups = frozenset(_listed(request.headers.get(self.groups, "")))
+        if self.secret and not same(_header(request, self.secret_header), self.secret):
+            raise Problem(403, f"The headers of a login come without the secret in {self.secret_header}.")
+        groups = frozenset(_listed(_header(request, self.groups)))
+        roles = {*self.default_roles, *(_listed(_header(request, self.roles)) if self.roles else ())}
+        for group in groups & self.role_of.keys():
+            roles |= {*self.role_of[group]}
         return Person(Principal(name, self.issuer), frozenset(roles), groups)
 
     def _is_trusted(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return any(address in ipaddress.ip_network(network) for network in self.trusted)
+        address = _address(host)
+        if address is None:
+            return not host and UNIX in self.trusted
+        return any(address in ipaddress.ip_network(network) for network in self.trusted if network != UNIX)
+
+
+def _header(request: Request, name: str) -> str:
+    """Return a header that a proxy sets; "" where there is none.
+
+    Raises:
+        Problem: there are two, of which the client has sent one, or it is not UTF-8.
+    """
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Problem(400, f"The header {name} is there twice; the proxy must delete what clients send.")
+    try:
+        return "".join(values).encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise Problem(400, f"The header {name} is not UTF-8.") from None
 
 
 def _listed(text: str) -> Iterable[str]:
@@ -157,7 +207,8 @@ class ApiKeys:
             self._changed = changed
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"the API keys in {self._path} can't be read: {error!r}. `runner server new-key` writes them."
+                f"the API keys in {self._path} can't be read: {error!r}. The file is a JSON list of "
+                "entries as `runner server --new-key NAME` prints them."
             ) from error
 
     def _person(self, entry: Mapping[str, Any]) -> Person:

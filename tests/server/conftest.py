@@ -113,9 +113,11 @@ def site(redis_url):
 class Served:
     """The application on a port of this machine, by uvicorn in a thread."""
 
-    def __init__(self, app, port):
+    def __init__(self, app, port=0, uds=None):
         self.url = f"http://127.0.0.1:{port}"
-        self._server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, host="127.0.0.1", port=port, uds=uds, log_level="warning")
+        )
         self._server.config.timeout_graceful_shutdown = 1
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

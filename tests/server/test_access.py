@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 import redis
 from fastapi import APIRouter, Request
@@ -10,9 +11,11 @@ from fastapi.testclient import TestClient
 from runner.errors import UsageError
 from runner.server import ApiKeys, Local, Problem, ProxyHeaders, create_app
 from runner.server import app as application
+from runner.server.__main__ import main, roles_of
 from runner.server.app import permission_of, routes
 from runner.server.auth import new_key
 from runner.settings import Settings
+from tests.server.conftest import Served
 
 
 def filled(path):
@@ -189,7 +192,9 @@ def test_local_serves_its_own_machine(redis_url):
     assert called(None, redis_url, base="http://127.0.0.1:8000") == 200
     assert called(Local(), redis_url, client=("10.0.0.5", 1)) == 403
     assert called(Local(), redis_url, base="http://rebound.example") == 403
-    assert called(Local(), redis_url, **{"X-Forwarded-For": "10.0.0.5"}) == 403
+    assert called(Local(), redis_url, client=("::ffff:127.0.0.1", 1)) == 200
+    for name in Local.PROXIES:
+        assert called(Local(), redis_url, **{name: "10.0.0.5"}) == 403, name
 
 
 def test_headers_count_from_the_proxy_only(redis_url):
@@ -202,6 +207,82 @@ def test_headers_count_from_the_proxy_only(redis_url):
     assert called(auth, redis_url, client=("10.0.0.9", 1)) == 401
     with pytest.raises(UsageError, match="everywhere"):
         ProxyHeaders(trusted=["everywhere"])
+
+
+def named(auth, headers=(), client=("127.0.0.1", 1)):
+    """Return who calls by some headers, given as pairs of bytes; a status where they are refused."""
+    scope = {"type": "http", "headers": [(b"x-forwarded-user", b"ana"), *headers], "client": client}
+    try:
+        return auth(Request(scope))
+    except Problem as problem:
+        return problem.status
+
+
+def test_a_caller_gets_no_role_by_a_header():
+    """Roles are those of the groups that the proxy names; a header of roles counts only by its name."""
+    auth = ProxyHeaders(role_of={"finance": ["approver"], "ops": ["operator", "viewer"]})
+    claims = [(b"x-forwarded-roles", b"admin"), (b"x-forwarded-groups", b"finance, staff")]
+
+    assert named(auth, claims).roles == {"approver"}
+    assert named(auth, [(b"x-forwarded-groups", b"ops,finance")]).roles == {"approver", "operator", "viewer"}
+    assert named(ProxyHeaders(roles="x-forwarded-roles"), claims).roles == {"admin"}
+
+
+@pytest.mark.parametrize("name", [b"x-forwarded-user", b"x-forwarded-groups", b"x-forwarded-roles"])
+def test_a_header_that_is_there_twice_is_refused(name):
+    """One of them is the client's, whichever comes first; the control has it once."""
+    auth = ProxyHeaders(roles="x-forwarded-roles")
+    header = (name, b"root")
+
+    assert named(auth, [header, header]) == 400
+    assert named(auth, [header] if b"user" not in name else []).principal.sub == "ana"
+
+
+def test_a_name_is_read_as_utf_8():
+    """As an OpenID provider and the directory write it, so that it is one person; nothing else is a name."""
+    auth = ProxyHeaders(user="remote-user")
+
+    assert named(auth, [(b"remote-user", "José".encode())]).principal.sub == "José"
+    assert named(auth, [(b"remote-user", "José".encode("latin-1"))]) == 400
+
+
+def test_a_proxy_is_trusted_by_its_address_or_its_socket(site, tmp_path):
+    """An IPv4 address as an IPv6 socket writes it, and a socket file only where it is named."""
+    private, unix = ProxyHeaders(trusted=["10.0.0.0/8"]), ProxyHeaders(trusted=["unix"])
+
+    assert named(private, client=("::ffff:10.1.2.3", 1)).principal.sub == "ana"
+    assert named(private, client=("::ffff:192.0.2.1", 1)) == 403
+    assert named(private, client=None) == 403
+    assert named(unix) == 403
+    path = str(tmp_path / "server.sock")
+    site.app.state.auth = ProxyHeaders(trusted=["unix"], default_roles=["viewer"])
+    with (
+        Served(site.app, uds=path),
+        httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://runner.example") as http,
+    ):
+        assert http.get("/v1/runs", headers={"X-Forwarded-User": "ana"}).status_code == 200
+        site.app.state.auth = ProxyHeaders(default_roles=["viewer"])
+        assert http.get("/v1/runs", headers={"X-Forwarded-User": "ana"}).status_code == 403
+
+
+def test_a_proxy_can_show_a_secret():
+    """Without it, or with another one, whoever reaches the server names nobody."""
+    auth = ProxyHeaders(secret="s3cret")
+
+    assert named(auth, [(b"x-proxy-secret", b"s3cret")]).principal.sub == "ana"
+    assert named(auth, [(b"x-proxy-secret", b"guess")]) == 403
+    assert named(auth) == 403
+
+
+def test_the_command_line_gives_groups_their_roles(capsys):
+    """GROUP=ROLE, several for a group; what is no role ends the server before it listens."""
+    assert roles_of(["finance=approver", "a=b=viewer", "finance=viewer"]) == {
+        "finance": ["approver", "viewer"],
+        "a=b": ["viewer"],
+    }
+    for wrong in ("finance", "=viewer", "finance=boss"):
+        assert main(["--auth", "proxy", "--role-of", wrong]) == 2
+        assert "GROUP=ROLE" in capsys.readouterr().err
 
 
 def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_path):
