@@ -150,7 +150,8 @@ class Run:
         failed node that is named, run again in the same visit: same idempotency key, so `once()` and
         an agent's conversation continue where they were, and withdrawn questions are asked again. A node
         that ran without the output of one that failed runs once more when that has completed. Limits
-        of executions and of time count from zero. Child runs continue with their parent.
+        of executions and of time count from zero. Child runs continue with their parent. Where the last
+        node completed while the run was being stopped, no node runs and the run is completed.
 
         Raises:
             NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run

@@ -177,12 +177,12 @@ def dependents(topology: Topology, past: Mapping[VisitKey, SettledVisit], key: V
 
 
 def retry(engine: Engine, run_id: str, node: str | None = None) -> list[str]:
-    """Continue an ended run; return the nodes that run again.
+    """Continue an ended run; return the nodes that run again: none where all had completed as it was stopped.
 
     Raises:
         NotFoundError: there is no such run or node.
         UsageError: the node has not failed, or the run is part of another run.
-        ConflictError: the run has not ended, has completed, or has nothing left to do.
+        ConflictError: the run has not ended, or has completed.
     """
     names, reply = write_retry(engine.store, run_id, node)
     engine.ring(reply)
@@ -221,7 +221,7 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
     after = records.nodes.get(AFTER_GRAPH, NodeRecord())
-    if not set(running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
+    if records.failed and not set(running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
         return []
     records, children = _with_children(store, records)
     undone = undone_entries(snapshot, replay, records.nodes)

@@ -144,7 +144,7 @@ def test_a_row_has_eight_nodes(place):
 
 
 def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
-    """A monitor sees each node received, started and done, in order, with the task before as its parent."""
+    """A monitor, and the log, show each node received, started and done, in order, after the task before."""
     with following(place, Recording) as state:
         run = place.client.start("line", "go")
         open_gate(place, run, "n0")
@@ -163,6 +163,9 @@ def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
     assert {(task.name.partition("/")[0], task.args, task.result) for task in shown} == {
         ("line", "visit=1 attempt=1", "None")
     }
+    # Children of a prefork pool log what their tasks return; other pools leave that to the main process.
+    lines = [line for line in place.workers[-1].output().splitlines() if f"{run.id}." in line]
+    assert {line.rpartition(": ")[2] for line in lines if "succeeded in" in line} <= {"None"}
 
 
 def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):

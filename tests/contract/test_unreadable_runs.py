@@ -51,6 +51,21 @@ def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, clie
         rung_after_a_loss(store, clock, client)
 
 
+@pytest.mark.parametrize("member", [b"garbage", b"node|00run", b"node|\xff|a"])
+def test_what_is_no_timer_is_a_dead_letter(store, clock, client, redis_url, member):
+    """An entry that no version could have written is deleted by name, and a node beside it is rung."""
+    worker = ManualWorker(store)
+    run_id = worker.start(shape("a"))
+    client.zadd(Keys().timers, {member: 1})
+    clock.advance(60)
+
+    assert [bell.run_id for bell in store.sweep().doorbells] == [run_id]
+
+    assert client.zscore(Keys().timers, member) is None
+    (letter,) = DeadLetters(redis_url).all()
+    assert repr(member) in letter.reason
+
+
 def test_a_timer_that_keeps_failing_is_a_dead_letter_and_heals(store, clock, client, redis_url):
     """After some failures there is one dead letter; doctor knows the run; a repaired run continues."""
     broken, record, _ = rung_after_a_loss(store, clock, client)

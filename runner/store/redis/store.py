@@ -722,7 +722,12 @@ class RedisStore:
         doorbells: list[Doorbell] = []
         fired: list[tuple[str, str]] = []
         for member in due:
-            reply = self._ring_due(member.decode(), moved.decode(), failed=failing == b"1")
+            name = sweeping.name_of(member)
+            if name is None:
+                drop = functools.partial(sweeping.drop_malformed, member=member)
+                self._transactions.run("sweep", drop, room=True)
+                continue
+            reply = self._ring_due(name, moved.decode(), failed=failing == b"1")
             doorbells += reply.doorbells
             fired += reply.fired
         left = limit if ended == b"1" else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from runner import scheduler
@@ -16,6 +17,23 @@ LONGEST_DELAY_MS, FAILURES = 300_000, 5
 """How long a timer that fails is put off at most, and how often it fails before there is a dead letter."""
 
 TIMERS, FAILING = "timers", "failing"
+
+
+def name_of(member: bytes) -> str | None:
+    """Return the name of a timer: its kind, a run and a key, with "|" between; None for what is none."""
+    with contextlib.suppress(UnicodeDecodeError):
+        name = member.decode()
+        return name if name.count("|") >= 2 else None
+    return None
+
+
+def drop_malformed(step: Transaction, member: bytes) -> Reply:
+    """Delete what is no timer, with a dead letter."""
+    step.draft.command("ZREM", TIMERS, member)
+    step.write_dead_letter(
+        "", "", 0, f"{member!r} is no timer and was deleted: only this library writes there"
+    )
+    return Reply("malformed")
 
 
 def ring(step: Transaction, member: str, moved: str, *, failed: bool) -> Reply:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from runner.definition.model import MapSpec
-from runner.errors import UsageError
+from runner.errors import ConflictError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_fork, write_retry
+from runner.records.run import Status
 from runner.store.interface import Reply, Store
 from runner.testing.contract.manual_worker import ManualWorker, rung, saved, shape, word_of
 
@@ -138,6 +139,34 @@ class RecoveryContract:
         assert list(claim.inputs) == [("a", 2, "a2")]
         worker.settle(claim.token, "b2", "10")
         assert [name for name, _, _ in worker.claim(run_id, "a", 3).inputs] == ["b"]
+
+    @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+    def test_a_run_that_was_stopped_at_its_last_node_is_completed(
+        self, worker: ManualWorker, store: Store, *, nested: bool
+    ) -> None:
+        """A node that ends while its run is cancelled is recorded; a retry completes the run with it."""
+        run_id = worker.start("a")
+        inner = worker.start(shape("x", name="in"), parent=worker.token(run_id, "a")) if nested else run_id
+        last = worker.token(inner, "x" if nested else "a")
+        store.cancel(run_id, "enough")
+        worker.settle(last, "done")
+        if nested:
+            worker.sweep()
+        assert worker.read(inner).record.status is Status.CANCELLED
+
+        names, reply = write_retry(store, run_id)
+
+        assert (names, rung(reply)) == ((["a"], ["a.1.1"]) if nested else ([], []))
+        if nested:
+            claim = worker.claim(run_id, "a")
+            assert claim.child is not None
+            assert (claim.child.record.run_id, claim.child.outputs) == (inner, {("x", 1): "done"})
+            worker.settle(claim.token)
+        assert worker.read(inner).record.status is Status.COMPLETED
+        assert worker.read(run_id).record.status is Status.COMPLETED
+        assert worker.read(inner).outputs[last.node, 1] == "done"
+        with pytest.raises(ConflictError, match="has completed"):
+            write_retry(store, run_id)
 
     def test_limits_start_over(self, worker: ManualWorker, store: Store) -> None:
         """A run that reached its limit of executions or of time has the same limit again."""
