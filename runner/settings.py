@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -25,6 +27,14 @@ from runner.store.redis.keys import NAMESPACE
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 STORES = frozenset({"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"})
 """The schemes of `redis_url`."""
+
+BROKERS = frozenset(
+    {"redis", "rediss", "unix", "sentinel", "valkey", "valkeys", "amqp", "amqps", "pyamqp", "memory"}
+)
+"""The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
+
+SECRETS = ("redis_url", "broker_url", "archive", "server_secret")
+"""Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
 
 DAY = 86_400.0
 CENTURY = 36_525 * DAY
@@ -202,6 +212,10 @@ class Settings(BaseSettings):
                     raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
         elif url and "://" not in url:
             raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
+        elif url and url.partition("://")[0].partition("+")[0] not in BROKERS:
+            raise PydanticCustomError(
+                "broker", "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ (amqp://)"
+            )
         return url
 
     @field_validator("partitions")
@@ -306,8 +320,27 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put pyproject.toml after the environment."""
-        return init_settings, env_settings, dotenv_settings, PyprojectTomlConfigSettingsSource(settings_cls)
+        """Put files of secrets behind the variables themselves, and pyproject.toml after the environment."""
+        pyproject = PyprojectTomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, SecretFiles(settings_cls), dotenv_settings, pyproject
+
+
+class SecretFiles(PydanticBaseSettingsSource):
+    """Secrets in files, as containers get them: RUNNER_REDIS_URL_FILE=/run/secrets/redis_url."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 - pydantic-settings' signature
+        """Return the content of the setting's file, None where none is named."""
+        variable = f"RUNNER_{field_name.upper()}_FILE"
+        path = os.environ.get(variable, "") if field_name in SECRETS else ""
+        try:
+            return (Path(path).read_text(encoding="utf-8").strip() if path else None), field_name, False
+        except (OSError, UnicodeError) as error:
+            raise UsageError(f"{path}, which {variable} names, can't be read: {error}.") from error
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the settings that files give."""
+        values = {name: self.get_field_value(None, name)[0] for name in SECRETS}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _first_problem(error: ValidationError) -> str:

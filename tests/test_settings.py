@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from runner import Client
+from runner.cli.program import runner
 from runner.errors import UsageError
 from runner.settings import Settings
 
@@ -40,6 +42,11 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
         ("REDIS_URL", "http://:secret@localhost", "give a URL such as redis://localhost:6379/0."),
         ("ARCHIVE", "s3://secret", "give a folder, or a URL such as postgresql://localhost/runs."),
         ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
+        (
+            "BROKER_URL",
+            "sqs://key:secret@",
+            "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ",
+        ),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(monkeypatch, name, value, says):
@@ -53,6 +60,30 @@ def test_a_setting_that_makes_no_sense_is_refused(monkeypatch, name, value, says
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_a_secret_may_be_in_a_file(monkeypatch, tmp_path):
+    """A container's secret is a file: a variable names it, and the setting's own variable counts more."""
+    file = tmp_path / "redis_url"
+    file.write_text("redis://:secret@redis:6379/0\n")
+    monkeypatch.setenv("RUNNER_REDIS_URL_FILE", str(file))
+
+    assert Settings().redis_url == "redis://:secret@redis:6379/0"
+    shown = CliRunner().invoke(runner, ["config", "show", "--origin"])
+    assert "RUNNER_REDIS_URL\tredis://:***@redis:6379/0\tenvironment" in shown.stdout
+    assert "not a setting" not in shown.stderr
+    monkeypatch.setenv("RUNNER_REDIS_URL", "redis://other")
+    assert Settings().redis_url == "redis://other"
+
+
+def test_a_secret_s_file_that_can_not_be_read_is_named(monkeypatch, tmp_path):
+    """No program goes on with the default instead."""
+    monkeypatch.setenv("RUNNER_SERVER_SECRET_FILE", str(tmp_path / "none"))
+
+    with pytest.raises(
+        UsageError, match=r"none, which RUNNER_SERVER_SECRET_FILE names, can't be read: .*No such"
+    ):
+        Settings()
 
 
 @pytest.mark.slow

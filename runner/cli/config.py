@@ -55,6 +55,8 @@ def effective_settings(context: CommandContext) -> list[Setting]:
     """List all settings with their origin, URLs without passwords."""
     flags = {name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None}
     sources: dict[str, Mapping[str, Any]] = {"flag": flags, **_sources()}
+    variables = sources["environment"]
+    sources["environment"] = {**variables, **{name.removesuffix("_file"): "" for name in variables}}
     values = {name: getattr(context.settings, name) for name in type(context.settings).model_fields}
     return [
         Setting(
@@ -68,9 +70,9 @@ def effective_settings(context: CommandContext) -> list[Setting]:
 
 def unknown_settings() -> list[str]:
     """List the names that look like settings and are not, with what was probably meant."""
-    from runner.settings import Settings
+    from runner.settings import SECRETS, Settings
 
-    known = list(Settings.model_fields)
+    known = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
     problems = []
     for source, names in _sources().items():
         for name in sorted(set(names) - set(known)):

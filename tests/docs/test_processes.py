@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -157,6 +158,20 @@ def test_the_image_has_no_local_settings():
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
     assert {".env", ".git", ".venv", ".runner", "**/__pycache__"} <= set(ignored)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_of_systemd_is_valid(tmp_path):
+    """No fault is found in it, and it lets a worker finish its nodes."""
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```ini\n(\[Unit\].*?)```", page, re.DOTALL)
+    unit = tmp_path / "runner-worker.service"
+    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], check=False, capture_output=True)
+
+    assert (verified.returncode, verified.stderr) == (0, b"")
+    assert "\nKillMode=mixed\n" in text
+    assert int(re.search(r"TimeoutStopSec=(\d+)", text)[1]) > Settings.model_fields["shutdown_grace"].default
 
 
 def test_flower_is_installed_with_its_extra():
