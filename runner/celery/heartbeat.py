@@ -141,8 +141,11 @@ class Heartbeat(Background):
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
             return False
         active = list(state.active_requests)
-        nodes = Counter(one.delivery_info["routing_key"] for one in active if one.type == NODE_TASK)
-        now = {"busy": len(active), "executing": nodes, "stopping": round(elapsed, 3)}
+        nodes = [one for one in active if one.type == NODE_TASK]
+        queues = Counter(one.delivery_info["routing_key"] for one in nodes)
+        longest = time.time() - min((one.time_start or math.inf for one in nodes), default=math.inf)
+        now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
+        now["stopping"] = round(elapsed, 3)
         description = {**self._description, **now}
         self._workers.enter(description, time.time_ns() // 1_000_000)
         self._due = time.monotonic() + EVERY

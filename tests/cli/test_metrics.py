@@ -6,11 +6,14 @@ import json
 import re
 
 import pytest
+import redis
 
 from runner.celery.measuring import spent
 from runner.records.outcomes import Succeeded
+from runner.store.redis.connection import RedisConnection
 from runner.store.redis.measurements import ANSWER, BOUNDS, NODE, QUEUE_WAIT, Collector, increments, spending
 from runner.store.redis.store import RedisStore
+from runner.store.redis.workers import Worker, WorkerRegistry, described
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
 
@@ -130,3 +133,45 @@ def test_a_worker_measures_what_an_execution_has_spent():
         "cost": 0.5,
     }
     assert spent(Succeeded(None, None, {"totalTokens": 45}), {}) == {}
+
+
+def test_what_waits_and_what_expires_is_measured(call, store, fake_store):
+    """How long the first ready node of a queue waits, and how many questions expire within some time."""
+    Bench(wired({"a": ident}, a={"queue": "gpu"}).build(), lambda _: store).start()
+    ask = wired({"ask": lambda ctx: ctx.interrupt("ok?", expires_in=7200)}).build()
+    other = Bench(ask, lambda _: store)
+    other.engine.publish(["bench"])
+    other.start().finish()
+    numbers = samples(call, fake_store.url)
+
+    assert 0 <= numbers['runner_ready_oldest_seconds{queue="runner/gpu"}'] < 60
+    assert numbers['runner_questions_expiring{within="1h"}'] == 0
+    assert numbers['runner_questions_expiring{within="1d"}'] == 1
+    assert numbers["runner_runs_unserved{}"] == 1
+
+
+def test_workers_say_how_long_their_nodes_run_and_how_wrong_their_clocks_are(call, store, fake_store):
+    """The longest node and the largest difference count, of those that live."""
+    roster = WorkerRegistry(fake_store.url)
+    now = roster.now()
+    for name, longest, ahead in (("a", 5.0, 0), ("b", 90.0, -7_000)):
+        roster.enter(described(Worker(name, 1, slots=1, longest=longest)), now + ahead)
+    numbers = samples(call, fake_store.url)
+    roster.close()
+
+    assert numbers["runner_executing_oldest_seconds{}"] == 90
+    assert 6.5 < numbers["runner_clock_skew_seconds{}"] < 60
+    assert numbers["runner_workers{}"] == 2
+
+
+def test_the_memory_of_the_store_is_measured(call, redis_url):
+    """What it uses and what it may, by server; a limit of 0 is none."""
+    with redis.Redis.from_url(redis_url) as client:
+        place = RedisConnection(redis_url).place
+        client.config_set("maxmemory", "200mb")
+        numbers = samples(call, redis_url)
+        client.config_set("maxmemory", "0")
+
+    assert numbers[f'runner_store_memory_limit_bytes{{server="{place}"}}'] == 200 * 1024**2
+    assert 0 < numbers[f'runner_store_memory_bytes{{server="{place}"}}'] < 200 * 1024**2
+    assert samples(call, redis_url)[f'runner_store_memory_limit_bytes{{server="{place}"}}'] == 0

@@ -56,11 +56,11 @@ def test_metrics_are_prometheus_text(call, fake_store):
     lines = call("metrics", url=fake_store.url).stdout.splitlines()
     numbers = [line for line in lines if not line.startswith("#")]
 
-    assert all(re.fullmatch(r'[a-z_]+(\{[a-z]+="[a-z_]+"\})? [0-9.e+]+', line) for line in numbers)
+    assert all(re.fullmatch(r'[a-z_]+(\{[a-z]+="[a-z0-9_]+"\})? [0-9.e+]+', line) for line in numbers)
     assert 'runner_dead_letters{kind="message"} 1' in numbers
     assert 'runner_runs{status="executing"} 0' in numbers
     assert "runner_workers 0" in numbers
-    assert len({line.split()[2] for line in lines if line.startswith("# HELP")}) == 16
+    assert len({line.split()[2] for line in lines if line.startswith("# HELP")}) == 20
 
 
 def test_metrics_count_what_waits(cli, waiting):

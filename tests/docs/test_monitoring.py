@@ -13,6 +13,7 @@ from runner.cli.program import runner
 from runner.store.redis.measurements import BOUNDS, increments, spending, vote
 from runner.store.redis.server_info import STATUSES, read_metrics
 from runner.store.redis.store import RedisStore
+from tests.graphs import Bench, ident, wired
 
 FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 METRIC = re.compile(r"\brunner_[a-z_]+")
@@ -20,13 +21,14 @@ LABELS = {"graph": "shop", "outcome": "completed"}
 
 
 @pytest.fixture
-def written(fake_store):
+def written(redis_url):
     """The names of all that `runner metrics` writes."""
-    store = RedisStore(fake_store.url, push=False)
+    store = RedisStore(redis_url, push=False)
+    Bench(wired({"a": ident}).build(), lambda _: store).start()
     for name in BOUNDS:
         store.measure(increments(name, 1, **LABELS))
     store.measure({**spending("tokens", 1, "shop"), **vote("approve")})
-    return {metric.name for metric in read_metrics(fake_store.url)}
+    return {metric.name for metric in read_metrics(redis_url)}
 
 
 @pytest.fixture(scope="module")

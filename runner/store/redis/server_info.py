@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.definition.model import map_of
 from runner.errors import StoreError
-from runner.records.listings import InterruptQuery, RunQuery
+from runner.records.listings import InterruptQuery, RunQuery, outermost
+from runner.records.run import Status
+from runner.scheduler.shared import MAX_REDISPATCH_MS
+from runner.store import encoding
 from runner.store.addresses import places
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import NAMESPACE, PARTITION, STATUSES, Keys
-from runner.store.redis.workers import WorkerRegistry
+from runner.store.redis.workers import Worker, WorkerRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,16 @@ def _info(text: Any) -> dict[str, str]:
 # Numbers about a store, for Prometheus: cheap commands, however many runs there are.
 
 
+RUNG_NEXT, QUEUES = 1_000, 50
+"""Timers of a partition that are looked at for ready nodes, and queues that are reported, at most."""
+
+LEASE = 30.0
+"""Seconds after which a doorbell is rung again for the first time where no worker has said another time."""
+
+EXPIRING = {"1h": 3600, "1d": 86_400}
+"""Times within which questions that expire are counted (s)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One number; its labels have few values and never name a run.
@@ -155,7 +170,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
     connections = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
     roster = WorkerRegistry(where[0].url, namespace)
     try:
-        now = roster.now()
+        now, workers = roster.now(), roster.all()
         opened = [
             Partition(redis, own, [name.decode() for name in redis.call("HKEYS", own.graphs)])
             for redis, own in zip(connections, keys, strict=True)
@@ -163,9 +178,11 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
         return [
             *_runs(opened),
             *_questions(opened, now),
+            *_ready(opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE),
             *_rest(opened, now),
+            *_memory(opened),
             *_audit(opened, now),
-            *_workers(roster, now),
+            *_workers(workers, opened, now),
             *_histograms(opened[0]),
         ]
     finally:
@@ -191,6 +208,68 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         "For how long the oldest open question waits.",
         max(0.0, now - asked) / 1000,
     )
+    for within, seconds in EXPIRING.items():
+        due = sum(
+            int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
+            for one, keys in indexes
+            for key in keys
+        )
+        yield Metric(
+            "runner_questions_expiring", "Open questions that expire within so long.", due, {"within": within}
+        )
+
+
+def _ready(partitions: Sequence[Partition], namespace: str, now: int, lease: float) -> Iterator[Metric]:
+    """Yield for how long the first ready node of each queue waits, of those that are rung again next."""
+    oldest: dict[str, float] = {}
+    for one in partitions:
+        names = one.redis.call(
+            *("ZRANGEBYSCORE", one.keys.timers, "-inf", now + MAX_REDISPATCH_MS, "WITHSCORES"),
+            *("LIMIT", 0, RUNG_NEXT),
+        )
+        timers = [
+            (name.decode().split("|", 2), float(due))
+            for name, due in zip(names[::2], names[1::2], strict=True)
+        ]
+        nodes = [(run, node, due) for (kind, run, node), due in timers if kind == "node"]
+        records = _pipelined(one, [("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes])
+        ready = [
+            (of.decode().split(" ", 1)[0], map_of(node) or node, encoding.node_record(stored)[0].rings, due)
+            for (_, node, due), (of, stored) in zip(nodes, records, strict=True)
+            if of and stored and stored.startswith(b"ready ")
+        ]
+        places = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
+        shapes = _pipelined(one, [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in places])
+        queues = {
+            place: json.loads(text)["queue"] for place, text in zip(places, shapes, strict=True) if text
+        }
+        for shape, node, rings, due in ready:
+            queue = f"{namespace}/{queues.get((shape, node), '')}"
+            rung = due - sum(min(lease * 1000 * 2**ring, MAX_REDISPATCH_MS) for ring in range(rings + 1))
+            oldest[queue] = max(oldest.get(queue, 0.0), (now - rung) / 1000)
+    for queue, seconds in sorted(oldest.items(), key=lambda pair: -pair[1])[:QUEUES]:
+        yield Metric(
+            "runner_ready_oldest_seconds",
+            "For how long the first ready node of a queue waits for a worker.",
+            seconds,
+            {"queue": queue},
+        )
+
+
+def _pipelined(one: Partition, commands: Sequence[Sequence[str]]) -> list[Any]:
+    return one.redis.call_all(*commands) if commands else []
+
+
+def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
+    for place, one in {one.redis.place: one for one in partitions}.items():
+        try:
+            info = _info(one.redis.call("INFO", "memory"))
+        except StoreError:
+            continue  # it does not tell, or not this user
+        used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+        labels = {"server": place}
+        yield Metric("runner_store_memory_bytes", "Memory that the store uses.", used, labels)
+        yield Metric("runner_store_memory_limit_bytes", "Its maxmemory; 0 for no limit.", limit, labels)
 
 
 def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
@@ -236,11 +315,23 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
 
 
-def _workers(roster: WorkerRegistry, now: int) -> Iterator[Metric]:
-    alive = [worker for worker in roster.all() if worker.alive(now) and not worker.is_keeper]
+def _workers(workers: Sequence[Worker], partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    reporting = [worker for worker in workers if worker.alive(now)]
+    alive = [worker for worker in reporting if not worker.is_keeper]
     yield Metric("runner_workers", "Workers that gave a sign of life lately.", len(alive))
     yield Metric("runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive))
     yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
+    longest = max((worker.longest for worker in alive), default=0.0)
+    yield Metric("runner_executing_oldest_seconds", "For how long the first of them runs.", longest)
+    skew = max((abs(worker.ahead) for worker in reporting), default=0) / 1000
+    yield Metric("runner_clock_skew_seconds", "By how much a worker's clock differs from the store's.", skew)
+    pairs = partitions[0].redis.call("HGETALL", partitions[0].keys.graphs)
+    current = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    served = {served for worker in alive for served in worker.graphs.items()}
+    unserved = [name for name in current if name == outermost(name) and (name, current[name]) not in served]
+    query = RunQuery(Status.EXECUTING)
+    count = sum(one.sum("ZCARD", *one.keys.runs(query, unserved)[0]) for one in partitions)
+    yield Metric("runner_runs_unserved", "Executing runs whose current graph no worker has.", count)
 
 
 def _histograms(first: Partition) -> Iterator[Metric]:

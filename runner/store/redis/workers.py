@@ -40,7 +40,7 @@ class Worker:
     `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
     `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
     types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
-    `executing` has how many nodes of each queue run on it.
+    `executing` has how many nodes of each queue run on it, `longest` for how many seconds the first of them.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Worker:
     slots: int = 0
     busy: int = 0
     executing: dict[str, int] = field(default_factory=dict)
+    longest: float = 0.0
     queues: list[str] = field(default_factory=list)
     wants: list[str] = field(default_factory=list)
     graphs: dict[str, str] = field(default_factory=dict)
