@@ -179,6 +179,10 @@ class ApiKeys:
             UsageError: the file can't be read.
         """
         self._path, self._then, self._issuer = Path(path), then, issuer
+        # The routes of a login, such as those of `OIDC`, are those of this object, too.
+        for name in ("router", "login_path"):
+            if hasattr(then, name):
+                setattr(self, name, getattr(then, name))
         self._changed = 0.0
         self._people: dict[str, Person] = {}
         self._read()

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from runner.operations.audit_files import own_key
 from runner.operations.jobs import begin, carry_on
 from runner.operations.sealing import Sealing, terms
 from runner.records.size_limits import MAX_RESULT
+from runner.server import create_app
 from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
 from tests.graphs import wired
-from tests.server.conftest import echo
+from tests.ports import free_port
+from tests.server.conftest import Served, echo
 from tests.waiting import wait_until
 
 
@@ -145,6 +151,17 @@ def test_a_batch_says_first_what_it_would_do(site):
     assert site.http.get("/v1/jobs/none").status_code == 404
 
 
+@pytest.mark.parametrize("value", [0, "no", "off", "f", "false", None])
+def test_only_false_ends_a_dry_run(site, value):
+    """What merely resembles it is refused, and no job begins; the control is false itself."""
+    run = site.start("approval")
+    body = {"action": "cancel", "filter": {"run_ids": [run.id]}, "dry_run": value}
+
+    assert site.http.post("/v1/runs:batch", json=body).status_code == 422
+    assert str(run.status) == "interrupted"
+    assert site.http.post("/v1/runs:batch", json={**body, "dry_run": False}).status_code == 202
+
+
 def test_a_sweep_carries_on_a_job_that_its_process_has_left(site):
     """A few runs at a time; what was done is not done again, and a job that is gone is forgotten."""
     jobs, engine = site.app.state.services.jobs, site.client.engine
@@ -211,6 +228,35 @@ def test_without_a_store_nothing_but_health_answers(site):
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
         assert "Traceback" not in reply.text
+
+
+def test_health_waits_for_no_store():
+    """Its probe answers while every thread waits for a store that says nothing; another route does not."""
+    with ExitStack() as stack:
+        silent = socket.create_server(("127.0.0.1", 0), backlog=256)
+        stored = Settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}")
+        served = stack.enter_context(Served(create_app(stored), free_port()))
+        stack.enter_context(silent)
+        where = urlsplit(served.url)
+        for _ in range(60):
+            client = stack.enter_context(socket.create_connection((where.hostname, where.port)))
+            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        def waits():
+            try:
+                return not httpx.get(f"{served.url}/openapi.json", timeout=0.5)
+            except httpx.ReadTimeout:
+                return True
+
+        wait_until(waits, "all threads wait")  # for about five seconds
+        assert httpx.get(f"{served.url}/healthz", timeout=2).status_code == 200
+
+
+def test_monitors_may_ask_with_head(site):
+    """Health and each page answer HEAD as GET."""
+    for path in ("/healthz", "/", "/inbox", "/runs", "/graphs/echo", "/static/page.js"):
+        assert site.http.head(path, headers={"Accept": "text/html"}).status_code == 200, path
+    assert site.http.head("/v1/runs").status_code == 405
 
 
 def test_a_schedule_is_made_paused_filled_and_removed(site):

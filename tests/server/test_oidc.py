@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from base64 import urlsafe_b64encode
@@ -18,7 +19,8 @@ from joserfc.jwk import RSAKey
 from runner.approvals import Auth, Rule
 from runner.errors import UsageError
 from runner.operations.keys import KeySet
-from runner.server import OIDC, create_app
+from runner.server import OIDC, ApiKeys, create_app
+from runner.server.auth import new_key
 from runner.settings import Settings
 from tests.graphs import wired
 from tests.ports import free_port
@@ -107,6 +109,23 @@ def test_a_login_leads_back_to_the_page(people):
     cookie = done.headers["set-cookie"]
     words = ("__Host-runner-session", "HttpOnly", "Secure", "SameSite=lax", "Path=/")
     assert all(word in cookie for word in words)
+
+
+def test_people_log_in_beside_programs_with_keys(site, provider, tmp_path):
+    """`ApiKeys` in front of an `OIDC` leads people to its login, and still knows programs."""
+    key, entry = new_key("ci", ["viewer"])
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([entry]))
+    site.app = create_app(site.settings, auth=ApiKeys(file, then=OIDC(provider.url, "runner")))
+    site.app.state.services.client = site.client
+    people = TestClient(site.app, base_url="https://runner.example", follow_redirects=False)
+
+    assert log_in(people).status_code == 303
+    assert "Ana" in people.get("/inbox", headers=HTML).text
+    assert "Log out" in people.get("/inbox", headers=HTML).text
+    people.cookies.clear()
+    assert people.get("/v1/runs").status_code == 401
+    assert people.get("/v1/runs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
 def test_a_login_is_of_level_two(people, site):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from runner.errors import UsageError
 from runner.operations.audit_files import export_lines, read_public, verify_file
@@ -112,7 +112,7 @@ class Scope(BaseModel):
 class Freezing(Scope):
     """What is to be frozen; `force` takes a name that no graph or tool has here."""
 
-    force: bool = False
+    force: StrictBool = False
 
 
 @router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])

@@ -17,9 +17,11 @@ from runner.store.redis.server_info import read_metrics
 router = APIRouter(tags=["operations"])
 
 
+@router.head("/healthz", dependencies=[Depends(OPEN)], include_in_schema=False)
 @router.get("/healthz", dependencies=[Depends(OPEN)], summary="Whether this process answers")
-def healthy() -> dict[str, str]:
+async def healthy() -> dict[str, str]:
     """Answer as long as the process lives, whatever else is down."""
+    # Without a thread: those that wait for the store may be all there are.
     return {"status": "ok"}
 
 

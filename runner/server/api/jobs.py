@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, BackgroundTasks, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from runner.errors import StoreError
 from runner.operations.jobs import begin, carry_on
@@ -50,7 +50,7 @@ class Batch(BaseModel):
     action: JobAction
     filter: RunFilter
     reason: str = ""
-    dry_run: bool = True
+    dry_run: StrictBool = True
 
 
 @router.post("/runs:batch", summary="Cancel, retry or remove many runs")

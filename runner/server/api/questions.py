@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from runner.errors import RunnerError, StoreError
 from runner.operations.questions import check_alike, read_question, read_questions
@@ -65,7 +65,7 @@ class Withdrawal(BaseModel):
     model_config = {"extra": "forbid"}
 
     reason: str = ""
-    reask: bool = False
+    reask: StrictBool = False
 
 
 @router.get("", summary="List open questions, oldest first")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from runner.client import Run
 from runner.operations.exports import event_of
@@ -92,7 +92,7 @@ class MigrateRequest(BaseModel):
 
     mapping: dict[str, str] = Field(default_factory=dict)
     drop: list[str] = Field(default_factory=list)
-    dry_run: bool = True
+    dry_run: StrictBool = True
 
 
 @router.post("", status_code=201, summary="Start a run")

@@ -1,5 +1,7 @@
 """The pages: a module for each, made on the server, whole without JavaScript."""
 
+from fastapi.routing import APIRoute
+
 from runner.server.pages import (
     home,
     inbox,
@@ -23,3 +25,7 @@ ROUTERS = (
     webhooks.router,
     system.router,
 )
+
+for _route in (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)):
+    if "GET" in (_route.methods or ()):
+        _route.methods = {"GET", "HEAD"}  # for monitors
