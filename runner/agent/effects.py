@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from pydantic import ValidationError
+
 from runner import async_loop, hooks
 from runner.agent.budgets import Meter
 from runner.agent.checkpointer import Checkpointer
@@ -33,6 +35,7 @@ from runner.agent.machine.protocol import (
 from runner.agent.machine.state import AgentState, ModelReply, add_usage
 from runner.agent.machine.tool_calls import error_result
 from runner.agent.models.port import (
+    INVALID,
     AgentMetadata,
     Assembly,
     call_name,
@@ -40,8 +43,18 @@ from runner.agent.models.port import (
     is_throttled,
     own_ids,
     prepared,
+    storable_calls,
 )
-from runner.agent.tools import AgentTool, FunctionTool, StructuredOutputTool, is_result, result_of, spec_of
+from runner.agent.tools import (
+    AgentTool,
+    FunctionTool,
+    StructuredOutputTool,
+    is_result,
+    result_of,
+    spec_of,
+    whole_arguments,
+    whole_schema,
+)
 from runner.errors import (
     ApprovalMismatch,
     ConflictError,
@@ -179,6 +192,7 @@ class ModelCall:
             if not await self._read(assembly, messages, self._specs(forced=forced), options):
                 return Cancelled()
             message, stop_reason = assembly.finished()
+            message = storable_calls(message)
             message = own_ids(codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages))
             packed_state = codec.pack(model_state, "model_state")
         except (ApprovalMismatch, ConflictError):
@@ -331,7 +345,7 @@ class ToolExecution:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
         self.emit({"type": "tool_start", "tool_use": self.command.use})
-        outcome = await self._gate()
+        outcome = self._invalid() or await self._gate()
         if outcome is not None:
             pass
         elif isinstance(self.tool, StatefulTool):
@@ -347,13 +361,21 @@ class ToolExecution:
         self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
         return outcome
 
+    def _invalid(self) -> ToolOutcome | None:
+        """Return the error of a call whose arguments the model wrote so that they can't be used."""
+        if INVALID not in self.command.use:
+            return None
+        error = UsageError(f"{self.command.use[INVALID]}. The call was not made; send other arguments.")
+        return self.failed(error, self.effects.record(error))
+
     # Calls that people approve
 
     async def _gate(self) -> ToolOutcome | None:
         """Ask whether the call may begin, where its tool has a rule; None where it may, and now does.
 
-        All hooks have run. What was approved is compared with what is about to be called, and then nothing
-        comes in between: the arguments are copies that no other code has.
+        All hooks have run. What people are shown are the arguments as the tool gets them: what does not fit
+        the tool is an error for the model. What was approved is compared with what is about to be called,
+        and then nothing comes in between: the arguments are copies that no other code has.
         """
         rule: Rule | None = getattr(self.tool, "approval", None)
         scope, number = f"approval:{self.id}", self.command.attempt
@@ -365,8 +387,12 @@ class ToolExecution:
         agent, tool = self.effects.config.name, self.tool.tool_name
         reason = f"{agent} asks to call {tool}."
         try:
-            call = self._action(self.command.use["input"])
-            schema = dict(call.schema) if call.schema else None
+            self._take_over(whole_arguments(self.tool, self.command.use["input"]))
+            call, schema = self._action(self.command.use["input"]), whole_schema(self.tool) or None
+            call.digest()
+        except (ValidationError, UsageError) as error:
+            return self.failed(error, self.effects.record(error))
+        try:
             approval, recorded = asker.decide(tool, reason, rule=rule, action=call, response_schema=schema)
         except InterruptRaised:
             return ToolAsked(self.id, asker.asked)
@@ -382,7 +408,10 @@ class ToolExecution:
             case "respond" | "expired":
                 return self._returned(approval.response, 0.0)
             case "edit":
-                self._take_over(approval.response)
+                try:
+                    self._take_over(self._edited(approval))
+                except (ValidationError, UsageError) as error:
+                    return self.failed(error, self.effects.record(error))
         await self._use(recorded, approval)
         # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
         self._take_over(self.command.use["input"])
@@ -392,6 +421,20 @@ class ToolExecution:
                 "made."
             )
         return None
+
+    def _edited(self, approval: Approval) -> JSON:
+        """Return the arguments of an edit, which must say all that the tool gets.
+
+        Raises:
+            ValidationError, UsageError: they don't fit the tool, or it would be called with others.
+        """
+        whole = whole_arguments(self.tool, approval.response)
+        if self._action(whole).digest() != approval.effect:
+            raise UsageError(
+                f"the approved edit of this call is not what {self.tool.tool_name} would get, which is "
+                f"{codec.dump_json(whole).decode()}. It was not called."
+            )
+        return whole
 
     def _action(self, args: Any) -> Action:
         judge = self.checkpointer.address.judge

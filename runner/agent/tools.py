@@ -9,12 +9,13 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -26,13 +27,14 @@ from typing import (
 )
 
 import pydantic
+import pydantic_core
 from pydantic.json_schema import GenerateJsonSchema
 
 from runner import async_loop
 from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
 from runner.errors import DefinitionError, UnstorableError, UsageError
-from runner.records import codec
+from runner.records import codec, validation
 from runner.records.approvals import Rule
 from runner.records.codec import JSON
 
@@ -90,7 +92,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         if not TOOL_NAME.fullmatch(self.tool_name):
             raise DefinitionError(f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -.")
         self._context = _context_parameter(function, context)
-        self._signature = Signature(function, (*_self_parameter(function), *filter(None, [self._context])))
+        skip = (*_self_parameter(function), *filter(None, [self._context]))
+        self._signature = Signature(function, skip, is_open=schema is not None)
+        self._has_schema = schema is not None
         docstring = inspect.getdoc(function) or ""
         self.tool_spec = {
             "name": self.tool_name,
@@ -121,7 +125,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         Raises:
             pydantic.ValidationError: the input doesn't fit.
         """
-        arguments = self._signature.arguments(tool_input if isinstance(tool_input, Mapping) else {})
+        arguments = self._signature.arguments(_object(tool_input))
         if self._context:
             arguments[self._context] = context
         call: Callable[..., Any] = self
@@ -144,6 +148,80 @@ class FunctionTool(Generic[Parameters, Returned]):
         del invocation_state
         returned = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
         yield {"toolUseId": tool_use.get("toolUseId"), **result_of(returned, self.tool_name)}
+
+    @property
+    def whole_schema(self) -> dict[str, Any]:
+        """The schema that the whole arguments of a call fit: see `whole_arguments`."""
+        own = self._signature.whole_schema
+        return _closed(_input_schema(self), own) if self._has_schema else own
+
+    def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
+        """Return the arguments as the function gets them; see `Signature.whole`."""
+        own = self._signature.whole(tool_input)
+        return {**_with_defaults(tool_input, self.whole_schema), **own} if self._has_schema else own
+
+
+# -- the arguments of a call that people approve -----------------------------------------------------
+
+
+def whole_schema(one: AgentTool) -> dict[str, Any]:
+    """Return the schema of a call's whole arguments, with every default in and no unknown name."""
+    if isinstance(one, FunctionTool):
+        return one.whole_schema
+    return _closed(_input_schema(one), {})
+
+
+def _input_schema(one: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = one.tool_spec.get("inputSchema", {}).get("json", {})
+    return schema
+
+
+def whole_arguments(one: AgentTool, tool_input: Any) -> dict[str, JSON]:
+    """Return the arguments with which a tool is called, validated: what people are shown is what it gets.
+
+    Raises:
+        pydantic.ValidationError: they don't fit the function. UsageError: they don't fit the schema, have a
+        name that it does not have, or can't be shown.
+    """
+    given, schema = _object(tool_input), whole_schema(one)
+    whole = one.whole(given) if isinstance(one, FunctionTool) else _with_defaults(given, schema)
+    place, message = validation.violation(schema, whole)
+    if message:
+        where = "".join(f"[{part!r}]" for part in place or ())
+        raise UsageError(f"the arguments{where} do not fit the schema of {one.tool_name}: {message}.")
+    return whole
+
+
+def _object(tool_input: Any) -> Mapping[str, Any]:
+    if not isinstance(tool_input, Mapping):
+        raise UsageError(f"the arguments of a call are an object, not {type(tool_input).__name__}.")
+    return tool_input
+
+
+def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, JSON]:
+    properties = schema.get("properties", {})
+    defaults = {name: part["default"] for name, part in properties.items() if "default" in _part(part)}
+    whole: dict[str, JSON] = codec.plain({**defaults, **tool_input})
+    return whole
+
+
+def _part(schema: Any) -> Mapping[str, Any]:
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def _closed(schema: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema that has been given, with the parameters that a function has besides, and closed."""
+    if "properties" not in schema:
+        return dict(schema)
+    merged = {
+        **schema,
+        "properties": {**own.get("properties", {}), **schema["properties"]},
+        "required": sorted({*own.get("required", ()), *schema.get("required", ())}),
+        "$defs": {**own.get("$defs", {}), **schema.get("$defs", {})},
+    }
+    combined = {"allOf", "anyOf", "oneOf", "$ref", "if"} & schema.keys()
+    merged.setdefault("unevaluatedProperties" if combined else "additionalProperties", False)
+    return merged
 
 
 class ToolDecorator(Protocol):
@@ -329,16 +407,28 @@ class _WithoutTitles(GenerateJsonSchema):
         return False
 
 
+class _Whole(_WithoutTitles):
+    """Of whole arguments: nothing is left to a default."""
+
+    def field_is_required(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
 class Signature:
     """What a function takes from a model: `schema` describes it, `arguments` checks it."""
 
-    def __init__(self, function: Callable[..., Any], skip: Iterable[str] = ()) -> None:
+    def __init__(
+        self, function: Callable[..., Any], skip: Iterable[str] = (), *, is_open: bool = False
+    ) -> None:
         """Read the function; parameters in `skip` are filled in by the runner.
+
+        A name that is no parameter is refused, unless `is_open`: then another schema says which there are.
 
         Raises:
             DefinitionError: a parameter can't be named in a call.
         """
         self._skip = frozenset(skip)
+        self._extra: Literal["ignore", "forbid"] = "ignore" if is_open else "forbid"
         self._descriptions = _parameter_descriptions(inspect.getdoc(function) or "")
         self._names: dict[str, str] = {}
         self.model = self._model(function)
@@ -359,7 +449,8 @@ class Signature:
             self._names[field] = name
             fields[field] = self._field(name, hints.get(name, Any), parameter)
         try:
-            return pydantic.create_model(function.__name__, **fields)
+            config = pydantic.ConfigDict(extra=self._extra)
+            return pydantic.create_model(function.__name__, __config__=config, **fields)
         except (TypeError, pydantic.errors.PydanticUserError) as error:
             raise DefinitionError(
                 f"the parameters of {function.__qualname__} have no schema: {error}"
@@ -386,7 +477,17 @@ class Signature:
 
     @property
     def schema(self) -> dict[str, Any]:
-        schema = self.model.model_json_schema(by_alias=True, schema_generator=_WithoutTitles)
+        return self._schema(_WithoutTitles)
+
+    @functools.cached_property
+    def whole_schema(self) -> dict[str, Any]:
+        """The schema of arguments in which nothing is left out and nothing is unknown, at any depth."""
+        schema = self._schema(_Whole)
+        _close(schema)
+        return schema
+
+    def _schema(self, generator: type[GenerateJsonSchema]) -> dict[str, Any]:
+        schema = self.model.model_json_schema(by_alias=True, schema_generator=generator)
         schema.pop("title", None)
         schema.setdefault("properties", {})
         return schema
@@ -399,6 +500,62 @@ class Signature:
         """
         checked = self.model.model_validate(tool_input)
         return {name: getattr(checked, field) for field, name in self._names.items()}
+
+    def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
+        """Check an input and return it as the function gets it, as JSON data with all defaults.
+
+        Raises:
+            pydantic.ValidationError: the input doesn't fit the schema.
+            UsageError: it has an unknown name in an object, what the function gets can't be written as JSON
+                that reads as the same again, or a default is another one each time.
+        """
+        checked = self.model.model_validate(tool_input)
+        whole: dict[str, JSON] = _as_json(checked.model_dump(by_alias=True, round_trip=True))
+        if any(self.model.model_validate(again) != checked for again in (whole, tool_input)):
+            raise UsageError("the arguments have no form that can be shown and reads as the same again.")
+        own = {name: given for name, given in tool_input.items() if name in whole}
+        if unknown := sorted(_dropped(own, whole)):
+            raise UsageError(f"the arguments have names that {self.model.__name__} does not: {unknown}.")
+        return whole
+
+
+def _dropped(given: Any, whole: Any) -> Iterator[str]:
+    """Yield the names that were given and that validation has left out."""
+    if isinstance(given, Mapping) and isinstance(whole, Mapping):
+        yield from given.keys() - whole.keys()
+        for name in given.keys() & whole.keys():
+            yield from _dropped(given[name], whole[name])
+    elif isinstance(given, (list, tuple)) and isinstance(whole, list):
+        for one, other in zip(given, whole, strict=False):
+            yield from _dropped(one, other)
+
+
+def _as_json(value: Any) -> JSON:
+    """Write a value as JSON data; a set has the same order in every process."""
+    if isinstance(value, Mapping):
+        names = (next(iter(pydantic_core.to_jsonable_python({key: None}))) for key in value)
+        return dict(zip(names, map(_as_json, value.values()), strict=True))
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_as_json, value), key=codec.dump_json)
+    return codec.plain(pydantic_core.to_jsonable_python(value))
+
+
+def _close(schema: Any) -> None:
+    """Refuse unknown names wherever a schema that pydantic has written names properties."""
+    if not isinstance(schema, dict):
+        return
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    for name in ("properties", "$defs"):
+        for part in schema.get(name, {}).values():
+            _close(part)
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for part in schema.get(name, ()):
+            _close(part)
+    for name in ("items", "additionalProperties"):
+        _close(schema.get(name))
 
 
 def description_of(docstring: str) -> str:

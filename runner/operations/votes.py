@@ -297,9 +297,24 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
     if edits and not isinstance(response, dict):
         return "an edit is the whole new arguments, as an object"
     shaped = edits or question.action is None
-    if not shaped or question.response_schema is None:
+    if not shaped:
         return ""
+    action = question.action or {}
+    if edits and action.get("kind") == "node":
+        return "a node runs on what it gets: approve it as it is shown, or reject it"
+    if question.response_schema is None:
+        return _other_names(action.get("args", {}), response) if edits else ""
     return mismatch(question.response_schema, codec.plain(codec.unpack(response))) or ""
+
+
+def _other_names(args: Mapping[str, JSON], edited: Mapping[str, JSON]) -> str:
+    """Say which names an edit has more or less than the call that was shown, where no schema says it."""
+    unknown, missing = sorted(edited.keys() - args.keys()), sorted(args.keys() - edited.keys())
+    if not unknown and not missing:
+        return ""
+    has = f"has {unknown}, which the call that was shown has not" if unknown else ""
+    lacks = f"lacks {missing}" if missing else ""
+    return f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
 
 
 def _refused(choice: Choice, status: ReceiptStatus, detail: str) -> Receipt:

@@ -75,6 +75,7 @@ def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
                     },
                 },
                 "required": ["query"],
+                "additionalProperties": False,
             }
         },
     }
@@ -143,7 +144,7 @@ def test_fields_of_pydantic_describe_parameters(function: Callable[..., int]) ->
 
     schema = counts.tool_spec["inputSchema"]["json"]
     expected = {"type": "integer", "default": 5, "minimum": 1, "description": "how many"}
-    assert schema == {"type": "object", "properties": {"n": expected}}
+    assert schema == {"type": "object", "properties": {"n": expected}, "additionalProperties": False}
     assert run_tool(counts)["content"] == [{"text": "5"}]
     assert run_tool(counts, n=2)["content"] == [{"text": "2"}]
     assert run_tool(counts, n=0)["status"] == "error"

@@ -88,6 +88,8 @@ class Till:
         @tool(approval=rule, context=True, **options)
         def refund(order: str, amount: int, tool_context) -> str:
             """Pay a refund."""
+            if amount < 0:
+                raise ValueError("less than nothing")
             paid.append((order, amount, tool_context.idempotency_key))
             return f"paid {amount}"
 
@@ -135,7 +137,7 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
 
 def test_a_call_that_fails_says_so(run_graph):
     """The end of the effect has the status of the tool; one that nobody made has no end."""
-    run = run_graph(Till(ONE, calls=[("1042", "much"), ("1043", 1)]).graph, "refund 1042")
+    run = run_graph(Till(ONE, calls=[("1042", -1), ("1043", 1)]).graph, "refund 1042")
     first, second = run.interrupts
     vote(run, "ana", question=second.id, decision="reject", comment="no")
     vote(run, "ana", question=first.id)

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
+from runner.errors import UnstorableError
 from runner.records import codec
 from runner.records.codec import JSON
+from runner.records.size_limits import MAX_STATE
+
+INVALID = "invalid"
+"""The key of a tool use whose arguments can't be used, with the reason; its input is empty then."""
+
+MAX_ARGUMENTS = MAX_STATE // 4
+"""Bytes of the arguments of all calls in a reply: the state of an agent has them several times."""
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 INVALID_NAME = "INVALID_TOOL_NAME"
@@ -76,11 +84,14 @@ def _assistant_content(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if not calls:
                 blocks.append({"text": BLANK})
             continue
-        if "toolUse" in block and not TOOL_NAME.fullmatch(str(block["toolUse"].get("name", ""))):
-            blocks.append({"toolUse": {**block["toolUse"], "name": INVALID_NAME}})
-            continue
-        blocks.append(block)
+        blocks.append({"toolUse": _shown_use(block["toolUse"])} if "toolUse" in block else block)
     return blocks or [{"text": BLANK}]
+
+
+def _shown_use(use: dict[str, Any]) -> dict[str, Any]:
+    name = str(use.get("name", ""))
+    shown = {key: value for key, value in use.items() if key != INVALID}
+    return shown if TOOL_NAME.fullmatch(name) else {**shown, "name": INVALID_NAME}
 
 
 def is_throttled(error: BaseException) -> bool:
@@ -201,7 +212,7 @@ class _Block:
         text, reasoning = "".join(self.text), "".join(self.reasoning)
         if self.tool is not None:
             named = self.tool.get("name") is not None
-            return {"toolUse": {**self.tool, "input": _parsed("".join(self.input))}} if named else None
+            return {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if named else None
         if self.citations:
             return {"citationsContent": {"citations": self.citations, "content": [{"text": text}]}}
         if text:
@@ -212,12 +223,43 @@ class _Block:
         return {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
 
 
-def _parsed(text: str) -> JSON:
-    # A model's broken JSON is no reason to stop: the tool's own checks answer it with an error.
+def _parsed(text: str) -> dict[str, JSON]:
+    # A model's broken JSON is no reason to stop: the call is answered with an error.
     try:
-        return json.loads(text) if text.strip() else {}
-    except ValueError:
-        return {}
+        return {"input": json.loads(text) if text.strip() else {}}
+    except (ValueError, RecursionError) as error:
+        return {"input": {}, INVALID: f"the arguments are not valid JSON: {error}"}
+
+
+def storable_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments that can't be stored out of a reply, and say so in their calls.
+
+    Such a call gets an error, from which the model learns, and the agent goes on.
+    """
+    content, room = [], MAX_ARGUMENTS
+    for block in message["content"]:
+        if "toolUse" not in block:
+            content.append(block)
+            continue
+        use = {key: _text(value) for key, value in block["toolUse"].items()}
+        try:
+            size = len(codec.dump_json(codec.pack(use["input"], "the arguments")))
+            fault = (
+                "" if size <= room else f"the arguments have {size:,} bytes, more than a reply's calls may"
+            )
+        except UnstorableError as error:
+            size, fault = 0, str(error).rstrip(".")
+        if fault:
+            use = {**use, "input": {}, INVALID: fault}
+        else:
+            room -= size
+        content.append({"toolUse": use})
+    return {**message, "content": content}
+
+
+def _text(value: Any) -> Any:
+    """Return an id or a name without halves of characters, which can't be stored; all else as it is."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, Any]:
