@@ -27,7 +27,6 @@ from runner.celery.heartbeat import Heartbeat
 from runner.celery.intake import EarlyAnswers, StreamIntake
 from runner.celery.kombu_fixes import (
     CONSUMER,
-    cache_traceback_code,
     forget_old_connections,
     use_safe_channel,
 )
@@ -67,7 +66,6 @@ PYTHONS_INTERVAL = 0.005
 
 def install(app: Celery) -> None:
     """Add the threads of a worker to an app, and load the graphs when one starts."""
-    cache_traceback_code()
     log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")

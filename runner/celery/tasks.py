@@ -16,7 +16,7 @@ from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
-from runner.celery.kombu_fixes import body_text, message_of
+from runner.celery.kombu_fixes import body_text, cache_traceback_code, message_of
 from runner.celery.measuring import measure_wait, waiting_since
 from runner.celery.stay import Next, StayingRequest, claims, may_stay, nonce_of
 from runner.errors import (
@@ -34,6 +34,9 @@ from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
 
 log = logging.getLogger(__name__)
+
+# Each process that runs a task of ours imports this, also a child of a pool that is a fresh interpreter.
+cache_traceback_code()
 
 # `runner.node`: the doorbell. Its task id names the visit.
 
