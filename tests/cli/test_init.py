@@ -86,8 +86,8 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
 
 @pytest.mark.slow
 def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypatch):
-    """Started as the file says, in the project's folder: a worker that knows the graph, and Flower."""
-    port = str(free_port())
+    """Started as the file says, in the project's folder: a worker with the graph, the inbox, and Flower."""
+    port, pages = str(free_port()), str(free_port())
     monkeypatch.chdir(project)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     known = {"RUNNER_REDIS_URL": redis_url, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -97,7 +97,7 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             log = project / f"{name}.log"
             log.touch()
             started = SupervisedProcess(
-                shlex.split(command.replace("5555", port)), log=log, environment=known
+                shlex.split(command.replace("5555", port).replace("8080", pages)), log=log, environment=known
             )
             stack.callback(started.end)
         client = Client(redis_url=redis_url, registry=Registry())
@@ -109,14 +109,20 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             return flower_knows("refund/look_up", port)
 
         wait_until(seen, "Flower has seen a node")
+        wait_until(lambda: "approve" in read(f"http://127.0.0.1:{pages}/inbox"), "the inbox has the question")
 
 
 def flower_knows(node: str, port: str) -> bool:
+    return f'task="{node}"' in read(f"http://127.0.0.1:{port}/metrics")
+
+
+def read(address: str) -> str:
+    """Return a page; "" while it is not there."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
-            return f'task="{node}"' in reply.read().decode()
+        with urllib.request.urlopen(address, timeout=60) as reply:  # noqa: S310 - our own
+            return reply.read().decode()
     except OSError:
-        return False
+        return ""
 
 
 def test_the_files_are_well_formed_and_name_the_project(project):
@@ -128,11 +134,15 @@ def test_the_files_are_well_formed_and_name_the_project(project):
     assert about["project"]["name"] == "my-shop"
     assert about["tool"]["runner"]["graphs"] == ["refunds"]
     assert "# my-shop" in (project / "README.md").read_text()
-    assert {
+    commands = {
         name: service["command"]
         for name, service in compose["services"].items()
         if service["image"] == "my-shop"
-    } == dict(line.split(": ", 1) for line in lines)
+    }
+    commands["server"] = commands["server"].removesuffix(" --host 0.0.0.0 --auth login:login")
+    assert commands == dict(line.split(": ", 1) for line in lines)
+    logins = (project / "login.py", ROOT / "tasks" / "login.py")
+    assert len({"".join(login.read_text().split()) for login in logins}) == 1
 
 
 def test_the_containers_are_built_once_and_have_no_more_than_they_need(project):
