@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from runner.errors import UsageError
-from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE
+from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES, MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import ANOTHER, MOST_PARTITIONS, Place, cluster, places, sentinels
 from runner.store.archive import POSTGRES
 from runner.store.redis.keys import NAMESPACE
@@ -105,6 +105,14 @@ class Settings(BaseSettings):
         ge=0,
         le=DAY,
         description="seconds that an answer waits for a question not asked yet",
+    )
+    dead_letters: int = Field(
+        default=MAX_DEAD, ge=1, description="dead letters of messages that are kept at most"
+    )
+    dead_bytes: int = Field(
+        default=MAX_DEAD_BYTES,
+        ge=1,
+        description="bytes of dead letters of messages at which the older half is deleted",
     )
     max_result: int = Field(
         default=MAX_RESULT,

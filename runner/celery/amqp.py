@@ -24,7 +24,7 @@ from kombu.exceptions import OperationalError
 
 from runner.celery.background import Background
 from runner.celery.config import CONNECT, is_amqp
-from runner.celery.engines import connection_of
+from runner.celery.engines import bounds_of, connection_of
 from runner.celery.messages import is_away, keeper_of
 from runner.celery.seats import Seats
 from runner.errors import BrokerError, ConflictError, StoreError
@@ -113,7 +113,7 @@ class AmqpMessages:
         """`publish` sends receipts and dead letters."""
         self._engine, self._settings, self._publish = engine, settings, publish
         self._doors = Doors(settings.namespace)
-        self._outbox = Outbox(connection_of(engine), settings.namespace)
+        self._outbox = Outbox(connection_of(engine), settings.namespace, bounds_of(settings))
 
     def apply_early(self, message: Any) -> bool:
         """Apply an answer that the store has kept until now; False where the store refuses it for now."""

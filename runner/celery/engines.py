@@ -26,7 +26,7 @@ from runner.store.redis.connection import RedisConnection
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.partitions import SharedStore, open_store
 from runner.store.redis.schedules import Schedules
-from runner.store.redis.streams import Outbox
+from runner.store.redis.streams import Bounds, Outbox
 
 NEARLY = 0.9
 """Part of a hard time limit from which on a signal counts as that of the limit."""
@@ -77,7 +77,13 @@ def connection_of(engine: Engine) -> RedisConnection:
 
 def outbox_of(app: Celery) -> Outbox:
     """Return a writer of messages and dead letters to the store."""
-    return Outbox(connection_of(engine_of(app)), settings_of(app).namespace)
+    settings = settings_of(app)
+    return Outbox(connection_of(engine_of(app)), settings.namespace, bounds_of(settings))
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """Return how many dead letters of messages are kept."""
+    return Bounds(settings.dead_letters, settings.dead_bytes)
 
 
 def _ends_by_signal() -> bool:

@@ -17,7 +17,7 @@ from runner.celery.amqp import EARLY as EARLY_ON_AMQP
 from runner.celery.amqp import AmqpMessages, publisher_of
 from runner.celery.background import Background
 from runner.celery.config import is_amqp, settings_of
-from runner.celery.engines import connection_of
+from runner.celery.engines import bounds_of, connection_of
 from runner.celery.messages import is_away, keeper_of
 from runner.celery.seats import Seats
 from runner.errors import ConflictError, StoreError
@@ -48,7 +48,8 @@ class StreamMessages:
         """
         self._engine, self._settings = engine, settings
         first, keys = connection_of(engine), Keys(settings.namespace)
-        self._outbox = Outbox(first, settings.namespace)
+        bounds = bounds_of(settings)
+        self._outbox = Outbox(first, settings.namespace, bounds)
         own = [place for place in settings.places if place.url == (server or settings.first_url)]
         early = [Keys(settings.namespace, place.partition) for place in own]
         streams = [] if server else [keys.responses, keys.starts]
@@ -58,8 +59,8 @@ class StreamMessages:
             streams += sorted(self._amqp_early)
             self._amqp = AmqpMessages(engine, settings, publisher_of(app))
         connection = connections(cast("SharedStore", engine.store))[own[0].number]
-        self.intake = Intake(connection, settings.namespace, streams)
-        self._doors = Intake(first, settings.namespace) if server else self.intake
+        self.intake = Intake(connection, settings.namespace, streams, bounds)
+        self._doors = Intake(first, settings.namespace, bounds=bounds) if server else self.intake
 
     def apply(self, entry: Entry) -> bool:
         """Apply an entry; False where the store refuses it for now, and it has to be taken over."""

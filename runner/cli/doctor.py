@@ -97,6 +97,7 @@ class Facts:
     audit: str = "off"
     audit_keep: float = 0.0
     signing: str = ""
+    dropped: int = 0
 
     @property
     def alive(self) -> list[Worker]:
@@ -165,6 +166,7 @@ def read_facts(settings: Settings) -> Facts:
         )
         for url in dict.fromkeys(place.url for place in settings.places)
     }
+    letters = DeadLetters(*place)
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
         vitals=vitals.pop(without_password(settings.first_url)),
@@ -179,7 +181,8 @@ def read_facts(settings: Settings) -> Facts:
         clock=wall_clock(),
         workers=workers,
         graphs=store.graphs(),
-        letters=DeadLetters(*place).count(),
+        letters=letters.count(),
+        dropped=letters.dropped(),
         graph_queues=graph_queues,
         run_queues=run_queues,
         unreadable=_unreadable(settings, {queue for worker in workers for queue in worker.queues}),
@@ -550,8 +553,9 @@ def _events(facts: Facts) -> Iterator[Check]:
 
 
 def _letters(facts: Facts) -> Iterator[Check]:
-    problem = str(facts.letters) if facts.letters else ""
-    yield from _check("dead letters", "none", problem, "Read them with `runner dead list`.")
+    gone = f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
+    problem = f"{facts.letters}{gone}" if facts.letters else ""
+    yield from _check("dead letters", f"none{gone}", problem, "Read them with `runner dead list`.")
 
 
 def _timers(facts: Facts) -> Iterator[Check]:

@@ -25,6 +25,9 @@ MAX_STATE = 2_000_000
 MAX_RUN = 50_000_000
 """Bytes of a run with all runs inside it, unless RUNNER_MAX_RUN sets another limit."""
 
+MAX_DEAD, MAX_DEAD_BYTES = 100_000, 100_000_000
+"""How many dead letters of messages are kept; at how many bytes of them the older half is deleted."""
+
 MAX_ANSWER = 262_144
 """Bytes of one answer: a person's input, or a reference to a larger document."""
 

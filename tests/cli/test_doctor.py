@@ -127,6 +127,13 @@ def test_a_healthy_installation_passes_everything():
     assert {check.result for check in examine(WELL)} == {PASS}
 
 
+def test_deleted_dead_letters_are_told():
+    """The line of the dead letters says how many were deleted, also when there are none now."""
+    (check,) = [check for check in examine(replace(WELL, dropped=224)) if check.name == "dead letters"]
+
+    assert (check.result, check.detail) == (PASS, "none; 224 were deleted, since there were too many")
+
+
 def test_an_archive_that_works_passes():
     """The check of the archive says where it is, and how many runs wait for it."""
     vitals = replace(VITALS, archive=ARCHIVE, unarchived=3)

@@ -4,11 +4,12 @@ import pytest
 import redis
 
 from runner.errors import StoreError
-from runner.store.redis import streams
 from runner.store.redis.connection import RedisConnection
+from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
+from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import EARLY, HAND, UNREAD, Entry, Intake, Outbox, trim_notices
+from runner.store.redis.streams import EARLY, HAND, UNREAD, Bounds, Entry, Intake, Outbox, trim_notices
 
 KEYS = Keys()
 STREAMS = (KEYS.responses, KEYS.starts, KEYS.handed_early(EARLY))
@@ -121,10 +122,27 @@ def test_a_program_that_stops_ends_its_wait(redis_url):
     assert [entry.body for entry in intake.read(0.5)] == [b"1"]
 
 
-def test_dead_letters_are_bounded_in_bytes(redis_url, monkeypatch):
+def test_dead_letters_that_are_deleted_are_counted(redis_url):
+    """Each that the bounds have deleted is counted; control: below them none is, and all are there."""
+    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url, bounds=Bounds(letters=200))
+    letters = DeadLetters(redis_url)
+    for number in range(150):
+        outbox.write_dead_letter("door", b"%d" % number, "bad")
+    assert (letters.count(), letters.dropped()) == (150, 0)
+
+    for number in range(850):
+        outbox.write_dead_letter("door", b"%d" % number, "bad")
+
+    assert letters.count() < 400
+    assert letters.count() + letters.dropped() == 1000
+    (metric,) = [one for one in read_metrics(redis_url) if one.name == "runner_dead_letters_dropped_total"]
+    assert metric.value == letters.dropped()
+    client.close()
+
+
+def test_dead_letters_are_bounded_in_bytes(redis_url):
     """However large the messages are that can't be used, they take bounded memory; the newest stay."""
-    monkeypatch.setattr(streams, "DEAD_BYTES", 1_000_000)
-    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
+    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url, bounds=Bounds(size=1_000_000))
     for number in range(60):
         outbox.write_dead_letter("door", b"%d" % number + b"x" * 100_000, "bad")
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from runner.cli.program import runner
-from runner.store.redis.measurements import BOUNDS, increments, spending, vote
+from runner.store.redis.measurements import BOUNDS, dropped, increments, spending, vote
 from runner.store.redis.server_info import STATUSES, read_metrics
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
@@ -27,7 +27,7 @@ def written(redis_url):
     Bench(wired({"a": ident}).build(), lambda _: store).start()
     for name in BOUNDS:
         store.measure(increments(name, 1, **LABELS))
-    store.measure({**spending("tokens", 1, "shop"), **vote("approve")})
+    store.measure({**spending("tokens", 1, "shop"), **vote("approve"), **dropped(1)})
     return {metric.name for metric in read_metrics(redis_url)}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.errors import NotFoundError, UsageError
 from runner.store.addresses import places
+from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import NAMESPACE, Keys
 
@@ -40,6 +41,7 @@ class DeadLetters:
         where = places(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in where]
         self._redis = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
+        self._metrics = keys[0].metrics
         self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
         # Those behind the Celery tasks that take messages.
         self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
@@ -47,6 +49,11 @@ class DeadLetters:
     def count(self) -> int:
         """Return how many there are."""
         return sum(int(redis.call("XLEN", stream)) for _, redis, stream in self._streams())
+
+    def dropped(self) -> int:
+        """Return how many letters of messages were deleted since they were too many, old or large."""
+        (field,) = measurements.dropped(0)
+        return int(float(self._redis[0].call("HGET", self._metrics, field) or 0))
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
         letters = [

@@ -21,6 +21,7 @@ QUEUE_WAIT = "runner_queue_wait_seconds"
 ANSWER = "runner_answer_seconds"
 SPENT = "runner_spent_total"
 VOTES = "runner_votes_total"
+DROPPED = "runner_dead_letters_dropped_total"
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
@@ -35,6 +36,7 @@ HELP = {
     ANSWER: "How long questions were open before they were answered.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
     VOTES: "Votes that were counted, by decision.",
+    DROPPED: "Dead letters of messages that were deleted, because there were too many, old or large ones.",
 }
 
 
@@ -48,11 +50,16 @@ def vote(decision: str) -> dict[str, float]:
     return {_field(VOTES, {"decision": decision}, "sum"): 1}
 
 
+def dropped(letters: int) -> dict[str, float]:
+    """Return what deleted dead letters add."""
+    return {_field(DROPPED, {}, "sum"): letters}
+
+
 def counters(fields: Mapping[bytes, bytes]) -> Iterator[tuple[str, float, dict[str, str]]]:
     """Read what only grows: name, value and labels, in order."""
     read = [(json.loads(key), float(value)) for key, value in fields.items()]
     for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
-        if name in {SPENT, VOTES}:
+        if name in {SPENT, VOTES, DROPPED}:
             yield name, value, labels
 
 

@@ -17,8 +17,10 @@ from typing import Any
 import redis
 
 from runner.errors import StoreError
+from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
 from runner.store.addresses import places
+from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
 from runner.store.redis.scripts import run_on
@@ -140,14 +142,23 @@ EARLY = "stream"
 HAND = 10
 """Entries that a reader takes at once: their size is not known before they are read."""
 
-KEPT_DEAD = 100_000
-"""Dead letters that are kept at most."""
-
-DEAD_BYTES = 100_000_000
-"""Bytes of dead letters, as the server estimates them, at which the older half is deleted."""
-
 DEAD_STAY = 30 * 86_400
 """Seconds that a dead letter is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many dead letters of messages are kept at most; at how many bytes the older half is deleted.
+
+    The bytes are those that the server estimates.
+    """
+
+    letters: int = MAX_DEAD
+    size: int = MAX_DEAD_BYTES
+
+
+BOUNDS = Bounds()
+
 
 KEPT_REPLIES = 10_000
 
@@ -184,13 +195,17 @@ class Intake:
     """One program that reads the streams."""
 
     def __init__(
-        self, place: str | RedisConnection, namespace: str = NAMESPACE, streams: Sequence[str] = ()
+        self,
+        place: str | RedisConnection,
+        namespace: str = NAMESPACE,
+        streams: Sequence[str] = (),
+        bounds: Bounds = BOUNDS,
     ) -> None:
         """Take a database, by its redis-py URL or as it is connected; nothing is connected yet.
 
         Without `streams` those of answers and starts are read, and that of early answers which came on them.
         """
-        self._redis, self.keys = connected(place), Keys(namespace)
+        self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
         self.early = self.keys.handed_early(EARLY)
         self._streams = tuple(streams) or (self.keys.responses, self.keys.starts, self.early)
         self._group = Group(self._redis, GROUP, self._streams)
@@ -211,7 +226,7 @@ class Intake:
         """Move an entry to the dead letters, its fields as they came."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
         kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
-        _write_dead_letter(self._redis, self.keys.dead_messages, {**letter, **kept})
+        _write_dead_letter(self._redis, self.keys, self._bounds, {**letter, **kept})
         self.done(entry)
 
     def close(self) -> None:
@@ -221,9 +236,11 @@ class Intake:
 class Outbox:
     """Writes messages: those of the doors on behalf of others, and receipts."""
 
-    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
+    def __init__(
+        self, place: str | RedisConnection, namespace: str = NAMESPACE, bounds: Bounds = BOUNDS
+    ) -> None:
         """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
-        self._redis, self.keys = connected(place), Keys(namespace)
+        self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
 
     def send(self, stream: str, body: bytes) -> str:
         said: bytes = self._redis.call("XADD", stream, "*", BODY, body)
@@ -231,9 +248,8 @@ class Outbox:
 
     def write_dead_letter(self, door: str, body: bytes, reason: str) -> None:
         """Put a message that never was on a stream into the dead letters."""
-        _write_dead_letter(
-            self._redis, self.keys.dead_messages, {"stream": door, "id": "", "reason": reason, BODY: body}
-        )
+        letter = {"stream": door, "id": "", "reason": reason, BODY: body}
+        _write_dead_letter(self._redis, self.keys, self._bounds, letter)
 
     def reply(self, stream: str, body: bytes) -> None:
         """Put a receipt on the stream that its receiver reads; it goes a day after the last one.
@@ -256,23 +272,31 @@ class Outbox:
             self.write_dead_letter(stream, body, f"the receipt could not be sent: {error}")
 
 
-def _write_dead_letter(connection: RedisConnection, stream: str, letter: dict[Any, Any]) -> None:
-    """Add a dead letter, and delete those that are old, or the older half of too many bytes."""
+def _write_dead_letter(
+    connection: RedisConnection, keys: Keys, bounds: Bounds, letter: dict[Any, Any]
+) -> None:
+    """Add a dead letter, delete those that are too many, old or large, and count what is deleted."""
+    stream = keys.dead_messages
     with connection.translated():
         client = connection.client_of(stream)
-        added = client.xadd(stream, letter, maxlen=KEPT_DEAD, approximate=True)
+        added = client.xadd(stream, letter)
         oldest = int(added.partition(b"-")[0]) - DEAD_STAY * 1000
-        client.xtrim(stream, minid=max(0, oldest), approximate=True)
+        dropped = client.xtrim(stream, maxlen=bounds.letters, approximate=True)
+        dropped += client.xtrim(stream, minid=max(0, oldest), approximate=True)
         try:
             size = client.memory_usage(stream) or 0
         except redis.ResponseError:
             size = 0  # a server that does not tell, or not this user: the number of letters is the limit
-        if size > DEAD_BYTES:
-            kept = client.xlen(stream) // 2
-            client.xtrim(stream, maxlen=kept, approximate=False)
-            log.warning(
-                "dead.full: dead letters took more than %d bytes; the newest %d are kept.", DEAD_BYTES, kept
-            )
+        if size > bounds.size:
+            dropped += client.xtrim(stream, maxlen=client.xlen(stream) // 2, approximate=False)
+    if dropped:
+        for field, count in measurements.dropped(dropped).items():
+            connection.call("HINCRBYFLOAT", keys.metrics, field, str(count))
+        log.warning(
+            "dead.full: the oldest %d dead letters were deleted, as %d letters and %d bytes are kept at "
+            "most. Raise RUNNER_DEAD_LETTERS or RUNNER_DEAD_BYTES to keep more.",
+            *(dropped, bounds.letters, bounds.size),
+        )
 
 
 def _entries(found: Found) -> list[Entry]:
