@@ -408,10 +408,10 @@ class _WithoutTitles(GenerateJsonSchema):
 
 
 class _Whole(_WithoutTitles):
-    """Of whole arguments: nothing is left to a default."""
+    """Of whole arguments: nothing is left to a default. A key that a TypedDict need not have has none."""
 
-    def field_is_required(self, *_: Any, **__: Any) -> bool:
-        return True
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 - the signature of pydantic
+        return field["type"] != "typed-dict-field" or super().field_is_required(field, total)
 
 
 class Signature:

@@ -6,12 +6,13 @@ import datetime as dt
 import json
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import TypedDict
 
 from runner import Agent, GraphBuilder, Status, tool
 from runner.agent.tools import whole_arguments, whole_schema
@@ -219,6 +220,11 @@ class Tags(pydantic.BaseModel):
     when: dt.date | None = None
 
 
+class Place(TypedDict):
+    town: str
+    street: NotRequired[str]
+
+
 @tool(approval=ONE)
 def many(  # noqa: PLR0917 - one for each kind of type
     a: Decimal = Decimal("1.50"),
@@ -227,9 +233,10 @@ def many(  # noqa: PLR0917 - one for each kind of type
     d: tuple[int, str] = (1, "x"),
     e: Annotated[float, pydantic.Field(ge=0)] = 0,
     schema: str = "s",
+    places: list[Place] = [],  # noqa: B006 - never changed
 ) -> str:
     """Take much."""
-    PAID.append((a, b, c, d, e, schema))
+    PAID.append((a, b, c, d, e, schema, places))
     return "ok"
 
 
@@ -246,6 +253,9 @@ INPUTS = st.fixed_dictionaries(
         "d": st.tuples(st.integers(0, 9) | st.sampled_from(["1", True]), st.text("ab")).map(list),
         "e": st.floats(0, 100) | st.integers(0, 100) | st.just("1e1"),
         "schema": st.text("ab"),
+        "places": st.lists(
+            st.fixed_dictionaries({"town": st.text("ab")}, optional={"street": st.text("ab")}), max_size=2
+        ),
     },
 )
 
@@ -255,7 +265,7 @@ INPUTS = st.fixed_dictionaries(
 def test_shown_arguments_are_whole_and_read_as_the_same_again(given_):
     """They fit the schema of edits, no default is left out, and they are their own validated form."""
     shown = whole_arguments(many, given_)
-    assert shown.keys() == {"a", "b", "c", "d", "e", "schema"}
+    assert shown.keys() == {"a", "b", "c", "d", "e", "schema", "places"}
     assert whole_arguments(many, json.loads(json.dumps(shown))) == shown
     assert mismatch(whole_schema(many), shown) == ""
     assert shown["b"] == sorted(shown["b"])
