@@ -781,18 +781,20 @@ def test_after_events_reverse_within_one_order_only() -> None:
 
 def test_a_tool_sees_when_its_work_is_no_longer_wanted() -> None:
     """A tool on a thread sees that its execution was stopped because the lease was lost."""
-    signalled = threading.Event()
+    began, signalled = threading.Event(), threading.Event()
 
     @tool(context=True)
     def slow(tool_context: ToolContext) -> str:
         """Wait for the signal."""
+        began.set()
         if tool_context.cancel_signal.wait(60) and tool_context.cancelled:
             signalled.set()
         return "late"
 
     @tool(context=True)
     def breaks(tool_context: ToolContext) -> str:
-        """Find the lease lost."""
+        """Find the lease lost, while the other works."""
+        wait_until(began.is_set, "the other tool began")
         node.on_check = lose
         tool_context.check()
         return "never"

@@ -49,7 +49,10 @@ class Block:
     def is_runnable(self) -> bool:
         """Whether what the block needs is installed: `needs=MODULE` names it."""
         needed = self._option("needs")
-        return not needed or importlib.util.find_spec(needed) is not None
+        try:
+            return not needed or importlib.util.find_spec(needed) is not None
+        except ModuleNotFoundError:  # what it is a part of is missing
+            return False
 
     def _option(self, name: str) -> str:
         found = re.search(rf"{name}=(\S+)", self.options)
