@@ -19,7 +19,7 @@ from runner.settings import Settings
 from runner.store.redis import layout
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.partitions import SharedStore
-from runner.store.redis.server_info import ServerInfo, read_server_info
+from runner.store.redis.server_info import ServerInfo, read_servers
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,9 @@ class Startup(Background):
     def _check_store(self) -> bool:
         """Log what is wrong with the store; return False if the worker must not run on it."""
         settings = self.settings
-        servers = {place.url for place in settings.places}
-        if not all(self._check_server(read_server_info(url, settings.namespace)) for url in servers):
+        urls = {place.url for place in settings.places}
+        servers = (info for url in urls for _, info in read_servers(url, settings.namespace))
+        if not all(map(self._check_server, servers)):
             return False
         problem = layout.record(settings.places, settings.namespace)
         if problem:

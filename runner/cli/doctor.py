@@ -48,8 +48,7 @@ def doctor(context: CommandContext) -> int:
 
     Exit codes: 0 there is no problem, or only warnings; 1 a check failed; 7 the store can't be reached.
     """
-    store = Check(PASS, "store", without_password(context.settings.redis_url))
-    checks = [store, *examine(read_facts(context.settings))]
+    checks = examine(read_facts(context.settings))
     rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
     context.output.listing({"checks": checks}, ("", "CHECK", "DETAIL", "FIX"), rows)
     return Exit.RUN_FAILED if any(check.result == FAIL for check in checks) else Exit.DONE
@@ -98,6 +97,7 @@ class Facts:
     audit_keep: float = 0.0
     signing: str = ""
     dropped: int = 0
+    place: str = ""
 
     @property
     def alive(self) -> list[Worker]:
@@ -155,17 +155,16 @@ def read_facts(settings: Settings) -> Facts:
     from runner.store.redis import layout
     from runner.store.redis.dead_letters import DeadLetters
     from runner.store.redis.partitions import open_store
-    from runner.store.redis.server_info import read_server_info
+    from runner.store.redis.server_info import read_servers
     from runner.store.redis.workers import WorkerRegistry
 
     place = settings.redis_url, settings.namespace, settings.partitions
     workers, store = WorkerRegistry(settings.first_url, settings.namespace).all(), open_store(settings)
-    vitals = {
-        without_password(url): read_server_info(
-            url, settings.namespace, [place.partition for place in settings.places if place.url == url]
-        )
-        for url in dict.fromkeys(place.url for place in settings.places)
-    }
+    vitals: dict[str, ServerInfo] = {}
+    for url in dict.fromkeys(place.url for place in settings.places):
+        own = [place.partition for place in settings.places if place.url == url]
+        for number, (name, info) in enumerate(read_servers(url, settings.namespace, own)):
+            vitals[name if number else without_password(url)] = info
     letters = DeadLetters(*place)
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
@@ -183,6 +182,7 @@ def read_facts(settings: Settings) -> Facts:
         graphs=store.graphs(),
         letters=letters.count(),
         dropped=letters.dropped(),
+        place=without_password(settings.redis_url),
         graph_queues=graph_queues,
         run_queues=run_queues,
         unreadable=_unreadable(settings, {queue for worker in workers for queue in worker.queues}),
@@ -327,6 +327,12 @@ def _check(name: str, detail: str, problem: str = "", fix: str = "", result: str
         yield Check(result, name, problem, fix)
     elif detail:
         yield Check(PASS, name, detail)
+
+
+def _store(facts: Facts) -> Iterator[Check]:
+    problem = f"{facts.place} is a replica, which refuses all writes" if facts.vitals.role == "slave" else ""
+    fix = "Name the primary in RUNNER_REDIS_URL, or the Sentinels that know it."
+    yield from _check("store", facts.place, problem, fix, FAIL)
 
 
 def _settings(facts: Facts) -> Iterator[Check]:
@@ -620,6 +626,7 @@ def _freezes(facts: Facts) -> Iterator[Check]:
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
+    _store,
     _memory,
     _settings,
     _keys,

@@ -8,7 +8,9 @@ import zlib
 import pytest
 
 from runner import Client, Status
+from runner.cli.doctor import examine, read_facts
 from runner.errors import StoreError
+from runner.settings import Settings
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Outbox
@@ -65,6 +67,21 @@ def test_each_partition_is_whole_on_a_server_of_its_own(empty):
         keys = [key.decode() for key in server.client.keys("*")]
         assert len(keys) > 5
         assert all(key.startswith(Keys(partition=partition).prefix) for key in keys)
+
+
+def test_doctor_looks_at_all_servers_of_a_cluster(empty):
+    """One that evicts is found, whichever it is; control: none is while all refuse to."""
+
+    def evicting():
+        settings = Settings(redis_url=empty.url, broker_url="redis://127.0.0.1:1", partitions=6)
+        checks = examine(read_facts(settings))
+        return [check.result for check in checks if check.name == "eviction"].count("fail")
+
+    assert evicting() == 0
+    for server in empty.servers:
+        server.client.config_set("maxmemory-policy", "allkeys-lru")
+        assert evicting() == 1
+        server.client.config_set("maxmemory-policy", "noeviction")
 
 
 def test_keys_without_a_common_tag_would_not_share_a_server(empty):

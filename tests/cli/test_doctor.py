@@ -66,6 +66,7 @@ CASES = [
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
     ("sweep", WARN, replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2)),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
+    ("store", FAIL, replace(WELL, vitals=replace(VITALS, role="slave"))),
     ("memory", FAIL, replace(WELL, vitals=replace(VITALS, memory_limit=2_010_000))),
     ("password", WARN, replace(WELL, is_open_to_network=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
@@ -240,3 +241,17 @@ def test_a_broker_that_is_away_is_named_without_its_password():
 def test_passwords_are_never_shown(url, shown):
     """A URL is shown with its password left out, wherever it stands."""
     assert without_password(url) == shown
+
+
+def test_a_refused_login_is_no_outage(call, redis_url):
+    """Who has the wrong password is told so, and not that work continues by itself."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.config_set("requirepass", "right")
+        try:
+            done = call("doctor", url=redis_url + ("&" if "?" in redis_url else "?") + "password=wrong")
+        finally:
+            client.config_set("requirepass", "")
+
+    assert done.exit_code == 7
+    assert "refused the login" in done.stderr
+    assert "by itself" not in done.stderr

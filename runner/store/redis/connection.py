@@ -7,6 +7,7 @@ repeat its first reply. This is the only place that translates the client's erro
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import struct
@@ -77,6 +78,16 @@ class Servers:
             self.forget()
             raise redis.ConnectionError("no server of the cluster has the slot")
         return address
+
+    def homes(self, first: str) -> dict[Address, str]:
+        """Return a key that is on it for each server that has slots, that of the key `first` at the front."""
+        homes = {self.address(first): first}
+        servers = set(self._slots.values())
+        for number in itertools.count():
+            if servers <= homes.keys():
+                break
+            homes.setdefault(self.address(f"{{{number}}}"), f"{{{number}}}")
+        return homes
 
     def client(self, address: Address) -> Any:
         with self._lock:
@@ -171,6 +182,17 @@ class RedisConnection:
         self._watched = sentinels(url) is not None
         self._own = threading.local()
         self._check = check
+
+    def homes(self) -> dict[str, str]:
+        """Return each server's name, and a key with which as `home` it is asked what needs no key.
+
+        Raises:
+            StoreError: no server of a cluster could be reached.
+        """
+        if self._servers is None:
+            return {self.place: self._home}
+        with self.translated():
+            return {f"{host}:{port}": key for (host, port), key in self._servers.homes(self._home).items()}
 
     @property
     def client(self) -> Any:
@@ -329,6 +351,11 @@ class RedisConnection:
             if isinstance(error, MOVED):
                 self._forget_servers()
             raise self._refusal(error) from error
+        except redis.AuthenticationError as error:
+            raise StoreError(
+                f"The store at {self.place} refused the login ({error}). Nothing was done, and "
+                "nothing will be before user and password in RUNNER_REDIS_URL are right."
+            ) from error
         except (RedisError, OSError) as error:
             self._forget_servers()
             raise StoreError(

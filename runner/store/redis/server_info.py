@@ -15,7 +15,7 @@ from runner.scheduler.shared import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import places
 from runner.store.redis import measurements
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import HOME, RedisConnection
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import NAMESPACE, PARTITION, STATUSES, Keys
 from runner.store.redis.workers import Worker, WorkerRegistry
@@ -29,7 +29,8 @@ class ServerInfo:
     or "no", and "" where the server hides it, as some hosted ones do. `unable` is why it can't wait for
     its disk; with fewer than `least_replicas` it refuses writes, None where it hides that.
     `failing` are some runs whose timers fail. `unarchived` ended runs wait for the archive, of
-    which `archive` has what workers last recorded: `place`, `at` (ms) and `problem`.
+    which `archive` has what workers last recorded: `place`, `at` (ms) and `problem`. `role` is "master", or
+    "slave" for a replica.
     """
 
     server: str
@@ -47,6 +48,7 @@ class ServerInfo:
     failing: Sequence[str] = ()
     archive: Mapping[str, str] = field(default_factory=dict)
     unarchived: int = 0
+    role: str = ""
 
     @property
     def forgets(self) -> bool:
@@ -55,14 +57,16 @@ class ServerInfo:
 
 
 def read_server_info(
-    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,)
+    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,), home: str = HOME
 ) -> ServerInfo:
     """Read what a server reports of itself, and of the timers of its partitions.
+
+    Of the servers of a cluster it is the one that has the key `home`.
 
     Raises:
         StoreError: it can't be reached.
     """
-    connection = RedisConnection(url)
+    connection = RedisConnection(url, home)
     try:
         info = _info(connection.call("INFO"))
         seconds, micros = connection.call("TIME")
@@ -97,8 +101,26 @@ def read_server_info(
         least_replicas=int(least) if least else None,
         archive=dict(zip(archive[::2], archive[1::2], strict=True)),
         unarchived=unarchived,
+        role=info.get("role", ""),
         failing=sorted({member.decode().split("|")[1] for member in failing}),
     )
+
+
+def read_servers(
+    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,)
+) -> Iterator[tuple[str, ServerInfo]]:
+    """Read what all servers of a URL report, with their names; the timers are with the first one's.
+
+    Raises:
+        StoreError: one can't be reached.
+    """
+    connection = RedisConnection(url)
+    try:
+        homes = connection.homes()
+    finally:
+        connection.close()
+    for number, (name, home) in enumerate(homes.items()):
+        yield name, read_server_info(url, namespace, () if number else partitions, home)
 
 
 def _setting(connection: RedisConnection, name: str) -> str:
