@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from runner.errors import NotFoundError, RunnerError, StoreError
+from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
 from runner.records import codec
 from runner.records.schedules import Schedule, checked, due, key_of, next_time, tags_of, times_between
@@ -66,9 +66,11 @@ class Scheduler:
         A time that has had its run gets no other one.
 
         Raises:
-            UsageError: the range has too many times.
+            UsageError: the range has too many times, or some that have not come yet.
         """
         schedule = self.schedules.get(schedule_id)
+        if last > self.schedules.now():
+            raise UsageError("a backfill is for times that have passed: let the range end now or earlier.")
         return [self._start(schedule, at) for at in times_between(schedule, first, last)]
 
     def fire(self, schedule_id: str) -> str:

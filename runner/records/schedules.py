@@ -6,6 +6,7 @@ was missed while no worker ran is one run, for the latest of the times that have
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,6 +22,15 @@ Overlap = Literal["skip", "buffer", "all"]
 OVERLAPS = ("skip", "buffer", "all")
 
 LEAST_INTERVAL, MOST_INTERVAL = 1.0, 366 * 86_400.0
+
+MOST_YEARS = 50
+"""Between two times of a cron expression; one that has none, such as 30 February, is refused."""
+
+MOST_CRON = 200
+"""Characters of a cron expression: each look at a schedule reads it."""
+
+CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
+"""What croniter takes for a random or hashed value, another one at each look."""
 
 MOST_BACKFILL = 1_000
 """Runs of one backfill at most."""
@@ -76,8 +86,8 @@ def checked(schedule: Schedule) -> Schedule:
         ZoneInfo(schedule.timezone)
     except (KeyError, OSError, ValueError) as error:
         raise UsageError(f"the time zone {schedule.timezone!r:.80} is not known.") from error
-    if schedule.cron:
-        _cron(schedule.cron)
+    if schedule.cron and next(_cron_times(schedule, 0), None) is None:
+        raise UsageError(f"{schedule.cron!r} is the cron expression of no time at all.")
     checked_tags(schedule.tags)
     return schedule
 
@@ -85,7 +95,8 @@ def checked(schedule: Schedule) -> Schedule:
 def _cron(expression: str) -> Any:
     with needs_extra("schedules", "cron expressions"):
         from croniter import croniter  # noqa: PLC0415 - an extra
-    if len(expression.split()) != 5 or not croniter.is_valid(expression):
+    is_plain = len(expression) <= MOST_CRON and not CHANCE.search(expression)
+    if not is_plain or len(expression.split()) != 5 or not croniter.is_valid(expression):
         raise UsageError(f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday.")
     return croniter
 
@@ -107,9 +118,9 @@ def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
     # Counted on the clock's face, without a zone: so every matching time of a day comes exactly once.
     zone = ZoneInfo(schedule.timezone)
     face = datetime.fromtimestamp(after / 1000, zone).replace(tzinfo=None)
-    times = _cron(schedule.cron)(schedule.cron, face)
-    while True:
-        local = times.get_next(datetime)
+    croniter = _cron(schedule.cron)
+    years = {"max_years_between_matches": MOST_YEARS}
+    for local in croniter(schedule.cron, face, ret_type=datetime, **years).all_next():
         moment = round(local.replace(tzinfo=zone).astimezone(UTC).timestamp() * 1000)
         if moment > after:
             yield moment
@@ -119,8 +130,10 @@ def times_between(schedule: Schedule, first: int, last: int) -> list[int]:
     """List the times of a schedule from `first` to `last`, both included.
 
     Raises:
-        UsageError: there are more than a backfill may have.
+        UsageError: there are more than a backfill may have, or it is the wrong way round.
     """
+    if not 0 <= first <= last:
+        raise UsageError("a range begins in 1970 or later, and before it ends.")
     times: list[int] = []
     moment = next_time(schedule, first - 1)
     while moment <= last:

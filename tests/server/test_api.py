@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -274,6 +275,40 @@ def test_a_schedule_is_made_paused_filled_and_removed(site):
     assert site.http.get("/v1/runs", params={"tag": "schedule=nightly"}).json()["items"]
     assert site.http.delete("/v1/schedules/nightly").status_code == 204
     assert site.http.get("/v1/schedules/nightly").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"),
+        ("2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+        ("0001-01-01T00:00:00", "2026-01-01T00:00:00"),
+        ("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_a_range_that_can_not_be_filled_is_refused(site, first, last):
+    """One with times to come, which would have no run then, before 1970, or the wrong way round."""
+    site.http.post("/v1/schedules", json={"id": "yearly", "graph": "echo", "cron": "0 3 1 1 *"})
+
+    refused = site.http.post("/v1/schedules/yearly:backfill", json={"first": first, "last": last})
+
+    assert (refused.status_code, list(site.client.runs())) == (422, [])
+
+
+def test_a_time_without_a_zone_is_of_utc(site, monkeypatch):
+    """Wherever the server stands; and runs are listed since any time that can be written."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    site.http.post("/v1/schedules", json={"id": "daily", "graph": "echo", "cron": "0 3 * * *"})
+    span = {"first": "2026-01-01T00:00:00", "last": "2026-01-01T03:00:00"}
+    filled = site.http.post("/v1/schedules/daily:backfill", json=span).json()["items"]
+    monkeypatch.undo()
+    time.tzset()
+
+    assert len(filled) == 1
+    for since in ("0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "1970-01-01T00:00:00Z"):
+        assert len(site.http.get("/v1/runs", params={"since": since}).json()["items"]) == 1
+    assert site.http.get("/v1/runs", params={"since": "9999-12-31T23:59:59"}).json()["items"] == []
 
 
 def test_effects_are_frozen_and_thawed(site):

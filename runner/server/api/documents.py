@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -50,7 +50,15 @@ def _no_cursor(cursor: Annotated[str | None, Query(include_in_schema=False)] = N
 ONE_PAGE = Depends(_no_cursor)
 """Of a list that is whole: `next` is always null."""
 
-Moment = Annotated[datetime | None, Query(description="A time as RFC 3339.")]
+
+def utc(moment: datetime) -> datetime:
+    """Return a time with its zone: without one it is of UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Time = Annotated[datetime, AfterValidator(utc)]
+
+Moment = Annotated[Time | None, Query(description="A time as RFC 3339; without a zone it is of UTC.")]
 
 
 def page_document(page: Page[Any], view: Any = document) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -11,7 +10,7 @@ from pydantic import BaseModel, Field
 from runner.records.json_form import document
 from runner.records.schedules import Schedule
 from runner.server.access import Operates, Reads
-from runner.server.api.documents import ONE_PAGE
+from runner.server.api.documents import ONE_PAGE, Time
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -37,8 +36,8 @@ class Range(BaseModel):
 
     model_config = {"extra": "forbid"}
 
-    first: datetime
-    last: datetime
+    first: Time
+    last: Time
 
 
 @router.get("", summary="List schedules", dependencies=[ONE_PAGE])
