@@ -183,7 +183,7 @@ def test_what_people_type_comes_back(site):
     site.as_role("approver", name="ana", groups=["finance"])
     path = f"/q/{question.id}"
     edit = {"decision": "edit", "digest": question.digest, "comment": TYPED.replace("\n", "\r\n")}
-    arguments = '{"order": 7,\r\n "amount": 100, "note": "10\xa0000"}'
+    arguments = '{"order": 7,\r\n "amount": "10\xa0000"}'
 
     refused = controls(send(site, path, **edit, arguments=arguments + "}").text)
     assert refused["comment"] == edit["comment"]
@@ -196,7 +196,7 @@ def test_what_people_type_comes_back(site):
 
     (vote,) = site.client.engine.store.votes(question.id)
     assert vote["comment"] == TYPED
-    assert vote["body"]["response"]["note"] == "10\xa0000"
+    assert vote["body"]["response"]["amount"] == "10\xa0000"
     assert "\\r" not in done.text
     assert controls(done.text)["arguments"] == arguments
 
