@@ -47,16 +47,20 @@ class Block:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether what the block needs is installed: `needs=MODULE` names it."""
-        needed = self._option("needs")
-        try:
-            return not needed or importlib.util.find_spec(needed) is not None
-        except ModuleNotFoundError:  # what it is a part of is missing
-            return False
+        """Whether what the block needs is installed: `needs=MODULE,MODULE` names it."""
+        return all(map(is_installed, filter(None, self._option("needs").split(","))))
 
     def _option(self, name: str) -> str:
         found = re.search(rf"{name}=(\S+)", self.options)
         return found[1] if found else ""
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; of `a.b` also where there is no `a`."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def read(page: Path) -> list[Block]:
