@@ -510,7 +510,7 @@ class Signature:
                 that reads as the same again, or a default is another one each time.
         """
         checked = self.model.model_validate(tool_input)
-        whole: dict[str, JSON] = _as_json(checked.model_dump(by_alias=True, round_trip=True))
+        whole: dict[str, JSON] = _as_json(checked.model_dump(by_alias=True, round_trip=True, warnings=False))
         if any(self.model.model_validate(again) != checked for again in (whole, tool_input)):
             raise UsageError("the arguments have no form that can be shown and reads as the same again.")
         own = {name: given for name, given in tool_input.items() if name in whole}
