@@ -50,7 +50,7 @@ class Busy:
 
     def freeze(self) -> None:
         for scope in KINDS[self.kind]:
-            self.call("freeze", *scope, "--reason", "fraud", "--by", "ana")
+            self.call("freeze", *scope, "--force", "--reason", "fraud", "--by", "ana")
         self.frozen_at = self.now()
         (question,) = self.run.interrupts()
         reply = self.call("--json", "interrupts", "vote", question.id, "approve", "--by", "ben")
