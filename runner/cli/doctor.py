@@ -453,6 +453,13 @@ def _stopping(facts: Facts) -> Iterator[Check]:
 def _graphs(facts: Facts) -> Iterator[Check]:
     published = sorted(name for name in facts.graphs if "/" not in name)
     served = {name for worker in facts.reporting for name in worker.graphs}
+    if lost := sorted(served.difference(published)):
+        missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
+        action = (
+            "Workers publish them again within half a minute; docs/how-to/backup.md says what else to do."
+        )
+        yield Check(FAIL, "graphs", missing, action)
+        return
     unserved = [name for name in published if name not in served]
     stopped = [name for name in unserved if name in facts.run_queues]
     problem = unserved and f"no worker has {_names(unserved)}: new runs would wait"

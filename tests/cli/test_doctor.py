@@ -77,6 +77,7 @@ CASES = [
     ("workers", WARN, replace(WELL, workers=[WORKER, other(seen=NOW - 60_000)])),
     ("stopping", WARN, replace(WELL, workers=[WORKER, other(stopping=21.0, grace=10.0)])),
     ("graphs", WARN, replace(WELL, graphs={"refund": "f1", "hire": "f3"})),
+    ("graphs", FAIL, replace(WELL, graphs={})),
     ("deploy", WARN, replace(WELL, workers=[WORKER, other(graphs={"refund": "f9"})])),
     ("deploy", WARN, replace(WELL, graphs={"refund": "f9"})),
     (
@@ -255,3 +256,5 @@ def test_a_refused_login_is_no_outage(call, redis_url):
     assert done.exit_code == 7
     assert "refused the login" in done.stderr
     assert "by itself" not in done.stderr
+    assert "runner dev" not in done.stderr
+    assert "runner dev" in call("doctor", url="redis://127.0.0.1:1/0").stderr
