@@ -545,7 +545,7 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Let somebody else vote in one's place, in the stage that is open, as far as the rule allows.
+        """Delegate one's vote, in the stage that is open, as far as the rule allows.
 
         To oneself it takes that back.
 
@@ -562,7 +562,7 @@ class Client:
         ttl: float = 600,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Show others that somebody works on a question, for `ttl` seconds; anybody may still vote.
+        """Claim a question for `ttl` seconds; anybody may still vote.
 
         Raises:
             UsageError: `by` is no principal, or the time can't be used.
@@ -587,7 +587,7 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Say something about a question to all who look at it: an event of the run, and a notice.
+        """Comment on a question: an event of the run, and a notice.
 
         Raises:
             UsageError: `by` is no principal, or the text is empty or too long.

@@ -255,7 +255,7 @@ def vote_options(command: Command) -> Command:
     """Add the options of every vote."""
     for option in (
         click.option(
-            "--comment", default="", metavar="TEXT", help="What the vote says besides (default: nothing)."
+            "--comment", default="", metavar="TEXT", help="A comment, shown with the vote (default: none)."
         ),
         click.option(
             "--response",
@@ -439,7 +439,7 @@ by_option = click.option(
 @by_option
 @with_context
 def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
-    """Let somebody else vote in one's place.
+    """Delegate your vote.
 
     The rule must allow it; to oneself it takes that back. Exit codes: 0 done; 4 no such question; 5 it
     is no longer open, or you have voted; 6 the rule forbids it.
@@ -453,11 +453,10 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
 @click.option("--ttl", default="10m", metavar="TIME", help="For how long (default: 10m).")
 @with_context
 def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: str) -> int:
-    """Show others that one works on a question.
+    """Claim a question.
 
-    Anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it is no longer open, or claimed
-    by another; 6 you may not
-    decide it.
+    Others see that you work on it; anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it
+    is no longer open, or claimed by another; 6 you may not decide it.
     """
     seconds = read_duration(ttl)
     if seconds is None:
@@ -470,7 +469,7 @@ def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: str) -> i
 @by_option
 @with_context
 def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
-    """Give up one's claim of a question."""
+    """Release your claim of a question."""
     return _show_outcome(context, context.client.release(interrupt_id, by=by), None)
 
 
@@ -480,7 +479,7 @@ def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
 @by_option
 @with_context
 def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -> int:
-    """Say something about a question.
+    """Comment on a question.
 
     TEXT is an event of its run, and a notice.
     """

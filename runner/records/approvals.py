@@ -376,7 +376,7 @@ class Tally:
     """What the votes of one question have come to so far.
 
     `effects` has the weight for each effect in the present stage, `against` that of rejections. `round`
-    grows when an edit voids the votes before it; `settled` is the effect for which earlier stages were met.
+    grows when an edit resets earlier votes; `settled` is the effect for which earlier stages were met.
     """
 
     stage: int = 0

@@ -95,7 +95,7 @@ def _ends(rule: Rule) -> list[str]:
     if len(rule.decisions) < 4:
         words.append(f"decisions: {', '.join(rule.decisions)}")
     if "edit" in rule.decisions and rule.edit == "resets" and any(step.need > 1 for step in rule.steps):
-        words.append("an edit voids the votes before it")
+        words.append("an edit resets earlier votes")
     return words
 
 

@@ -104,8 +104,8 @@ def _cron(expression: str) -> Any:
 def next_time(schedule: Schedule, after: int) -> int:
     """Return the first time of a schedule behind a moment.
 
-    Intervals count from when the schedule was made. A cron expression is about the clocks of its zone: a time
-    that they skip in spring is at the end of the gap, and one that they show twice in autumn comes once.
+    Intervals count from when the schedule was made. Cron times are local: one that is
+    skipped when clocks go forward is at the end of the gap, one that occurs twice comes once.
     """
     if schedule.interval is not None:
         step = round(schedule.interval * 1000)

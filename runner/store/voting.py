@@ -207,7 +207,7 @@ def _comment(case: Case) -> Done | Receipt:
 
 
 def _delegate(case: Case) -> Done | Receipt:
-    """Let somebody else vote in one's place; to oneself it takes that back."""
+    """Delegate one's vote; to oneself it takes that back."""
     rule, to, lent = case.rule, case.operation.to, dict(case.standing.lent)
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal

@@ -22,7 +22,7 @@ LOGIN = "human:https://login.example|ben"
                 "two of group finance",
                 "not ben of https://login.example who asked for it nor agents",
                 "one rejection ends it",
-                "an edit voids the votes before it",
+                "an edit resets earlier votes",
             ],
         ),
         (

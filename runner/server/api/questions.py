@@ -216,7 +216,7 @@ def release(question_id: str, person: Decides, served: Served) -> Any:
     return _answered(act(served, person, question_id, "release"))
 
 
-@router.post("/{question_id}:delegate", summary="Let somebody else vote instead of you")
+@router.post("/{question_id}:delegate", summary="Delegate your vote")
 def delegate(question_id: str, body: Delegation, person: Decides, served: Served) -> Any:
     """Delegate your vote, where the rule allows it."""
     return _answered(act(served, person, question_id, "delegate", to=body.to))
