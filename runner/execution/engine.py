@@ -98,7 +98,6 @@ class Engine:
         self.store, self.registry = store, registry
         self.decision_keys = DecisionKeys()
         self._dispatcher = dispatcher
-        self.decision_keys = DecisionKeys()
         self.leases = Leases(store, store.lease_ms / 1000 if lease is None else lease)
         self._starter = RunStarter(store, registry)
         self._unserved = UnservedNodes(store)

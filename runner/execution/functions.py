@@ -295,7 +295,7 @@ def _adapter(hint: Any, name: str, what: str) -> Adapter:
         shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
         raise DefinitionError(
             f"{name}: {shown!r} of {what!r} is no type whose JSON can be checked; use a pydantic model, a "
-            "dataclass or JSON types. {str(error).partition(chr(10))[0]}"
+            f"dataclass or JSON types. {str(error).partition(chr(10))[0]}"
         ) from error
 
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("jsonl", "in-toto")
 
-MOST_TURNS = 1_000_000
-"""Turns in which everything that was appended before an export is sealed."""
-
 
 def export_lines(audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id: str = "") -> Iterator[str]:
     """Write the signed entries of a partition, or those of one run. Where the key is here, it signs first.

@@ -22,7 +22,6 @@ from urllib.parse import SplitResult, urlsplit
 from runner.errors import UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 TIMEOUT = 10.0
 """Seconds for a whole request, without the look-up of the name, whose limits are the system's."""

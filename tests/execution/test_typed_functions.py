@@ -354,7 +354,7 @@ def foreign_result(order: Order) -> Foreign: ...
         (two_inputs, r"two_inputs takes 2 inputs \(a, b\), and a node has one"),
         (unknown_name, "the annotation 'Nowhere' of 'order' can't be looked up"),
         (unknown_result, "the annotation 'Decimal' of 'return' can't be looked up"),
-        (foreign_input, "of 'order' is no type whose JSON can be checked"),
+        (foreign_input, "of 'order' is no type whose JSON can be checked; .* JSON types. Unable to generate"),
         (foreign_result, "of 'return' is no type whose JSON can be checked"),
     ],
 )

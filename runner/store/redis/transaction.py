@@ -48,7 +48,7 @@ PAUSE = 0.005
 LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
 """Bounds of the dead letters: their number, the bytes of a text, and how long they stay."""
 
-KEPT_EVENTS, KEPT_NOTICES = 10_000, 100_000
+KEPT_NOTICES = 100_000
 
 HEAD = (*RECORD, "created", "idem", "tags", "audit")
 
