@@ -27,7 +27,11 @@ class Certificate:
             folder / "key.pem",
         )
         name = ["-nodes", "-newkey", "rsa:2048", "-days", "2"]
-        _openssl(folder, "req", "-x509", *name, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem")
+        _openssl(
+            folder,
+            *["req", "-x509", *name, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem"],
+            *["-addext", "keyUsage=critical,keyCertSign"],  # Python 3.13 asks for it
+        )
         _openssl(
             folder,
             *["req", "-x509", *name, "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"],
